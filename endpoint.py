@@ -26,8 +26,7 @@ from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decodi
 from config import InferenceConfig
 from diarization.diarizer import Diarization, Diarizer
 from diarization.known_speakers import KnownVoices
-from diarization.session_speakers import SessionSpeakers
-from diarization.thread import DiarizationClient, DiarizationThread
+from diarization.thread import DiarizationClient, DiarizationThread, SessionSpeakers
 from errors import InvalidParameter, Unsupported
 from payload.parameters import ReferenceClip
 from runtime.device import set_threads
@@ -190,7 +189,7 @@ class Endpoint:
             guess = len(clip.reference) / GUESSED_BYTES_PER_SECOND
             with self.preparation.recording(guess) as recording:
                 samples = await self.prepare(recording, enrolment.decode(clip), decodes=True)
-                await speakers.hear(enrolment, recording, clip.name, samples)
+                await speakers.enrol(enrolment, recording, clip.name, samples)
         return enrolment.known
 
 

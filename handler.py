@@ -33,7 +33,7 @@ with modules_that_stay():
     from asr import DEFAULT_LIMITS, Limits, Recogniser, Transcriber, load_whisper, with_assistant
     from asr import start as start_engine
     from audio.decode import AudioLimits
-    from diarization.loading import load_diarizer
+    from diarization import load_diarizer
     from endpoint import Endpoint
     from loading import checkpoint, exit_on_failure, read_settings, request_errors
     from runtime.device import choose_device, choose_dtype, prepare_device

@@ -1,22 +1,22 @@
-"""Which voices a recording has: those that a pipeline's clustering finds, and those it leaves out.
+"""Finds the voices of a recording, including voices that a pipeline's own clustering leaves out.
 
-pyannote clusters pairs of a window and one of the speakers that segmentation tells apart in it, but
-learns voices only from pairs that speak alone for a fifth of a window. So in short recordings, and
-of people who say little, voices are missing, and what they say goes to somebody else. Told a number
-of speakers other than the one it found, it discards what it found and clusters anew by k-means,
-which is worse than not to be told.
+pyannote clusters pairs of a window and a local speaker, one of the speakers that segmentation tells
+apart in that window. It learns voices only from local speakers who speak alone for a fifth of a
+window. So voices are missing in short recordings, as are people who say little, and their speech
+goes to somebody else. Given another number of speakers than it found, it discards its result and
+clusters anew by k-means, which is worse than its result without a number.
 
-`complete_voices` replaces the clustering of one loaded pipeline. It asks the pipeline's own without
-any number, and goes on from there:
+`complete_voices` replaces the clustering of a loaded pipeline. It calls the pipeline's own without
+a number and then corrects the result:
 
-- In a recording of one window the speakers of that window are the voices.
-- Two speakers of a window are not one person (the cannot-link of pyannote's own assignment). Where
-  no voice is left for one of them, and none is like it, it is a voice of its own.
-- Of too many voices the two most alike are joined, until as many are left as may be.
-- Where more were told, speakers unlike every voice become voices, but nobody is split in two: the
-  number may stay below the one that was told.
+- In a recording of one window the local speakers are the voices.
+- Local speakers of a window are different people (the cannot-link of pyannote's own assignment). If
+  no voice is left for one of them and no voice is similar, it becomes a new voice.
+- If there are too many voices, the two most similar are joined until the number fits.
+- If there are too few voices, local speakers unlike every voice become voices. No voice is split,
+  so the number may stay below the one that was given.
 
-Where nothing of this applies the result is the pipeline's own.
+If no correction applies, the result is the pipeline's own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md: below
-# the first a speaker for whom no voice is left is another voice; below the second anybody is, where
-# more were told. Of different people across recordings 99% are below 0.3.
+# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md. Below
+# LEFT_OUT a local speaker for whom no voice is left is a new voice; below UNLIKE any local speaker
+# is, if more voices are wanted. Of pairs of different people across recordings 99% are below 0.3.
 LEFT_OUT, UNLIKE = 0.6, 0.3
-MIN_ALONE = 0.5  # seconds without others from which a voice can be learnt
+MIN_ALONE = 0.5  # a voice is learnt from so many seconds without other speakers
 
-# The clusterings of pyannote.audio 3 and 4 that do; the others are for its own experiments.
+# Clusterings of pyannote.audio 3 and 4 that find the number of speakers; pyannote uses its others
+# for experiments.
 FIND_THE_NUMBER = ("AgglomerativeClustering", "VBxClustering")
 
 Array = NDArray[Any]
@@ -44,14 +45,14 @@ Clusters = tuple[Array, Array, Array]
 
 
 def complete_voices(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace the clustering of `pipeline`, a SpeakerDiarization, if it finds numbers itself."""
-    own: Any = getattr(pipeline, "clustering", None)
+    """Replace the clustering of a SpeakerDiarization, if it finds the number of speakers itself."""
+    own: Any = pipeline.clustering
     if type(own).__name__ in FIND_THE_NUMBER:
         pipeline.clustering = CompleteVoices(own)
 
 
 class CompleteVoices:
-    """A clustering in the place of a pipeline's own."""
+    """Replaces a pipeline's `clustering`, which is `own`."""
 
     def __init__(self, own: Callable[..., Clusters]) -> None:
         self._own = own
@@ -67,9 +68,9 @@ class CompleteVoices:
     ) -> Clusters:
         """Cluster `embeddings` (windows, speakers, dimension).
 
-        `segmentations` is a `pyannote.core.SlidingWindowFeature` of (windows, frames, speakers):
-        who speaks when. Returns the voice of each pair (windows, speakers), -2 where a pair has
-        none; its similarity to each voice; and the voices, (voices, dimension).
+        `segmentations`, a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers), tells
+        when each local speaker is active. Returns the voice of each local speaker (windows,
+        speakers), -2 for none; its similarity to each voice; and the voices, (voices, dimension).
         """
         least = num_clusters or min_clusters or 1
         most = num_clusters or max_clusters or np.inf
@@ -88,7 +89,7 @@ class CompleteVoices:
 
 
 class _Pairs:
-    """Every window with every speaker that segmentation tells apart in it."""
+    """All local speakers of all windows."""
 
     def __init__(self, embeddings: Array, segmentations: Any) -> None:  # noqa: ANN401
         activity = np.nan_to_num(segmentations.data)
@@ -97,12 +98,12 @@ class _Pairs:
         self.embeddings = embeddings  # (windows, speakers, dimension)
         self.active = activity.any(axis=1)  # (windows, speakers)
         self.seconds = alone.sum(axis=1) * frame  # (windows, speakers), without others
-        # Those that a voice can be learnt from: indices (n,) of windows and of speakers.
+        # Local speakers from whom a voice can be learnt: indices (n,) of windows and speakers.
         usable = np.isfinite(embeddings).all(axis=2) & (self.seconds >= MIN_ALONE)
         self.usable = np.nonzero(usable)
 
     def add(self, voices: Array, least: int, most: float) -> Array:
-        """`voices` (n, dimension) and those that were left out, at most `most`."""
+        """Return `voices` (n, dimension) and missing voices, together at most `most`."""
         own, seconds = self.embeddings[self.usable], self.seconds[self.usable]
         while len(voices) < most:
             similar = _cosines(own, voices).max(axis=1, initial=-1.0)
@@ -118,7 +119,7 @@ class _Pairs:
         return voices
 
     def join(self, voices: Array, most: float) -> Array:
-        """`voices` with the two most alike joined, until there are at most `most`."""
+        """Join the two most similar of `voices` until there are at most `most`."""
         while len(voices) > max(most, 1):
             chosen = self.assign(voices)[0]
             pairs = np.maximum(np.bincount(chosen[chosen >= 0], minlength=len(voices)), 1)
@@ -129,10 +130,10 @@ class _Pairs:
         return voices
 
     def assign(self, voices: Array) -> tuple[Array, Array]:
-        """The voice of each pair, (windows, speakers), and its similarity to each voice.
+        """Return the voice of each local speaker, (windows, speakers), and its similarity to each.
 
-        Speakers of a window have different voices, chosen together for the largest sum; -2 where
-        none is left, or nobody speaks.
+        Local speakers of a window get different voices, with the largest sum of similarities; -2
+        for those who are silent or for whom no voice is left.
         """
         windows, speakers, dimension = self.embeddings.shape
         similar = _cosines(self.embeddings.reshape(-1, dimension), voices)
@@ -146,7 +147,7 @@ class _Pairs:
 
 
 def _cosines(these: Array, those: Array) -> Array:
-    """Cosines, (these, those); -1 with a vector that has no direction."""
+    """Return the cosines, (these, those); -1 for a vector of length zero."""
     if not len(these) or not len(those):
         return np.zeros((len(these), len(those)))
     cosines: Array = np.nan_to_num(1 - cdist(these, those, metric="cosine"), nan=-1.0)

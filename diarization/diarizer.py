@@ -1,15 +1,14 @@
-"""What a diarizer is to the endpoint: samples and hints go in, frozen turns come out.
+"""The interface of diarizers: samples and hints go in, immutable speaker turns come out.
 
-Which models find the turns is decided by `diarization.loading`, and told by nothing else here.
+The values here do not depend on the model; `diarization.load_diarizer` chooses it.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,12 +23,12 @@ Vector = NDArray[np.floating[Any]]  # (dimension,), of any length
 
 
 class DiarizationCancelled(Exception):
-    """`diarize` was stopped by its `cancelled` event; no client is ever told of it."""
+    """A call was stopped by its `cancelled` event. Never reaches a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakerHints:
-    """What the client knows about the number of speakers; None where it knows nothing."""
+    """The numbers of speakers that a client gave."""
 
     num_speakers: int | None = None
     min_speakers: int | None = None
@@ -40,12 +39,12 @@ class SpeakerHints:
 class Diarization:
     """Speaker turns in order of time, in seconds.
 
-    `turns` may overlap. `exclusive` has one speaker at a time and decides who said a chunk;
-    pipelines that do not compute it (before pyannote 4, or `legacy: true`) have `turns` there.
-    `hints` are those of the request. `voices` has an embedding for each speaker that the pipeline
-    found, in `turns` or cut out of them; some may be zero or NaN, and pipelines that tell none
-    (`legacy: true`) leave it empty. It identifies people, so that it is neither printed nor kept.
-    `most_speakers` is how many the models tell apart, None for any number.
+    `turns` may overlap. `exclusive` has one speaker at a time and decides which speaker said a
+    chunk; pipelines that do not compute it (`legacy: true`) have `turns` there. `hints` are those
+    of the request. `voices` has an embedding for each speaker that the pipeline found, even if all
+    turns of that speaker were cut; some may be zero or NaN, and some pipelines (`legacy: true`)
+    have none. It identifies people, so that it is neither printed nor stored. `most_speakers` is
+    the largest number of speakers that the models distinguish, None if unlimited.
     """
 
     turns: tuple[SpeakerTurn, ...]
@@ -56,23 +55,19 @@ class Diarization:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings where the number of speakers in `turns` does not meet the hints, and where it is
-        the most that can be.
-        """
+        """Warnings if the number of speakers breaks the hints or is the models' maximum."""
         found = len({turn.speaker for turn in self.turns})
         lowest = self.hints.num_speakers or self.hints.min_speakers or 0
         highest = self.hints.num_speakers or self.hints.max_speakers or found
-        told = []
+        warnings = []
         if not lowest <= found <= highest:
-            told.append(f"speaker hints could not be met: {found} found")
+            warnings.append(f"speaker hints could not be met: {found} found")
         if found == self.most_speakers:
-            told.append(f"{found} speakers were found, the most that the diarization model knows")
-        return tuple(told)
+            warnings.append(f"{found} speakers were found, the most that the model can tell apart")
+        return tuple(warnings)
 
     def renamed(self, names: Mapping[str, str]) -> Diarization:
-        """Replace the speakers' labels by `names`. Labels without a name stay, but lose their
-        voice.
-        """
+        """Replace speaker labels by `names`. A label without a name stays, but its voice goes."""
 
         def rename(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
             return tuple(
@@ -85,49 +80,45 @@ class Diarization:
         )
 
     def numbered(self, labels: dict[str, str]) -> Diarization:
-        """Call the speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first speak.
+        """Rename the speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first speak.
 
-        `labels` maps the pipeline's labels of earlier speakers to these; new speakers are added.
+        `labels` maps the pipeline's labels of earlier calls to these names; new ones are added.
         """
         for turn in sorted((*self.turns, *self.exclusive), key=lambda turn: turn.start):
             labels.setdefault(turn.speaker, f"SPEAKER_{len(labels):02d}")
         return self.renamed(labels)
 
     def touching(self, speech: Sequence[Span]) -> Diarization:
-        """Keep the turns in which detected `speech`, spans in order, is heard; a turn apart from
-        all speech is noise taken for a speaker.
+        """Drop turns that are more than MARGIN away from all detected `speech`, spans in order:
+        noise taken for a speaker.
 
-        Turns keep their ends, which diarizers know better than a detector: cut to speech, as by
-        `within`, they had 1.4 points more of diarization errors on real conversations.
+        The other turns keep their ends, which diarizers find better than a detector. Cut to speech,
+        as by `within`, they had 1.4 points more diarization error on real conversations.
         """
         spans = _merge_with_margin(speech)
         ends = [end for _, end in spans]
 
         def kept(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
-            after = ((turn, bisect_right(ends, turn.start)) for turn in turns)
+            nexts = ((turn, bisect_right(ends, turn.start)) for turn in turns)
             return tuple(
-                turn for turn, next_ in after if next_ < len(spans) and spans[next_][0] < turn.end
+                turn for turn, span in nexts if span < len(spans) and spans[span][0] < turn.end
             )
 
         return replace(self, turns=kept(self.turns), exclusive=kept(self.exclusive))
 
     def within(self, speech: Sequence[Span]) -> Diarization:
-        """Keep what lies in detected `speech`, spans in order; noise taken for a speaker goes.
-
-        A turn may extend MARGIN seconds beyond speech, and is split where speech pauses for longer
-        than two margins.
-        """
+        """Cut the turns to detected `speech`, spans in order, extended by MARGIN on both sides."""
         spans = _merge_with_margin(speech)
         return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a diarizer can do beside finding turns.
+    """What a diarizer can do besides finding turns.
 
-    `hints`: it can be told the number of speakers. `voices`: it embeds them, so that known ones can
-    be named. `same_voice`: from which cosine on two of its embeddings are taken for one voice; None
-    where that was never measured. `streams`: it keeps up with people who speak.
+    `hints`: it takes the number of speakers. `voices`: it embeds speakers, so that known speakers
+    can be named. `same_voice`: the least cosine at which two of its embeddings count as one voice;
+    None if it was never measured. `streams`: it is fast enough for live audio.
     """
 
     hints: bool
@@ -137,15 +128,15 @@ class Capabilities:
 
 
 class DiarizationStream(Protocol):
-    """Who speaks in audio that is still coming; for one thread at a time."""
+    """Diarizes live audio; for one thread at a time."""
 
     @property
     def clock(self) -> float:
-        """Up to this second all turns are known."""
+        """Second up to which all turns are known."""
 
     @property
     def missing(self) -> int:
-        """So many samples from now on more is known."""
+        """Number of samples until `push` can return more turns."""
 
     def push(
         self,
@@ -153,19 +144,19 @@ class DiarizationStream(Protocol):
         last: bool = False,
         cancelled: threading.Event | None = None,
     ) -> Diarization:
-        """Hear more samples, float32 (n,) at 16 kHz: the turns of the seconds that the clock has
-        passed in this call, cut at both ends. After the `last` ones all are known.
+        """Add samples, float32 (n,) at 16 kHz. Return the turns between the clock before the call
+        and the clock after it, cut at both. With `last`, all remaining turns become known.
 
-        Raises what `Diarizer.diarize` raises, and is of no use afterwards.
+        Raises as `Diarizer.diarize` does; the stream cannot be used afterwards.
         """
 
 
 class Diarizer(Protocol):
-    """Loaded models that find who speaks when; one waveform at a time, in any thread."""
+    """Loaded diarization models, called with one waveform at a time, from any thread."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; the same for its whole life."""
+        """Never changes after loading."""
 
     def diarize(
         self,
@@ -176,26 +167,24 @@ class Diarizer(Protocol):
     ) -> Diarization:
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
-        Audio without speech has no turns. Hints that the audio or the models cannot meet are not an
-        error: the result has a warning. Once another thread sets `cancelled` it ends soon.
-        `between` is called between two batches of work, and may diarize something else meanwhile.
-        Raises DiarizationCancelled, ModelError, or OutOfMemory if the least amount of work at a
-        time does not fit.
+        Audio without speech has no turns. Hints that cannot be met give a warning, not an error.
+        The call ends soon after another thread sets `cancelled`. `between` is called between two
+        batches of work and may diarize another recording meanwhile. Raises DiarizationCancelled,
+        ModelError, or OutOfMemory if even the smallest batch does not fit.
         """
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
-        """The voice heard in `spans` (seconds) of `samples`, as it embeds speakers: (dimension,).
+        """Embed the voice in `spans` (seconds) of `samples`: (dimension,), NaN if too short.
 
-        For diarizers whose `capabilities` say that they have voices. It may be NaN where the spans
-        are too short. Raises ModelError or OutOfMemory.
+        Only for diarizers with `capabilities.voices`. Raises ModelError or OutOfMemory.
         """
 
     def stream(self) -> DiarizationStream:
-        """A stream of its own, for diarizers whose `capabilities` say that they stream."""
+        """Open a stream of live audio. Only for diarizers with `capabilities.streams`."""
 
 
 def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
-    """Extend each span by MARGIN on both sides and merge those that then touch."""
+    """Extend each span by MARGIN on both sides and merge spans that then touch."""
     merged: list[Span] = []
     for speech_start, speech_end in speech:
         start, end = speech_start - MARGIN, speech_end + MARGIN
@@ -207,18 +196,11 @@ def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
 
 
 def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:
-    """The parts of `turns` inside `spans` (sorted, disjoint), sorted by start."""
-    span_ends = [end for _, end in spans]
-    clipped: list[SpeakerTurn] = []
-    for turn in turns:
-        first = bisect_right(span_ends, turn.start)
-        clipped += _clip_turn(turn, islice(spans, first, None))
+    """Return the parts of `turns` inside disjoint `spans`, sorted by start."""
+    clipped = [
+        SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
+        for turn in turns
+        for start, end in spans
+        if start < turn.end and turn.start < end
+    ]
     return tuple(sorted(clipped, key=lambda turn: turn.start))
-
-
-def _clip_turn(turn: SpeakerTurn, spans: Iterator[Span]) -> Iterator[SpeakerTurn]:
-    """The parts of one turn inside `spans`, which all end after it starts."""
-    for start, end in spans:
-        if start >= turn.end:
-            return
-        yield SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))

@@ -1,9 +1,15 @@
-"""Gives speakers the names of known people who sound like them, or leaves them unnamed.
+"""Known speakers: clips of people become embeddings, and speakers of a recording get their names.
 
-"Nobody" is a choice like every name. Speakers and names are assigned one to one so that the sum of
-similarities is largest, and a speaker may go to nobody for the threshold. So no stranger gets a
-name because it is the nearest, and a pair that falls through never displaces a good one, as it
-would if pairs were thrown out after they were made.
+A clip is diarized like any recording. That finds its speech, and shows a second voice: by exclusive
+turns, because noise is often taken for a second voice beneath the first. The pipeline's own model
+embeds the clip in one piece, with pauses and other voices masked; the mean over windows, which
+speakers of a recording have, does not exist below about 1.5 s and was no nearer above. An unusable
+clip is refused with its index in the request, because a name made of it would be wrong silently.
+Embeddings live as long as the request and are not written anywhere.
+
+Speakers and names are assigned one to one so that the sum of similarities is largest, and a speaker
+may go to nobody for the threshold. So a stranger does not get the nearest name, and a pair below
+the threshold does not displace a good pair, as it would if pairs were dropped after the assignment.
 
 Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
 and the length of speech: see docs/benchmarks/voices.md and speakers.md.
@@ -11,8 +17,9 @@ and the length of speech: see docs/benchmarks/voices.md and speakers.md.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -20,27 +27,38 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from diarization.diarizer import Diarization, Span, Vector
+from audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_steps
+from diarization.diarizer import Diarization, Diarizer, Span, SpeakerHints, Vector
+from errors import ClientError, InvalidReference
+from payload.parameters import ReferenceClip
+from runtime.shortest_first import Steps
+from timebase import SAMPLE_RATE
 from transcript import KnownSpeaker, SpeakerTurn
 
-# A name has to be so much more similar than the next one.
-MARGIN = 0.05
+# Of a clip, in seconds: least speech, speech without a warning, and longest clip. In a second of
+# speech 0.8 s and more are found.
+MIN_SPEECH, GOOD_SPEECH, MAX_SECONDS = 0.8, 3.0, 30.0
+MAX_SECOND_VOICE = 0.15  # largest share of a clip's speech that may be another voice's
+NOISY = 10.0  # least decibels of speech above the rest of a clip, without a warning
+MIN_REST = 0.2  # seconds without speech from which noise is measured
+
+MARGIN = 0.05  # least lead in similarity of a name over the next one
 MIN_SECONDS_ALONE = 2.0
-MOST_LABELS = 8  # that a warning names
+MAX_LABELS = 8  # in a warning
 NO_THRESHOLD = (
-    "known_speakers: nobody is named, because known_speaker_threshold is not given and none is"
-    " known for the voices of this diarization model"
+    "known_speakers: nobody is named, because this diarization model has no default threshold;"
+    " set known_speaker_threshold"
 )
 
 Similarities = NDArray[np.float64]  # (speakers, names)
+FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownVoices:
-    """The names that a client gave, in its order, and of each the unit vectors of its clips.
+    """The names of a request, in its order, and the unit embeddings of each name's clips.
 
-    `vectors` is empty where nobody looks for speakers. `same_voice` is from which similarity on the
-    diarizer's embeddings are taken for one voice, None where nobody knows.
+    `vectors` is empty if no speakers are wanted. `same_voice` is the diarizer's.
     """
 
     names: tuple[str, ...] = ()
@@ -51,21 +69,135 @@ class KnownVoices:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """A diarization with names, what is told of each name, and warnings."""
+    """A diarization with names instead of labels, the result for each name, and warnings."""
 
     diarization: Diarization | None
     known_speakers: tuple[KnownSpeaker, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
+# Clips
+
+
+class Enrolment:
+    """Embeds the clips of a request, one after the other: each is decoded, then enrolled.
+
+    `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. `limits` are those
+    of the request; its clips share them.
+    """
+
+    def __init__(
+        self, diarizer: Diarizer, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
+    ) -> None:
+        self._diarizer, self._find_speech, self._rate = diarizer, find_speech, sampling_rate
+        self._limits = replace(limits, max_seconds=min(MAX_SECONDS, limits.max_seconds))
+        self._index = 0  # of the next clip
+        self._vectors: dict[str, list[Vector]] = {}
+        self._warnings: list[str] = []
+
+    @property
+    def known(self) -> KnownVoices:
+        """The voices of the clips so far, in order; clips of one name belong together."""
+        same_voice = self._diarizer.capabilities.same_voice
+        pairs = [] if same_voice is None else alike(self._vectors, same_voice)
+        warnings = (
+            *self._warnings,
+            *(
+                f"known_speakers: names {one} and {two} sound alike and may be mixed up"
+                for one, two in pairs
+            ),
+        )
+        return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
+
+    def decode(self, clip: ReferenceClip) -> Steps[NDArray[np.float32]]:
+        """Decode the next clip to samples, (n,) at 16 kHz. Its last step counts all as held.
+
+        Raises InvalidReference.
+        """
+        try:
+            data = decode_base64(clip.reference, self._limits)
+            audio = yield from decoding_steps(data, self._rate, self._limits)
+        except ClientError as error:
+            reason = str(error).removeprefix(f"{error.code}: ")
+            raise self._unusable(reason.replace("inputs", "reference", 1)) from None
+        self._limits = self._limits.less(len(data))
+        yield DecodingStep(audio.seconds, audio.seconds)
+        return audio.samples
+
+    def enrol(
+        self,
+        name: str,
+        samples: NDArray[np.float32],
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        """Add the voice in the samples of the decoded clip under `name`.
+
+        Raises InvalidReference if the clip is unusable, and as `Diarizer.diarize` does.
+        """
+        found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
+        spans: defaultdict[str, list[Span]] = defaultdict(list)
+        for turn in found.within(self._find_speech(samples)).exclusive:
+            spans[turn.speaker].append((turn.start, turn.end))
+        seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
+        if not seconds:
+            raise self._unusable("no speech was found")
+        label = max(seconds, key=lambda each: seconds[each])
+        speech = sum(seconds.values())
+        if speech - seconds[label] > MAX_SECOND_VOICE * speech:
+            raise self._unusable("more than one person speaks")
+        if seconds[label] < MIN_SPEECH:
+            raise self._unusable(f"{seconds[label]:.1f} s of speech are too short")
+        vector = unit(self._diarizer.embed(samples, spans[label]))
+        if vector is None:
+            raise self._unusable("no voice could be made out")
+        doubts = _doubts(samples, spans[label], seconds[label])
+        self._warnings += (f"known_speakers[{self._index}]: {doubt}" for doubt in doubts)
+        self._vectors.setdefault(name, []).append(vector)
+        self._index += 1
+
+    def _unusable(self, reason: str) -> InvalidReference:
+        return InvalidReference(f"known_speakers[{self._index}]: {reason}")
+
+
+def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:
+    doubts = []
+    if seconds < GOOD_SPEECH:
+        doubts.append(f"{seconds:.1f} s of speech is little, {GOOD_SPEECH:g} s are better")
+    if _decibels(samples, spans) < NOISY:
+        doubts.append("it is noisy")
+    return doubts
+
+
+def _decibels(samples: NDArray[np.float32], spans: Sequence[Span]) -> float:
+    """Return how much louder `spans` are than the rest; infinite if the rest is too short."""
+    speech = np.zeros(len(samples), bool)
+    for start, end in spans:
+        speech[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = True
+    if np.count_nonzero(~speech) < MIN_REST * SAMPLE_RATE:
+        return np.inf
+    power, rest = (float(np.square(samples[part]).mean()) for part in (speech, ~speech))
+    return 10 * float(np.log10(power / rest)) if power > 0 and rest > 0 else np.inf
+
+
+def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:
+    """Return pairs of indices of names whose clips are as similar as those of one voice."""
+    means = [unit(np.mean(vectors, 0)) for vectors in known.values()]
+    similar = similarities(means, means)
+    return [pair for pair in combinations(range(len(means)), 2) if similar[pair] >= same_voice]
+
+
+# Names
+
+
 def name_speakers(
     diarization: Diarization | None, known: KnownVoices, threshold: float | None = None
 ) -> Naming:
-    """Call the speakers who sound like a known one by its name; others keep their label.
+    """Name the speakers who sound like a known one; others keep their label.
 
-    `threshold` is the least similarity of a match, None for that of the embedding model; where that
-    is not known, nobody is named. Who speaks less than
-    MIN_SECONDS_ALONE while nobody else does is not compared, nor is who has no usable embedding.
+    `threshold` is the least similarity of a match, by default the embedding model's; if that has
+    none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without others,
+    or without a usable embedding, are not compared.
     """
     if diarization is None or not known.vectors:
         return Naming(diarization, tuple(map(KnownSpeaker, known.names)), known.warnings)
@@ -80,18 +212,18 @@ def name_speakers(
     least = known.same_voice if threshold is None else threshold
     pairs = {} if least is None else assign(similar, least)
     names = {labels[row]: known.names[column] for row, column in pairs.items()}
-    told = tuple(_tell(known.names, labels, similar, pairs))
-    warnings = known.warnings + _left_out([each for each in found if each not in labels])
+    results = tuple(_results(known.names, labels, similar, pairs))
+    warnings = known.warnings + _not_compared([each for each in found if each not in labels])
     if least is None:
         warnings += (NO_THRESHOLD,)
-    return Naming(replace(diarization.renamed(names), voices={}), told, warnings)
+    return Naming(replace(diarization.renamed(names), voices={}), results, warnings)
 
 
 def assign(similar: Similarities, threshold: float) -> dict[int, int]:
-    """The name (column) of each speaker (row) who gets one; at most one each.
+    """Match speakers (rows) and names (columns), at most one each.
 
-    Every speaker may also go to a column of its own that is worth the threshold. Accepted is a pair
-    of at least the threshold whose name is MARGIN more similar than that speaker's next one.
+    Every speaker may also go to a column of its own that is worth the threshold. A pair is accepted
+    if it reaches the threshold and its name leads that speaker's next one by MARGIN.
     """
     speakers, names = similar.shape
     nobody = np.full((speakers, speakers), threshold)
@@ -106,7 +238,7 @@ def assign(similar: Similarities, threshold: float) -> dict[int, int]:
 
 
 def similarities(speakers: Sequence[Vector | None], names: Sequence[Vector | None]) -> Similarities:
-    """Cosines of unit vectors, (speakers, names); -1 where one is None."""
+    """Return cosines of unit vectors, (speakers, names); -1 if one is None."""
     result = np.full((len(speakers), len(names)), -1.0)
     for row, speaker in enumerate(speakers):
         for column, name in enumerate(names):
@@ -116,14 +248,14 @@ def similarities(speakers: Sequence[Vector | None], names: Sequence[Vector | Non
 
 
 def unit(vector: Vector | Sequence[float]) -> Vector | None:
-    """The vector at length 1; None where it has no direction: empty, zero or not finite."""
+    """Scale a vector to length 1; None if it is empty, zero or not finite."""
     row = np.asarray(vector, np.float64)
     norm = float(np.linalg.norm(row))
     return row / norm if np.isfinite(norm) and norm > 0 else None
 
 
 def seconds_alone(turns: Sequence[SpeakerTurn]) -> dict[str, float]:
-    """How long each speaker speaks while nobody else does, in the order of first turns."""
+    """Return each speaker's seconds of speech without others, in the order of first turns."""
     seconds = dict.fromkeys((turn.speaker for turn in turns), 0.0)
     for label, spans in spans_alone(turns).items():
         seconds[label] = sum(end - start for start, end in spans)
@@ -131,38 +263,26 @@ def seconds_alone(turns: Sequence[SpeakerTurn]) -> dict[str, float]:
 
 
 def spans_alone(turns: Sequence[SpeakerTurn]) -> dict[str, list[Span]]:
-    """When each speaker speaks while nobody else does."""
-    alone: defaultdict[str, list[Span]] = defaultdict(list)
-    for label, span in _alone(turns):
-        alone[label].append(span)
-    return alone
-
-
-def _alone(turns: Sequence[SpeakerTurn]) -> Iterator[tuple[str, Span]]:
+    """Return the spans in which each speaker speaks without others."""
     events = [(turn.start, 1, turn.speaker) for turn in turns]
     events += [(turn.end, -1, turn.speaker) for turn in turns]
+    alone: defaultdict[str, list[Span]] = defaultdict(list)
     speaking: Counter[str] = Counter()
     before = 0.0
     for time, step, label in sorted(events):
         if len(speaking) == 1 and time > before:
-            yield next(iter(speaking)), (before, time)
+            alone[next(iter(speaking))].append((before, time))
         speaking[label] += step
         if not speaking[label]:
             del speaking[label]
         before = time
+    return alone
 
 
-def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:
-    """Places of names whose clips are as similar as those of one voice."""
-    means = [unit(np.mean(vectors, 0)) for vectors in known.values()]
-    similar = similarities(means, means)
-    return [pair for pair in combinations(range(len(means)), 2) if similar[pair] >= same_voice]
-
-
-def _tell(
+def _results(
     names: Sequence[str], labels: Sequence[str], similar: Similarities, pairs: Mapping[int, int]
 ) -> Iterator[KnownSpeaker]:
-    """Each name with its speaker or, unmatched, the most similar one."""
+    """Yield each name with its speaker or, if unmatched, the most similar speaker."""
     rows = {column: row for row, column in pairs.items()}
     for column, name in enumerate(names):
         if not labels:
@@ -173,12 +293,12 @@ def _tell(
         yield KnownSpeaker(name, labels[row], similarity, column in rows)
 
 
-def _left_out(labels: Sequence[str]) -> tuple[str, ...]:
+def _not_compared(labels: Sequence[str]) -> tuple[str, ...]:
     if not labels:
         return ()
-    shown = ", ".join(sorted(labels)[:MOST_LABELS])
-    more = f" and {len(labels) - MOST_LABELS} more" if len(labels) > MOST_LABELS else ""
+    shown = ", ".join(sorted(labels)[:MAX_LABELS])
+    more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
     return (
         f"known_speakers: too little speech without others to compare {shown}{more}, "
-        f"at least {MIN_SECONDS_ALONE:g} s",
+        f"at least {MIN_SECONDS_ALONE:g} s are needed",
     )

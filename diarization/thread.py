@@ -1,16 +1,18 @@
-"""The thread that diarizes, for any number of clients: shorter recordings go first, also between
-two batches of a longer one.
+"""Where diarization computes: one thread for all clients, and on CUDA a stream.
+
+Shorter recordings go first, also between two batches of a longer one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from threading import Event
 from typing import TypeVar
 
 import numpy as np
@@ -26,71 +28,77 @@ from diarization.diarizer import (
     Span,
     SpeakerHints,
 )
-from diarization.enrolment import Enrolment, FindSpeech
+from diarization.known_speakers import Enrolment, FindSpeech, KnownVoices, Naming, name_speakers
+from errors import ModelError, OutOfMemory
 from runtime.device import compute_beside
-from runtime.errors import endpoint_errors
+from runtime.errors import endpoint_errors, is_out_of_memory
 from runtime.shortest_first import Recording, ShortestFirst, in_one_step
+from timebase import SAMPLE_RATE
+
+WARM_UP_SECONDS = 10  # one window of pyannote's published pipelines
 
 T = TypeVar("T")
 
 
+# The thread, and its clients
+
+
 class DiarizationThread:
-    """Runs what computes on `device`, with `threads` threads beneath it."""
+    """Runs work on `device`, with `threads` threads beneath it."""
 
     def __init__(self, threads: int, device: torch.device) -> None:
         self._threads, self._device = threads, device
         self._works = ShortestFirst("diarization")
 
     def submit(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
-        """What `work` on a recording returns; once that is cancelled nothing holds on to it."""
+        """Queue `work` on a recording. Cancelling the result drops the work and what it holds."""
         computed = partial(compute_beside, work, self._threads, self._device)
         return self._works.submit(recording, in_one_step(computed))
 
     def between_batches(self, recording: Recording) -> Callable[[], None]:
-        """What work on `recording` calls between its batches: shorter ones have their turn."""
+        """Return a function for work on `recording` to call between batches: it runs the work of
+        shorter recordings.
+        """
         return self._works.between_batches(recording)
 
     def shutdown(self) -> None:
-        """Wait for the work that runs; what has not begun is cancelled."""
+        """Wait for the running work, and cancel the queue."""
         self._works.shutdown()
 
 
 class DiarizationClient:
-    """What one client, a request or a live session, asks of the thread; for the event loop's. All
-    of it ends once the client has left.
+    """The work of one request or live session in the diarization thread; for the event loop.
 
-    `diarizer` is None where the client does not look for speakers.
+    `diarizer` is None if the client wants no speakers.
     """
 
     def __init__(self, thread: DiarizationThread, diarizer: Diarizer | None) -> None:
         self._thread, self._diarizer = thread, diarizer
-        self._left = Event()
+        self._left = threading.Event()
         self._begun: list[Future[Diarization | None]] = []
 
     def leave(self) -> None:
-        """Nobody asks any more."""
+        """Cancel all work of this client."""
         self._left.set()
         for each in self._begun:
-            each.cancel()  # while it waits it holds the samples
+            each.cancel()  # queued work holds the samples
 
     def enrolment(
         self, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
     ) -> Enrolment | None:
-        """What clips of known people are heard with; None where speakers are not looked for, or by
-        a diarizer without voices.
-        """
+        """Return a new enrolment; None if no speakers are wanted or the diarizer has no voices."""
         if self._diarizer is None or not self._diarizer.capabilities.voices:
             return None
         return Enrolment(self._diarizer, find_speech, limits, sampling_rate)
 
-    async def hear(
+    async def enrol(
         self, enrolment: Enrolment, recording: Recording, name: str, samples: NDArray[np.float32]
     ) -> None:
-        """See `Enrolment.hear`: a clip, which is a `recording` of its own."""
+        """Call `enrolment.enrol` with a clip, which is a `recording` of its own."""
         between = self._thread.between_batches(recording)
-        hear = partial(enrolment.hear, name, samples, self._left, between)
+        work = partial(enrolment.enrol, name, samples, self._left, between)
         try:
-            await asyncio.wrap_future(self._submit(recording, hear))
+            await asyncio.wrap_future(self._submit(recording, work))
         except asyncio.CancelledError:
             self.leave()
             raise
@@ -98,16 +106,16 @@ class DiarizationClient:
     def begin(
         self, recording: Recording, channels: Sequence[NDArray[np.float32]], hints: SpeakerHints
     ) -> None:
-        """Begin to diarize each channel of a recording, samples (n,) at 16 kHz."""
-        assert self._diarizer is not None  # who asks knows of it
+        """Queue the diarization of each channel of a recording, samples (n,) at 16 kHz."""
+        assert self._diarizer is not None  # callers begin only if speakers are wanted
         for samples in channels:
             between = self._thread.between_batches(recording)
             work = partial(self._diarizer.diarize, samples, hints, self._left, between)
             self._begun.append(self._submit(recording, work))
 
     async def found(self, speech: Sequence[Sequence[Span]]) -> list[Diarization | None]:
-        """Who speaks when on each channel that was begun, in which this `speech` was detected; None
-        where nobody speaks, or speakers are not looked for. Raises what `Diarizer.diarize` raises.
+        """Wait for the diarization of each channel, whose detected speech is `speech`; None for a
+        channel without speech or if no speakers are wanted. Raises as `Diarizer.diarize` does.
         """
         return [
             None if begun is None or not spans else await _touching(begun, spans)
@@ -117,15 +125,15 @@ class DiarizationClient:
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
     ) -> Diarization:
-        """See `DiarizationStream.push`. It has no length, and goes between the batches of whatever
-        runs.
+        """Call `stream.push`. It goes before every recording, between the batches of the running
+        one, because it has no length.
         """
-        hear = partial(stream.push, samples, last, self._left)
-        found = await asyncio.wrap_future(self._submit(Recording(0.0), hear))
+        work = partial(stream.push, samples, last, self._left)
+        found = await asyncio.wrap_future(self._submit(Recording(0.0), work))
         return Diarization((), ()) if found is None else found
 
     def _submit(self, recording: Recording, work: Callable[[], T]) -> Future[T | None]:
-        """What `work` returns, None where the client leaves before. Raises EndpointError."""
+        """Queue `work`; it returns None if the client leaves before. Raises EndpointError."""
 
         def unless_left() -> T | None:
             with endpoint_errors(), suppress(DiarizationCancelled):
@@ -138,5 +146,100 @@ class DiarizationClient:
 
 async def _touching(begun: Future[Diarization | None], speech: Sequence[Span]) -> Diarization:
     found = await asyncio.wrap_future(begun)
-    assert found is not None  # who asked is still there
+    assert found is not None  # the client has not left
     return found.touching(speech).numbered({})
+
+
+class SessionSpeakers:
+    """The speakers of one live session; for the event loop.
+
+    `threshold` is that of `name_speakers`. `stream` is None if the diarizer has none. `warnings`
+    are about settings that the diarizer ignores.
+    """
+
+    def __init__(
+        self,
+        client: DiarizationClient,
+        known: KnownVoices,
+        threshold: float | None,
+        stream: DiarizationStream | None,
+        warnings: tuple[str, ...],
+    ) -> None:
+        self._client, self._stream = client, stream
+        self._known, self._threshold = known, threshold
+        self._labels: dict[str, str] = {}  # the session's label for each of the diarizer's
+        self.warnings = warnings
+
+    @property
+    def missing(self) -> int | None:
+        """Number of samples until `push` can return more turns; None if the diarizer does not
+        stream, and `find` is called at the session's end.
+        """
+        return None if self._stream is None else self._stream.missing
+
+    async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
+        """Push samples (n,) at 16 kHz; return the new turns, and the second up to which all turns
+        are known.
+        """
+        assert self._stream is not None
+        found = await self._client.push(self._stream, samples, last)
+        return found.numbered(self._labels), self._stream.clock
+
+    async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
+        """Diarize a whole session, samples (n,) at 16 kHz with detected `speech`, and name its
+        speakers. Raises as `Diarizer.diarize` does.
+        """
+        recording = Recording(len(samples) / SAMPLE_RATE)
+        self._client.begin(recording, [samples], SpeakerHints())
+        (found,) = await self._client.found([speech])
+        naming = name_speakers(found, self._known, self._threshold)
+        warnings = found.warnings if found else ()
+        return replace(naming, warnings=(*warnings, *naming.warnings))
+
+    def close(self) -> None:
+        """Cancel all work of this session."""
+        self._client.leave()
+
+
+# What diarizers share while they compute
+
+
+@contextmanager
+def computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Compute on `stream`, if the device has one. The models' exceptions become ServerErrors."""
+    with torch.cuda.stream(stream):
+        try:
+            yield
+        except DiarizationCancelled:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(
+                    "speaker diarization does not fit into memory, even one window at a time"
+                ) from error
+            raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
+
+
+def pause(cancelled: threading.Event | None, between: Callable[[], None] | None) -> None:
+    """Call `between`, between two batches of work. Raises DiarizationCancelled."""
+    if cancelled is not None and cancelled.is_set():
+        raise DiarizationCancelled
+    if between is not None:
+        between()
+
+
+def create_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a new CUDA stream, after all work queued on the default stream; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def warm_up(diarizer: Diarizer) -> None:
+    """Diarize noise once, so that no request waits for what is set up at first use.
+
+    Raises as `diarize` does, if the models do not run at all.
+    """
+    noise = np.random.default_rng(0).normal(0, 0.1, WARM_UP_SECONDS * SAMPLE_RATE)
+    diarizer.diarize(noise.astype(np.float32), SpeakerHints())

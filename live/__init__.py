@@ -1,3 +1,4 @@
-"""Transcription of audio that is still being spoken: samples and results in, events and wanted
-passes out. Nothing here knows of sockets; `server.realtime` has the wire.
+"""Live transcription: audio and decoding results in, events for the client out.
+
+`server.realtime` has the WebSocket.
 """

@@ -1,4 +1,4 @@
-"""The samples of a session that are still needed, by their place in the session."""
+"""The samples of a session that are still needed, by their position in the session."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ class AudioBuffer:
         self._pieces: deque[NDArray[np.int16]] = deque()
 
     def append(self, samples: NDArray[np.float32]) -> None:
-        """Keep more samples (n,), from -1 to 1."""
+        """Append samples (n,), from -1 to 1."""
         if len(samples):
             self._pieces.append(np.rint(samples.clip(-1, 1) * 32767).astype(np.int16))
             self.stop += len(samples)
 
     def drop_before(self, position: int) -> None:
-        """Forget whole pieces of what comes before `position`."""
+        """Drop the appended pieces that end before `position`."""
         while self._pieces and self.start + len(self._pieces[0]) <= position:
             self.start += len(self._pieces.popleft())
 
     def samples(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The samples from `start` to `stop`, (n,) float32. Raises IndexError where some are
-        not here: of fewer samples every time would be wrong.
+        """Return the samples from `start` to `stop`, (n,) float32.
+
+        Raises IndexError if some are missing, because fewer samples would shift all times.
         """
         if not self.start <= start <= stop <= self.stop:
             raise IndexError(f"{start} to {stop} of samples {self.start} to {self.stop}")

@@ -1,4 +1,4 @@
-"""The audio of one session as it comes over the wire: bytes in, samples and turns out."""
+"""The audio of one session from the wire: bytes in, samples and speech turns out."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from live.audio_stream import AudioStream
 from live.settings import AudioFormat, TurnSettings
 from live.turn_detection import Turn, TurnDetector
 
-# Samples (n,) at 16 kHz, the turns that the detector found in them, and for how many seconds nobody
-# has spoken at their end.
-Heard = tuple[NDArray[np.float32], list[Turn], float]
+# Samples (n,) at 16 kHz, starts and stops of speech in them, and seconds of silence at their end.
+Detected = tuple[NDArray[np.float32], list[Turn], float]
 
 
 class AudioInput:
-    """Bytes in `format`, heard by a `detector`; for one thread at a time."""
+    """Decodes bytes in `format` and detects speech in them; for one thread at a time."""
 
     def __init__(self, detector: TurnDetector) -> None:
         self.format = AudioFormat.PCM_24000
         self._stream = AudioStream(self.format)
         self._detector = detector
 
-    def push(self, data: bytes) -> Heard:
-        """What is complete with these bytes."""
-        return self._heard(self._stream.push(data))
+    def push(self, data: bytes) -> Detected:
+        """Return what the bytes complete."""
+        return self._detected(self._stream.push(data))
 
-    def flush(self) -> Heard:
-        """What the resampler still holds."""
-        return self._heard(self._stream.flush())
+    def flush(self) -> Detected:
+        """Return what the resampler still holds."""
+        return self._detected(self._stream.flush())
 
     def change(self, audio_format: AudioFormat, turns: TurnSettings | None) -> None:
-        """Hear what comes next otherwise. Before another format the last one has to be flushed."""
+        """Change the settings for the bytes that follow. Flush before a change of format."""
         if audio_format is not self.format:
             self.format, self._stream = audio_format, AudioStream(audio_format)
         self._detector.change(turns or TurnSettings())
 
     def reset(self) -> None:
-        """Forget all speech: who goes on speaking begins anew."""
+        """Reset the detector: speech that goes on starts anew."""
         self._detector.reset()
 
-    def _heard(self, samples: NDArray[np.float32]) -> Heard:
+    def _detected(self, samples: NDArray[np.float32]) -> Detected:
         return samples, self._detector.push(samples), self._detector.silent_for

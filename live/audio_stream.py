@@ -1,9 +1,8 @@
-"""Audio as it comes over a wire, in pieces of any size, to samples at 16 kHz.
+"""Decodes audio from the wire, in pieces of any size, to samples at 16 kHz.
 
-Samples are decoded and resampled as `audio.decode` does those of a file, by the same filter with
-the same state from its first sample on: where the bytes are cut makes no difference, and a live
-session hears what the file would give. G.711 (ITU-T G.711, 1988) has one byte a sample, so that a
-table of 256 values decodes it.
+`audio.decode` resamples files with the same filter, which here keeps its state between pieces. So
+a live session gets the samples of the whole file, however its bytes are cut. G.711 (ITU-T G.711,
+1988) has one byte a sample, so that a table of 256 values decodes it.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ FULL_SCALE = 32_768  # of 16 bits
 class AudioStream:
     """One stream of audio. The filter's delay is at most 2 ms, 4 ms at the start.
 
-    A sample's time is its number: after a flush there are as many samples as the bytes last.
+    A sample's index is its time: after a flush, samples and bytes have the same duration.
     """
 
     def __init__(self, audio_format: AudioFormat) -> None:
         self._format = audio_format
-        self._odd = b""  # of a sample whose other byte has not come
+        self._odd = b""  # first byte of an incomplete sample
         self._resampler: FilterChain | None = None
-        self._heard = self._given = 0  # samples that came and that went, since the stream began
+        self._received = self._returned = 0  # samples since the stream began
 
     def push(self, data: bytes) -> NDArray[np.float32]:
-        """The samples (n,), float32 mono at 16 kHz, that are complete with `data`."""
+        """Return the samples (n,), float32 mono at 16 kHz, that `data` completes."""
         data = self._odd + data
         whole = len(data) - len(data) % self._format.bytes_per_sample
         self._odd = data[whole:]
         samples = decoded(data[:whole], self._format)
-        self._heard += len(samples)
+        self._received += len(samples)
         if self._format.rate == SAMPLE_RATE:
-            self._given += len(samples)
+            self._returned += len(samples)
             return samples
         if not len(samples):
             return samples
@@ -50,8 +49,8 @@ class AudioStream:
         return self._resampled(self._resampler, frame)
 
     def flush(self) -> NDArray[np.float32]:
-        """The samples that the filter still holds, and nothing of what comes next; half a sample
-        that came is forgotten. More may be pushed afterwards.
+        """Return the samples that the filter still holds, and drop half a sample. More bytes may
+        be pushed afterwards.
         """
         self._odd = b""
         if self._resampler is None:
@@ -62,18 +61,20 @@ class AudioStream:
         return rest
 
     def _resampled(self, resampler: FilterChain, frame: AudioFrame | None) -> NDArray[np.float32]:
-        """What is ready, at most as much as the audio lasts, and at the end as much."""
-        lasts = -(-self._heard * SAMPLE_RATE // self._format.rate)
+        """Push a frame, or flush with None. Return samples up to the duration received so far,
+        and exactly so many after a flush.
+        """
+        lasts = -(-self._received * SAMPLE_RATE // self._format.rate)
         ready = [np.zeros(0, np.float32), *(each.to_ndarray()[0] for each in resampler.push(frame))]
-        samples = np.concatenate(ready)[: lasts - self._given]
-        if frame is None:  # of less than the filter's length it makes nothing
-            samples = np.pad(samples, (0, lasts - self._given - len(samples)))
-        self._given += len(samples)
+        samples = np.concatenate(ready)[: lasts - self._returned]
+        if frame is None:  # audio shorter than the filter gives no samples
+            samples = np.pad(samples, (0, lasts - self._returned - len(samples)))
+        self._returned += len(samples)
         return samples
 
 
 def decoded(data: bytes, audio_format: AudioFormat) -> NDArray[np.float32]:
-    """The samples (n,) of whole samples' bytes, from -1 to 1, at the format's rate."""
+    """Decode the bytes of whole samples to (n,), from -1 to 1, at the format's rate."""
     if audio_format is AudioFormat.PCMU:
         return MU_LAW[np.frombuffer(data, np.uint8)]
     if audio_format is AudioFormat.PCMA:
@@ -82,8 +83,8 @@ def decoded(data: bytes, audio_format: AudioFormat) -> NDArray[np.float32]:
 
 
 def _mu_law() -> NDArray[np.float32]:
-    """Each byte's sample: its bits are inverted, and of these the first is the sign, three are the
-    exponent, and four the fraction of a value that has 33 added (G.711, table 2; here in 16 bits).
+    """Return the sample of each byte (G.711, table 2; in 16 bits). The bits are inverted: one sign
+    bit, three of the exponent, four of the fraction of a value with 33 added.
     """
     codes = ~np.arange(256, dtype=np.uint8)
     exponent, fraction = (codes >> 4 & 7).astype(np.int32), (codes & 15).astype(np.int32)
@@ -92,8 +93,8 @@ def _mu_law() -> NDArray[np.float32]:
 
 
 def _a_law() -> NDArray[np.float32]:
-    """Each byte's sample: every other bit is inverted; the sign's is set for positive samples, and
-    the lowest of the eight segments has no leading one (G.711, table 1; here in 16 bits).
+    """Return the sample of each byte (G.711, table 1; in 16 bits). Every other bit is inverted; the
+    sign bit is set for positive samples; the lowest of eight segments has no leading one.
     """
     codes = np.arange(256, dtype=np.uint8) ^ 0x55
     exponent, fraction = (codes >> 4 & 7).astype(np.int32), (codes & 15).astype(np.int32)

@@ -1,13 +1,17 @@
-"""Which words of a growing buffer are final.
+"""Decides which words of a growing buffer are final.
 
-The buffer is decoded again and again while it grows, and each text begins with the words that are
-final already, so none of them is ever taken back. A word becomes final where two successive texts
-agree on it and on all before it (LocalAgreement-2; Liu et al. 2020, "Low-Latency Sequence-to-
-Sequence Speech Recognition and Translation by Partial Hypothesis Selection"), where its attention
-ends well before the audio does (compare AlignAtt; Papi et al. 2023), and where another word follows
-it or a pause: the last word heard may still become a longer one. Numbers are final together, once
-both texts have the same word behind them: Whisper writes them otherwise when they are whole, "20"
-becomes "25", and "zero seven nine" becomes "079".
+The buffer is decoded again and again while it grows, and each hypothesis begins with the words that
+are final already, so none of them is ever taken back. A word becomes final if
+
+- two successive hypotheses agree on it and on all words before it (LocalAgreement-2; Liu et al.
+  2020, "Low-Latency Sequence-to-Sequence Speech Recognition and Translation by Partial Hypothesis
+  Selection"),
+- its attention ends well before the audio does (compare AlignAtt; Papi et al. 2023), and
+- another word or a pause follows it, because the last word may still become a longer one.
+
+Successive numbers become final together, once both hypotheses have the same word behind them.
+Whisper writes a number differently once it is complete: "20" becomes "25", and "zero seven nine"
+becomes "079".
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from asr import Hypothesis, HypothesisWord
 
-# Seconds of audio after a word that stand for the word that would follow it.
+# Seconds of silence after a word that count as a following word.
 PAUSE = 1.0
 # Digits as they are spelt in the languages that Whisper hears best, of three letters or more, and
 # English numbers; by num2words 0.5.14. Chinese and Japanese ones are numeric letters.
@@ -46,11 +50,11 @@ MAX_COMPRESSION_RATIO = 2.4
 
 @dataclass(frozen=True)
 class FinalWords:
-    """What is final of a buffer, and what was heard after it; all times are the buffer's.
+    """The final words of a buffer, and the last hypothesis after them; times are the buffer's.
 
-    `prefix` are the tokens of the final `words`, with which the next text should begin, `draft` is
-    what the last text went on with, and `unstable` are its words. `first` are the tokens before the
-    first word, a timestamp.
+    `prefix` are the tokens of the final `words`, with which the next hypothesis should begin.
+    `draft` are the tokens after them in the last hypothesis, and `unstable` their words. `first`
+    are the tokens before the first word, a timestamp.
     """
 
     words: tuple[HypothesisWord, ...] = ()
@@ -59,30 +63,31 @@ class FinalWords:
     draft: tuple[int, ...] = ()
     first: tuple[int, ...] = ()
 
-    def updated(self, heard: Hypothesis, seconds: float, margin: float) -> FinalWords:
-        """After a text that begins with `prefix` and was decoded from `seconds` of the buffer.
+    def updated(self, new: Hypothesis, seconds: float, margin: float) -> FinalWords:
+        """Return the state after a hypothesis that begins with `prefix` and was decoded from
+        `seconds` of the buffer.
 
-        A final word's attention ends `margin` seconds before. A text that repeats itself is of no
-        use, nor is one in which nothing was heard.
+        The attention of a final word ends `margin` seconds before their end. A hypothesis that
+        repeats itself or has no words is ignored.
         """
-        if heard.compression_ratio > MAX_COMPRESSION_RATIO or not heard.words:
+        if new.compression_ratio > MAX_COMPRESSION_RATIO or not new.words:
             return replace(self, unstable=(), draft=())
-        words = self._following(heard)
+        words = self._following(new)
         agreed = _agreed(self.unstable, words)
         count = 0
         while count < agreed and _is_settled(words, count, agreed, seconds, margin):
             count += 1
-        first = heard.words[0]
+        first = new.words[0]
         return FinalWords(
             (*self.words, *words[:count]),
-            heard.tokens[: words[count - 1].stop] if count else self.prefix,
+            new.tokens[: words[count - 1].stop] if count else self.prefix,
             words[count:],
-            heard.tokens[words[count - 1].stop if count else len(self.prefix) :],
-            self.first if self.words else heard.tokens[: first.stop - len(first.tokens)],
+            new.tokens[words[count - 1].stop if count else len(self.prefix) :],
+            self.first if self.words else new.tokens[: first.stop - len(first.tokens)],
         )
 
     def forced(self) -> FinalWords:
-        """All words that were heard are final, whether two texts agree on them or not."""
+        """Return the state with all unstable words final."""
         if not self.unstable:
             return self
         end = self.unstable[-1].stop - len(self.prefix)
@@ -91,8 +96,8 @@ class FinalWords:
         )
 
     def widest_gap(self, since: float) -> float:
-        """The middle of the longest pause between two final words, or after the last one, that
-        begins at `since` seconds or later.
+        """Return the middle of the longest pause after a final word that ends at `since` seconds or
+        later.
         """
         following = [each.start for each in (*self.words[1:], *self.unstable[:1])]
         if len(following) < len(self.words):
@@ -105,7 +110,7 @@ class FinalWords:
         return max(gaps)[1]
 
     def from_second(self, cut: float) -> FinalWords:
-        """What is left where the buffer begins `cut` seconds later; no word is cut."""
+        """Return the state of the buffer without its first `cut` seconds, which cut no word."""
 
         def shifted(word: HypothesisWord, stop: int) -> HypothesisWord:
             return replace(word, start=word.start - cut, end=word.end - cut, stop=stop)
@@ -119,11 +124,11 @@ class FinalWords:
         unstable = tuple(shifted(each, each.stop) for each in self.unstable)
         return FinalWords(tuple(words), prefix, unstable, self.draft, self.first)
 
-    def _following(self, heard: Hypothesis) -> tuple[HypothesisWord, ...]:
-        """The words of a text after the final ones; the last of these may have grown."""
+    def _following(self, new: Hypothesis) -> tuple[HypothesisWord, ...]:
+        """Return the words of a hypothesis after the final ones, and what the last one gained."""
         final, begin = sum(len(word.text) for word in self.words), 0
         words = []
-        for word in heard.words:
+        for word in new.words:
             begin, end = begin + len(word.text), begin + len(word.text)
             if end > final:
                 words.append(replace(word, text=word.text[max(0, final - end + len(word.text)) :]))
@@ -131,7 +136,7 @@ class FinalWords:
 
 
 def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> int:
-    """How many words two texts have in common from their beginnings, but for their punctuation."""
+    """Return how many words two hypotheses share at their start, punctuation aside."""
     count = 0
     for one, other in zip(before, now, strict=False):
         if spoken(one.text) != spoken(other.text):
@@ -143,8 +148,8 @@ def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> 
 def _is_settled(
     words: Sequence[HypothesisWord], index: int, agreed: int, seconds: float, margin: float
 ) -> bool:
-    """Whether what is said after a word can no longer change it, where the first `agreed` words are
-    those of the text before, too.
+    """Whether later audio cannot change a word, if the first `agreed` words equal those of the last
+    hypothesis.
     """
     follows = index + 1
     is_number = _is_number(words[index].text)
@@ -157,12 +162,12 @@ def _is_settled(
 
 
 def spoken(text: str) -> str:
-    """The letters and digits of a word, or the text itself where it has none."""
+    """Return the letters and digits of a word, or the stripped text if it has none."""
     letters = "".join(filter(str.isalnum, text.casefold()))
     return letters or text.strip()
 
 
 def _is_number(text: str) -> bool:
-    """Whether a word has digits, or spells some, alone or with hyphens."""
+    """Whether a word has digits or is a spelt number, alone or with hyphens."""
     parts = text.casefold().strip(" .,;:!?").split("-")
     return any(map(str.isnumeric, text)) or not SPELT.isdisjoint(parts)

@@ -1,8 +1,8 @@
-"""Moves a live session: bytes to samples, turns and passes; results to events for the client.
+"""Runs a live session: bytes become samples, turns and passes; results become events.
 
-Everything is decided in the event loop by `live.session`. Bytes are read and speech is looked for
-in a thread of `workers`; passes are decoded by the recogniser, with everybody else's. While the
-client does not take its events nothing more is read from it, nor decoded for it.
+`live.session` decides everything, in the event loop. A thread of `workers` decodes bytes and
+detects speech. The recogniser decodes passes, together with all other requests. While a client does
+not take its events, nothing more is read from it or decoded for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
 from errors import EndpointError
-from live.audio_input import AudioInput, Heard
+from live.audio_input import AudioInput, Detected
 from live.events import LiveEvent
 from live.item import WantedPass
 from live.session import LiveSession, with_settings
@@ -32,11 +32,11 @@ Send = Callable[[list[LiveEvent]], Awaitable[None]]
 
 
 class LiveDriver:
-    """One session on a `recogniser`; for the event loop's thread.
+    """One session on a `recogniser`; for the event loop.
 
-    Events go to `send`, a list at a time and in order; passes have the `options` of files. Who
-    speaks is found by what `open_speakers` returns, where the client wants to know. Calls of
-    `append`, `commit`, `clear`, `change` and `finish` follow one another.
+    Events go to `send`, a list at a time and in order. Passes have the `options` of files.
+    `open_speakers` returns what finds speakers, if the client wants them. `append`, `commit`,
+    `clear`, `change` and `finish` must not overlap.
     """
 
     def __init__(
@@ -59,47 +59,49 @@ class LiveDriver:
 
     @property
     def slowed(self) -> float:
-        """How many times as long as the client asked for the partial pass takes that is under way;
-        0 where none is.
+        """The running time of the partial pass, as a multiple of the requested cadence; 0 if none
+        is running.
         """
         now = asyncio.get_running_loop().time()
         waits = [now - began for wanted, (_, began) in self._passes.items() if not wanted.final]
         return max(waits, default=0.0) / self.session.cadence
 
     async def append(self, data: bytes) -> None:
-        """Hear more audio, in the session's format."""
-        await self._hear(lambda: self._input.push(data))
+        """Add audio in the session's format."""
+        await self._feed(lambda: self._input.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
-        """Hear what comes next otherwise; speakers, from the first sample on. Raises
-        InvalidParameter, InvalidReference, Unsupported, or what diarization raises.
+        """Use other settings from now on.
+
+        Raises InvalidParameter (as for a change of speakers after the first audio),
+        InvalidReference, Unsupported, and as diarization does.
         """
         known = self._recogniser.validate(with_settings(self._options, settings))
         await self._speakers.change(settings, begun=self.session.seconds > 0)
         if audio_format is not self._input.format:
-            await self._hear(self._input.flush)
+            await self._feed(self._input.flush)
         self._input.change(audio_format, settings.turn_detection)
         self.session.change(replace(settings, language=known.language))
 
     async def commit(self) -> None:
         """End the current item. Raises EmptyBuffer."""
-        await self._hear(self._input.flush)
+        await self._feed(self._input.flush)
         self.session.commit()
         self._input.reset()
         self._changed.set()
         await self._tell()
 
     async def clear(self) -> None:
-        """Forget the audio that is not committed."""
-        await self._hear(self._input.flush)
+        """Drop the audio that is not committed."""
+        await self._feed(self._input.flush)
         self._input.reset()
         self.session.clear()
         self._changed.set()
         await self._tell()
 
     async def finish(self) -> None:
-        """No more audio comes: every item is completed when this returns."""
-        await self._hear(self._input.flush)
+        """End the audio, and wait until every item is completed."""
+        await self._feed(self._input.flush)
         self.session.finish()
         self._changed.set()
         await self._running
@@ -108,30 +110,30 @@ class LiveDriver:
                 await self._send(found)
 
     async def close(self) -> None:
-        """Forget all that is under way, and free its rows."""
+        """Cancel all passes, free their rows, and drop the audio."""
         self._running.cancel()
         await asyncio.wait([self._running])
         await self._speakers.close()
 
-    async def _hear(self, read: Callable[[], Heard]) -> None:
-        """Hear what `read` returns in another thread."""
+    async def _feed(self, read: Callable[[], Detected]) -> None:
+        """Call `read` in another thread, and feed its result to the session."""
         if self._running.done():
-            self._running.result()  # raises what has ended it
+            self._running.result()  # raises the exception that has ended it
         loop = asyncio.get_running_loop()
         samples, turns, silent_for = await loop.run_in_executor(self._workers, read)
-        self._speakers.hear(samples)
+        self._speakers.push(samples)
         self.session.feed(samples, turns, silent_for)
         self._changed.set()
         await self._tell()
 
     async def _tell(self) -> None:
-        """Send what there is to be told."""
+        """Send the new events."""
         async with self._sending:
-            if events := self._speakers.passing(self.session.take_events()):
+            if events := self._speakers.with_speakers(self.session.take_events()):
                 await self._send(events)
 
     async def _run(self) -> None:
-        """Begin and drop passes as the session changes, until it is done."""
+        """Start and cancel passes as the session changes, until it is done."""
         async with asyncio.TaskGroup() as group:
             while not self.session.done:
                 await self._changed.wait()
@@ -145,7 +147,7 @@ class LiveDriver:
                 await self._tell()
 
     async def _decode(self, wanted: WantedPass) -> None:
-        """Decode a pass and tell the session what came of it."""
+        """Decode a pass, and give the session its result or failure."""
         result: Hypothesis | Transcript | EndpointError | None = None
         try:
             with endpoint_errors():
@@ -161,7 +163,7 @@ class LiveDriver:
             self.session.passed(wanted, result)
 
     async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
-        """Raises EndpointError; frees the rows however it ends."""
+        """Decode a pass, and free its rows in any case. Raises EndpointError."""
 
         def start() -> LivePass | Transcription:
             if wanted.before is not None:

@@ -1,9 +1,9 @@
-"""What a live session tells its client, as plain values in order.
+"""The events of a live session, in the order in which a client receives them.
 
 An item is a stretch of audio that becomes one text: speech until a pause, or what the client
-commits. Items are named by `item_id`, and `previous_item_id` is that of the item before, None for
-the first. Milliseconds and seconds count the session's audio from its first sample, never a clock.
-`server.realtime.server_events` has the form in which each is sent.
+commits. `previous_item_id` is the `item_id` of the item before, None for the first. Milliseconds
+and seconds count the session's audio from its first sample, never a clock.
+`server.realtime.server_events` has the JSON of each event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transcript import KnownSpeaker, Transcript, Word
 
 @dataclass(frozen=True, slots=True)
 class SpeechStartedEvent:
-    """Somebody begins to speak; the item's audio begins at `audio_start_ms`, padding included."""
+    """Speech starts. The item's audio begins at `audio_start_ms`, padding included."""
 
     item_id: str
     audio_start_ms: int
@@ -24,7 +24,7 @@ class SpeechStartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStoppedEvent:
-    """Nobody speaks any more; the item's audio ends at `audio_end_ms`."""
+    """Speech has stopped. The item's audio ends at `audio_end_ms`."""
 
     item_id: str
     audio_end_ms: int
@@ -40,7 +40,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class ItemAdded:
-    """The item is part of the conversation; its text is yet to come."""
+    """The item is part of the conversation; its text follows."""
 
     item_id: str
     previous_item_id: str | None
@@ -48,7 +48,7 @@ class ItemAdded:
 
 @dataclass(frozen=True, slots=True)
 class ItemDone:
-    """The item will not change any more, save for its text."""
+    """The item will not change any more, except for its text."""
 
     item_id: str
     previous_item_id: str | None
@@ -56,15 +56,15 @@ class ItemDone:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The audio that was not committed is forgotten."""
+    """The audio that was not committed is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that follows what was told of the item before, and is never taken back.
+    """Text that follows the item's earlier deltas and is never taken back.
 
-    `tokens` are the ids of the text, and `log_probs` their natural logarithms. `words` are the same
-    text with times.
+    `tokens` are the ids of the text, `log_probs` the natural logarithms of their probabilities, and
+    `words` the same text with times.
     """
 
     item_id: str
@@ -76,8 +76,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words that are final since the last such event, and the guess of what follows: `unstable`
-    takes the place of the last guess.
+    """Words that became final since the last such event, and a guess of what follows: `unstable`
+    replaces the last guess.
     """
 
     item_id: str
@@ -87,10 +87,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one speaker says in a stretch of the item; `speaker` is None where nobody is known.
+    """One speaker's text in a stretch of the item; `speaker` is None if unknown.
 
-    Those that come before the item is completed are of words that were sent without a speaker;
-    those that follow are of its whole text, and take the place of all before.
+    Segments before the item is completed cover words that were sent without a speaker. Segments
+    after that cover the item's whole text, and replace all earlier ones.
     """
 
     item_id: str
@@ -103,9 +103,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The last word on the item: its whole text, which may differ from its deltas.
+    """The item's final text, which may differ from its deltas.
 
-    The times of the `transcript` are seconds of the session. The item has `seconds` of audio.
+    The times of `transcript` are seconds of the session. `seconds` is the item's duration.
     """
 
     item_id: str
@@ -116,7 +116,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The item has no text, because of an `error`; the session goes on."""
+    """The item has no text, because of `error`; the session goes on."""
 
     item_id: str
     error: EndpointError
@@ -124,7 +124,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class SpeakersFound:
-    """All segments were sent. Who was known by name, and what a client should know of speakers."""
+    """All segments were sent. The results for known speakers, and warnings about speakers."""
 
     known_speakers: tuple[KnownSpeaker, ...]
     warnings: tuple[str, ...]
@@ -132,7 +132,7 @@ class SpeakersFound:
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """About every so many `seconds` new words are looked for; more where the server is busy."""
+    """New words come about every so many `seconds`; less often if the server is busy."""
 
     seconds: float
 

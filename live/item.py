@@ -1,6 +1,6 @@
-"""An item: a stretch of a session's audio that becomes one text, and what has been heard in it.
+"""An item: a stretch of a session's audio that becomes one text, and what was recognised in it.
 
-It makes the events that tell of its text; when it begins, ends and is decoded says `live.session`.
+It makes the events about its text. `live.session` decides when it begins, ends and is decoded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from transcript import Chunk, Transcript, Word
 
 @dataclass(frozen=True, eq=False)
 class WantedPass:
-    """Samples (n,) to decode, from sample `begin` to `stop` of the session: where it is `final`, as
-    a file is, of a whole item and what was said just `before`; else of what has been spoken of it.
+    """A request to decode samples (n,), which are `begin` to `stop` of the session.
+
+    A final pass decodes, like a file, a whole item behind the items just `before` it. A partial
+    pass decodes an item up to the current sample.
     """
 
     item: Item
@@ -37,19 +39,19 @@ class WantedPass:
 
     @property
     def final(self) -> bool:
-        """Whether its result is the last word on the item."""
+        """Whether its result is the item's final text."""
         return self.before is not None
 
 
 @dataclass(eq=False)
 class Item:
-    """Samples of the session from `begin` to `end`, which is None while somebody speaks.
+    """Samples `begin` to `end` of the session; `end` is None until the item has ended.
 
-    What is decoded while it is spoken begins at `window`, and was decoded up to `heard`; `found` is
-    what came of it, and `words` are those that were sent, in seconds of the session. `final` is the
-    pass whose result is the last word on the item; it may begin in a pause, before anybody knows
-    that the item ends there, and `result` is what it gave: the transcript, or its error. It waits
-    there until the item has ended, and those before it are completed.
+    Partial passes begin at sample `window` and have reached sample `decoded`. `found` is their
+    result, and `words` are the words that were sent, in seconds of the session. `final` is the
+    final pass. It may begin in a pause, before it is certain that the item ends there. Its
+    `result`, a transcript or an error, is kept until the item has ended and all earlier items are
+    completed.
     """
 
     id: str
@@ -57,7 +59,7 @@ class Item:
     begin: int
     language: str | None = None
     window: int = field(init=False)
-    heard: int = field(init=False)
+    decoded: int = field(init=False)
     end: int | None = None
     final: WantedPass | None = None
     result: Transcript | EndpointError | None = None
@@ -65,67 +67,66 @@ class Item:
     words: list[Word] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.window = self.heard = self.begin
+        self.window = self.decoded = self.begin
 
     @property
     def length(self) -> int:
-        """Its samples, once it has ended."""
+        """Number of samples, once the item has ended."""
         assert self.end is not None
         return self.end - self.begin
 
     @property
     def committed(self) -> list[LiveEvent]:
-        """What the client is told at its end."""
+        """The events at the item's end."""
         return [Committed(self.id, self.previous_id), ItemAdded(self.id, self.previous_id)]
 
     @property
     def between_words(self) -> int | None:
-        """The sample between its last final word and the next one; None where no word of its window
-        is final.
-        """
+        """The sample between the last final word and the next one; None without a final word."""
         words = self.found.words
         if not words:
             return None
         return self.window + int(self.found.widest_gap(words[-1].end) * SAMPLE_RATE)
 
     def speak_until(self, sample: int) -> None:
-        """Somebody has spoken up to there: a final pass that stops before is of no use."""
+        """Drop a final pass that stops before speech up to `sample`."""
         if self.final is not None and sample > self.final.stop:
             self.forget_final()
 
     def forget_final(self) -> None:
-        """There is no final pass, or it is not under way any more; it holds samples."""
+        """Drop the final pass, which holds samples, and its result."""
         self.final = self.result = None
 
     def fit_window(self, stop: int, longest: int) -> list[LiveEvent]:
-        """Where the window up to `stop` has more than the `longest` samples, begin it in the widest
-        pause between final words of its second half; where there is none, all that was heard is
-        final.
+        """Shorten a window up to `stop` that has more than `longest` samples.
+
+        It then begins in the widest pause between final words of its second half. If there is no
+        final word, all unstable words become final first.
         """
         if stop - self.window <= longest:
             return []
         half, seconds = longest / 2 / SAMPLE_RATE, (stop - self.window) / SAMPLE_RATE
-        told: list[LiveEvent] = []
+        events: list[LiveEvent] = []
         before = self.found.words
         if not any(word.end >= half for word in before):
             self.found = self.found.forced()
-            told = self._tell(self.found.words[len(before) :])
+            events = self._events(self.found.words[len(before) :])
         spoken = any(word.end >= half for word in self.found.words)
         cut = min(self.found.widest_gap(half), seconds) if spoken else seconds - half
         self.found = self.found.from_second(cut)
         self.window += int(cut * SAMPLE_RATE)
-        return told
+        return events
 
-    def hear(self, heard: Hypothesis, seconds: float, margin: float) -> list[LiveEvent]:
-        """What the first `seconds` of the window gave: the words that are final now, whose
-        attention ends `margin` seconds before, and the guess of what follows.
+    def update(self, hypothesis: Hypothesis, seconds: float, margin: float) -> list[LiveEvent]:
+        """Add the result for the first `seconds` of the window. A word becomes final only if its
+        attention ends `margin` seconds before them.
         """
         before = len(self.found.words)
-        self.found = self.found.updated(heard, seconds, margin)
-        return self._tell(self.found.words[before:])
+        self.found = self.found.updated(hypothesis, seconds, margin)
+        return self._events(self.found.words[before:])
 
     def complete(self, transcript: Transcript) -> list[LiveEvent]:
-        """Its whole text, in seconds of the session."""
+        """Return the events of its final text, whose times are seconds of the session."""
         self.forget_final()
         every = [word for chunk in transcript.chunks for word in chunk.words]
         rest = tuple(words_after(self.words, every))
@@ -137,11 +138,11 @@ class Item:
         ]
 
     def fail(self, error: EndpointError) -> list[LiveEvent]:
-        """It has no text."""
+        """Return the events of an item without text."""
         self.forget_final()
         return [Failed(self.id, error), ItemDone(self.id, self.previous_id)]
 
-    def _tell(self, final: Sequence[HypothesisWord]) -> list[LiveEvent]:
+    def _events(self, final: Sequence[HypothesisWord]) -> list[LiveEvent]:
         offset = self.window / SAMPLE_RATE
         words = tuple(
             Word(each.text, offset + each.start, offset + each.end, probability=each.probability)
@@ -158,7 +159,7 @@ class Item:
         tokens: tuple[int, ...] = (),
         log_probs: tuple[float, ...] = (),
     ) -> list[LiveEvent]:
-        """The text of words that are final now, if there is any."""
+        """Return an event for new final words, if they have any text."""
         text = "".join(word.text for word in words)
         text = text if self.words else text.lstrip()
         self.words += words
@@ -166,7 +167,7 @@ class Item:
 
 
 def moved(transcript: Transcript, seconds: float) -> Transcript:
-    """A transcript whose audio begins at `seconds` of the session."""
+    """Shift the times of a transcript by `seconds`."""
 
     def move(chunk: Chunk) -> Chunk:
         words = [replace(w, start=w.start + seconds, end=w.end + seconds) for w in chunk.words]

@@ -1,4 +1,4 @@
-"""What an item's whole text adds to the words that were sent while it was spoken."""
+"""Finds the words of an item's final text that follow the words already sent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from live.commit import spoken
 from transcript import Word
 
-# Of the words that were sent the last ones tell where the whole text goes on, and words of it that
-# end so many seconds before the last of them are no candidates.
+# How many of the last sent words are compared with the final text, and how many seconds before them
+# a word of the final text may end to be compared.
 COMPARED, SECONDS = 16, 10.0
 
 
 def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
-    """The words of the `whole` text that follow those that were `sent`.
+    """Return the words of the `whole` text that follow the `sent` ones.
 
-    The two were decoded from different parts of the audio, so they may differ. The whole text goes
-    on behind that part of it which the sent words are closest to in words (Sellers 1980, "The
-    theory and computation of evolutionary distances"), of several the closest in time.
+    Both were decoded from different parts of the audio, so they may differ. The sent words are
+    aligned with the part of the whole text that needs the fewest word edits (Sellers 1980, "The
+    theory and computation of evolutionary distances"); of several, with the closest in time.
     """
     if not sent:
         return list(whole)
@@ -37,8 +37,8 @@ def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
 
 
 def _distances(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
-    """The least edits that turn `pattern` into what ends before each place of `text`, wherever that
-    begins; one number more than `text` has words.
+    """Return for each prefix of `text`, the empty one included, the least edits that turn `pattern`
+    into some suffix of that prefix.
     """
     row = [0] * (len(text) + 1)
     for count, wanted in enumerate(pattern, 1):

@@ -1,14 +1,14 @@
-"""One live session, without threads, clocks or sockets: samples and results in, events and wanted
-passes out.
+"""The state of a live session, without threads, clocks or sockets: samples and decoding results in,
+events and passes to decode out.
 
     speech        ____######################______________###########___
     items             [ 1                      ]         [ 2             ]
     partial passes    [---][-----][--------]             [---][------]
     final passes      [------------------------]         [---------------]
 
-An item is a stretch of audio that becomes one text. While it is spoken, its audio so far is decoded
-again and again, one pass at a time, and what is final of it is sent (`live.commit`). When it has
-ended, all of its audio is transcribed as a file is: that text is the last word on the item.
+An item is a stretch of audio that becomes one text. While it is spoken, partial passes decode its
+audio so far again and again, one at a time, and words are sent as they become final
+(`live.commit`). When it has ended, a final pass transcribes all of its audio like a file.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from live.turn_detection import SpeechStarted, SpeechStopped
 from timebase import SAMPLE_RATE
 from transcript import Transcript
 
-# For each delay: seconds of new audio that are worth a pass, and how long before the end of the
-# audio a word's attention ends that may be final.
+# For each delay: seconds of new audio between partial passes, and how many seconds before the end
+# of the audio the attention of a final word ends.
 DELAYS: dict[Delay, tuple[float, float]] = {
     "minimal": (0.4, 0.3),
     "low": (0.8, 0.4),
@@ -40,22 +40,22 @@ DELAYS: dict[Delay, tuple[float, float]] = {
     "xhigh": (5.0, 2.0),
 }
 DEFAULT_DELAY: Delay = "low"
-# Seconds of the model's window that are left free, so that a text ends by itself.
+# Seconds of the model's window that stay empty, so that a text ends by itself.
 SPARE_SECONDS = 3.0
-# An item that nobody ends is as long as this at most.
+# An item without a pause or commit ends after so many samples.
 LONGEST_ITEM = 600 * SAMPLE_RATE
-# Before speech is announced its beginning has passed: the detector waits to be sure.
+# Audio before the current sample that is kept, because the detector reports speech late.
 KEPT_BEFORE_SPEECH = 2 * SAMPLE_RATE
-# Speech of so many seconds tells its language.
-TELLING_SECONDS = 3.0
-# A pause of so many seconds may be the end of the item: its final pass begins before that is known,
-# and holds all that a file's window has around its speech.
+# Least seconds of speech from which its language is trusted.
+LANGUAGE_SECONDS = 3.0
+# After a pause of so many seconds the item may have ended, and its final pass begins early. Windows
+# of files have as much around their speech.
 EARLY_SECONDS = 0.32
-# In such a pause no other pass begins, which would be in its way.
+# After a pause of so many seconds no partial pass begins, because it would delay the final one.
 PAUSE_SECONDS = 0.1
-# While an item no longer than this is completed, what is spoken next waits: it has just begun.
+# While an item up to this length is completed, partial passes of the next one wait.
 SHORT_ITEM = 30 * SAMPLE_RATE
-SLOWER = 2.0  # times the cadence asked for: then the client is told
+SLOWER = 2.0  # the client gets a Cadence event from this multiple of the requested cadence on
 
 
 class EmptyBuffer(InvalidRequest):
@@ -66,8 +66,8 @@ class EmptyBuffer(InvalidRequest):
 
 @dataclass(slots=True)
 class Speech:
-    """What the detector has told: whether somebody `speaks`, up to which sample somebody has
-    spoken, and for how many seconds nobody has since.
+    """The detector's state: whether somebody `speaks`, the sample `until` which somebody spoke, and
+    the seconds of silence since.
     """
 
     speaks: bool = False
@@ -78,8 +78,8 @@ class Speech:
 class LiveSession:
     """The state of one session, for one thread.
 
-    `options` are those that files are transcribed with, `window_seconds` what the model hears at
-    once, and `ids` the names of items. `done` once nothing more will come of it.
+    `options` are those for files, `window_seconds` is the length of the model's window, and `ids`
+    are the ids of items.
     """
 
     def __init__(
@@ -94,43 +94,43 @@ class LiveSession:
         self._ids = _with_previous(ids)
         self._audio = AudioBuffer()
         self._speech = Speech()
-        self._language: str | None = None  # that was last heard
-        self._current: Item | None = None  # whose audio still comes
+        self._language: str | None = None  # the last detected one
+        self._current: Item | None = None  # the item that has not ended
         self._ended = EndedItems(self._longest_window)
         self._partial: WantedPass | None = None
-        self._cadence = 0.0  # that the client was told of
+        self._cadence = 0.0  # of the last Cadence event, 0 if it was the requested one
         self._finished = False
         self._events: list[LiveEvent] = []
 
     @property
     def done(self) -> bool:
-        """Whether no more audio will come and every item is completed."""
+        """Whether the audio has ended, all items are completed and all events taken."""
         waiting = self._current or self._ended.unfinished or self._events
         return self._finished and not waiting
 
     @property
     def seconds(self) -> float:
-        """How much audio has come."""
+        """Seconds of audio so far."""
         return self._audio.stop / SAMPLE_RATE
 
     @property
     def cadence(self) -> float:
-        """Seconds of new audio that are worth a pass."""
+        """Requested seconds of new audio between partial passes."""
         return self._delay[0]
 
     def is_useful(self, wanted: WantedPass) -> bool:
-        """Whether the result of a pass that is under way will be of any use."""
+        """Whether the result of a running pass is still needed."""
         return wanted is wanted.item.final if wanted.final else wanted.item is self._current
 
     def take_events(self) -> list[LiveEvent]:
-        """What the client should be told since the last call, in order."""
+        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
-    # What the client does
+    # Calls of the client
 
     def change(self, settings: LiveSettings) -> None:
-        """Hear what comes next with other settings."""
+        """Use other settings from now on."""
         committed_by_client = self._settings.turn_detection is None
         self._settings, self._options = settings, with_settings(self._options, settings)
         self._language = None
@@ -144,9 +144,7 @@ class LiveSession:
         turns: Sequence[SpeechStarted | SpeechStopped],
         silent_for: float = 0.0,
     ) -> None:
-        """More audio (n,) at 16 kHz, and what the detector found in it; at its end nobody has
-        spoken for so many seconds.
-        """
+        """Add audio (n,) at 16 kHz, starts and stops of speech in it, and silence at its end."""
         self._audio.append(samples)
         speech, now = self._speech, self._audio.stop
         for turn in turns:
@@ -167,7 +165,7 @@ class LiveSession:
         self._forget()
 
     def commit(self) -> None:
-        """The current item ends here, and the detector begins anew. Raises EmptyBuffer."""
+        """End the current item; the caller resets the detector. Raises EmptyBuffer."""
         item, now = self._current, self._audio.stop
         if item is None or now - item.begin < SHORTEST_ITEM:
             raise EmptyBuffer("the buffer has less than 100 ms of audio that is not committed")
@@ -175,7 +173,7 @@ class LiveSession:
         self._speech.speaks = False
 
     def clear(self) -> None:
-        """Forget the audio that is not committed; the detector begins anew."""
+        """Drop the audio that is not committed; the caller resets the detector."""
         if self._current is not None:
             self._current.forget_final()
         self._current, self._speech.speaks = None, False
@@ -183,16 +181,16 @@ class LiveSession:
         self._events.append(Cleared())
 
     def finish(self) -> None:
-        """No more audio will come: what there is becomes the last item."""
+        """End the audio, and the current item with it."""
         self._finished = True
         if self._current is not None:
             self._end_item(self._current, self._audio.stop)
 
-    # What decodes
+    # Passes
 
     def next_pass(self) -> WantedPass | None:
-        """What should be decoded now, if anything: final passes as items end, and one partial pass
-        at a time. It is under way until `passed` or `failed` is called with it.
+        """Return a pass to decode now, or None: final passes as items end, and one partial pass at
+        a time. A pass runs until `passed` or `failed` is called with it.
         """
         for ended in self._ended.unfinished:
             if ended.final is None:
@@ -207,18 +205,18 @@ class LiveSession:
         return self._partial_pass(item) if self._is_due(item) else None
 
     def passed(self, wanted: WantedPass, result: Hypothesis | Transcript) -> None:
-        """The result of a pass."""
+        """Take the result of a pass."""
         item = wanted.item
         if not isinstance(result, Transcript):
             if self._settle(wanted):
-                self._heard(wanted, result)
+                self._update(wanted, result)
         elif wanted is item.final:
             item.result = result
             self._complete_in_order()
 
     def failed(self, wanted: WantedPass, error: EndpointError | None) -> None:
-        """A pass has no result. What is still spoken is heard again; an item that has ended fails
-        with the error.
+        """Take the failure of a pass, None if it was cancelled. An ended item fails with the error;
+        any other is decoded again.
         """
         item = wanted.item
         if wanted is item.final and item.end is None:
@@ -239,7 +237,7 @@ class LiveSession:
         begin = max(turn.sample - _samples(turns.prefix_padding_ms), self._ended.until)
         if self._current is None:
             self._begin_spoken(begin)
-        else:  # it began when the client was to commit
+        else:  # the item began before turn detection was turned on
             self._tell_started(self._current, begin)
 
     def _end_turn(self, turn: SpeechStopped) -> None:
@@ -250,9 +248,10 @@ class LiveSession:
             self._end_spoken(item, min(max(end, item.begin), self._audio.stop))
 
     def _cut(self, item: Item) -> None:
-        """It is as long as items may be. Who still speaks then goes on in the next one, with the
-        word that is being said: the detector, which has told of this speech, tells nothing more
-        before its end.
+        """End an item of the greatest length.
+
+        If somebody speaks, the next item begins with the current word, because the detector reports
+        nothing before this speech stops.
         """
         end = self._audio.stop
         if self._speech.speaks:
@@ -264,7 +263,7 @@ class LiveSession:
         self._begin_spoken(end)
 
     def _begin_spoken(self, begin: int) -> None:
-        """Speech that the detector has found becomes an item."""
+        """Begin an item for detected speech."""
         self._current = self._new_item(begin)
         self._tell_started(self._current, begin)
 
@@ -287,7 +286,7 @@ class LiveSession:
         self._complete_in_order()
 
     def _forget(self) -> None:
-        """Drop the audio that no item needs, nor one that begins now."""
+        """Drop the audio that neither an item needs nor one that begins now."""
         if self._current is None:
             turns = self._settings.turn_detection
             padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
@@ -298,13 +297,15 @@ class LiveSession:
     # Partial passes
 
     def _may_end(self, item: Item) -> bool:
-        """Whether the current item may have ended: whatever would be heard of it now is its end."""
+        """Whether a pause may be the end of the current item."""
         if self._settings.turn_detection is None or self._ended.unfinished:
             return False
         return self._speech.silent_for >= EARLY_SECONDS and self._speech.until > item.begin
 
     def _is_due(self, item: Item) -> bool:
-        """Whether enough has been said since the last pass, and nothing shorter is completed."""
+        """Whether there is enough new speech for a partial pass, and no short item is being
+        completed.
+        """
         waiting = (each for each in self._ended.unfinished if each.result is None)
         if any(each.length <= SHORT_ITEM for each in waiting):
             return False
@@ -312,8 +313,8 @@ class LiveSession:
         if vad and self._speech.silent_for >= PAUSE_SECONDS:
             return False
         cadence, _ = self._delay
-        new = self._audio.stop - item.heard
-        return new >= cadence * SAMPLE_RATE and self._speech.until > item.heard
+        new = self._audio.stop - item.decoded
+        return new >= cadence * SAMPLE_RATE and self._speech.until > item.decoded
 
     @property
     def _delay(self) -> tuple[float, float]:
@@ -322,7 +323,7 @@ class LiveSession:
     def _partial_pass(self, item: Item) -> WantedPass:
         now = self._audio.stop
         self._events += item.fit_window(now, self._longest_window)
-        self._tell_cadence((now - item.heard) / SAMPLE_RATE, first=item.heard == item.begin)
+        self._tell_cadence((now - item.decoded) / SAMPLE_RATE, first=item.decoded == item.begin)
         samples, found = self._audio.samples(item.window, now), item.found
         options = replace(self._options, language=self._settings.language or item.language)
         self._partial = WantedPass(
@@ -331,20 +332,20 @@ class LiveSession:
         return self._partial
 
     def _settle(self, wanted: WantedPass) -> bool:
-        """A partial pass has ended; whether its item still goes on."""
+        """End a partial pass. Return whether its item is the current one."""
         self._partial = None if wanted is self._partial else self._partial
-        wanted.item.heard = max(wanted.item.heard, wanted.stop)
+        wanted.item.decoded = max(wanted.item.decoded, wanted.stop)
         return wanted.item is self._current
 
-    def _heard(self, wanted: WantedPass, heard: Hypothesis) -> None:
+    def _update(self, wanted: WantedPass, hypothesis: Hypothesis) -> None:
         item, seconds = wanted.item, len(wanted.samples) / SAMPLE_RATE
-        if seconds >= TELLING_SECONDS and heard.language is not None:
-            self._language = item.language = heard.language
+        if seconds >= LANGUAGE_SECONDS and hypothesis.language is not None:
+            self._language = item.language = hypothesis.language
         _, margin = self._delay
-        self._events += item.hear(heard, seconds, margin)
+        self._events += item.update(hypothesis, seconds, margin)
 
     def _tell_cadence(self, seconds: float, first: bool) -> None:
-        """Say where passes are further apart than was asked for, and where they no longer are."""
+        """Send a Cadence event when partial passes become much rarer than requested, or recover."""
         asked, _ = self._delay
         slow = 0.0 if first or seconds < SLOWER * asked else seconds
         if (slow > 0) != (self._cadence > 0) or slow > SLOWER * self._cadence > 0:
@@ -354,14 +355,14 @@ class LiveSession:
     # Final passes
 
     def _final_pass(self, item: Item, end: int | None) -> WantedPass:
-        """The item and the items before it that a window holds too, as it does of a file: a
-        sentence goes on behind a pause.
+        """Return the final pass of an item. Like a file's window, it also reads earlier items, as
+        many as fit, because a sentence may go on after a pause.
         """
         assert end is not None
         options = self._options
-        if options.language is None and end - item.begin < TELLING_SECONDS * SAMPLE_RATE:
+        if options.language is None and end - item.begin < LANGUAGE_SECONDS * SAMPLE_RATE:
             options = replace(options, language=self._language)
-        together = [*self._ended.heard_with(item, end), item]
+        together = [*self._ended.context(item, end), item]
         if len(together) > 1:
             options = replace(options, language=options.language or item.language)
         begin = together[0].begin
@@ -374,7 +375,7 @@ class LiveSession:
         return WantedPass(item, begin, end, samples, options, before=before)
 
     def _complete_in_order(self) -> None:
-        """Complete the items whose texts are known, up to the first whose text is not."""
+        """Complete the ended items up to the first one without a result."""
         while self._ended.unfinished and (result := self._ended.unfinished[0].result) is not None:
             item = self._ended.unfinished.pop(0)
             if isinstance(result, EndpointError):
@@ -386,14 +387,14 @@ class LiveSession:
 
     def _complete(self, wanted: WantedPass, found: Transcript) -> None:
         item = wanted.item
-        tells = wanted.stop - item.begin >= TELLING_SECONDS * SAMPLE_RATE
-        if found.language and found.speech and tells:
+        long_enough = wanted.stop - item.begin >= LANGUAGE_SECONDS * SAMPLE_RATE
+        if found.language and found.speech and long_enough:
             self._language = found.language
         self._events += item.complete(moved(found, wanted.begin / SAMPLE_RATE))
 
 
 def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    """How all passes of a session are decoded, where files are with these options."""
+    """Return the options for all passes of a session, from those for files."""
     return replace(
         options,
         language=settings.language,
@@ -404,7 +405,7 @@ def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> Tran
 
 
 def _with_previous(ids: Iterator[str]) -> Iterator[tuple[str | None, str]]:
-    """Each name behind the one before."""
+    """Yield each id with the one before it."""
     previous = None
     for id in ids:
         yield previous, id

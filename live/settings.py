@@ -1,4 +1,4 @@
-"""What a client asks of a live session. Nothing here loads a model."""
+"""The settings of a live session. Importing this module loads no model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
 class AudioFormat(Enum):
-    """How samples come, mono: signed 16-bit little endian, or G.711; the value has the rate."""
+    """Mono samples: signed 16-bit little endian, or G.711. The value is media type and rate."""
 
     PCM_24000 = ("audio/pcm", 24000)
     PCM_16000 = ("audio/pcm", 16000)
@@ -26,21 +26,19 @@ class AudioFormat(Enum):
 
     @property
     def bytes_per_sample(self) -> int:
-        """Two of PCM, one of G.711."""
         return 2 if self.value[0] == "audio/pcm" else 1
 
     @property
     def bytes_per_second(self) -> int:
-        """What a second of audio takes."""
         return self.rate * self.bytes_per_sample
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSettings:
-    """When speech begins and ends, with OpenAI's defaults.
+    """When a turn of speech begins and ends, with OpenAI's defaults.
 
-    Speech is what the detector finds likelier than `threshold`; it ends where it stays below for
-    `silence_duration_ms`, and its audio begins `prefix_padding_ms` earlier.
+    Speech has a probability above `threshold`. A turn ends after `silence_duration_ms` below it,
+    and the turn's audio begins `prefix_padding_ms` before the speech.
     """
 
     threshold: float = 0.5
@@ -50,13 +48,13 @@ class TurnSettings:
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """How a session's audio is heard.
+    """How a session's audio is transcribed.
 
-    `language` is a code or a name, None to detect it; `prompt` and `keywords` are as a file's
-    `prompt` and `hotwords`. Without `turn_detection` the client commits. `delay` is how long a word
-    may be waited for, None for the server's choice. With `speakers` the client is told who says
-    what, and `known_speakers` are called by their names, as in a file, where a voice is as similar
-    as `known_speaker_threshold`, 0 to 1, or as the embedding model's own asks for (None).
+    `language` is a code or a name, None to detect it. `prompt` and `keywords` are the `prompt` and
+    `hotwords` of files. Without `turn_detection` the client commits items. `delay` trades latency
+    for accuracy, None for the server's choice. With `speakers` the client receives segments with
+    speakers. `known_speakers` are named as in files, with `known_speaker_threshold`, 0 to 1, or
+    None for the embedding model's own.
     """
 
     language: str | None = None

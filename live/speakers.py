@@ -1,9 +1,9 @@
-"""Who says what in a live session.
+"""Speakers of the words of a live session.
 
-Text waits for no speaker. Where speakers are found while audio comes, a word that is final before
-its time has been looked at is sent without one, and a segment follows. Where they are not, the
-session's audio is kept and looked at once when no more comes. In both cases the words of every
-completed text are given to speakers as those of a file are.
+Text never waits for speakers. With a streaming diarizer, a word that is final before its time has
+been diarized is sent without a speaker, and a segment with the speaker follows. With any other, the
+session's audio is kept and diarized at its end. In both cases the words of every completed text are
+given to speakers like the words of a file.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from payload.parameters import ReferenceClip
 from transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
 
 if TYPE_CHECKING:
-    from diarization.session_speakers import SessionSpeakers
+    from diarization.thread import SessionSpeakers
 
-# Seconds around words in which turns may matter to them; `diarization_utils` looks half as far.
+# Turns within so many seconds of a word may matter to it; `diarization_utils` looks half as far.
 AROUND = 1.0
 
-# Of the clips of known speakers, and the least similarity of a match.
+# Called with the clips of known speakers, and the least similarity of a match.
 OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable["SessionSpeakers"]]
 
 
 class LiveSpeakers:
-    """What a `finder` hears of a session and how that reaches the client; for the event loop.
+    """Passes a session's audio to a `finder`, and its speakers to the client; for the event loop.
 
-    It keeps samples as 16-bit integers: all of the session where they are looked at in the end.
-    `tell` is called when there may be more to send.
+    Samples that the finder has not seen are kept as 16-bit integers; without a streaming diarizer
+    that is the whole session. `tell` is called when there may be more to send.
     """
 
     def __init__(
@@ -48,98 +48,98 @@ class LiveSpeakers:
     ) -> None:
         self._finder, self._workers, self._tell = finder, workers, tell
         self._audio = AudioBuffer()
-        self._said = SaidBy()
-        self._came = asyncio.Event()
+        self._tracker = SpeakerTracker()
+        self._received = asyncio.Event()
         self._ending = False
         streams = finder.missing is not None
         self._following = asyncio.create_task(self._follow()) if streams else None
 
-    def hear(self, samples: NDArray[np.float32]) -> None:
-        """More audio (n,) at 16 kHz."""
-        if self._following is None or not self._following.done():  # it has failed
+    def push(self, samples: NDArray[np.float32]) -> None:
+        """Add audio (n,) at 16 kHz."""
+        if self._following is None or not self._following.done():  # done: it has failed
             self._audio.append(samples)
-            self._came.set()
+            self._received.set()
 
-    def passing(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
-        """The events on their way to the client: words get speakers, and segments follow."""
-        return self._said.passing(events)
+    def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
+        """Return the events for the client: words with speakers, followed by segments."""
+        return self._tracker.with_speakers(events)
 
     async def finish(self) -> list[LiveEvent]:
-        """The last events, when no more audio and no more text will come. Raises EndpointError."""
+        """Return the last events, after the last audio and text. Raises EndpointError."""
         warnings = self._finder.warnings
         known: tuple[KnownSpeaker, ...] = ()
         if self._following is not None:
             self._ending = True
-            self._came.set()
+            self._received.set()
             await self._following
-        elif speech := self._said.speech:
+        elif speech := self._tracker.speech:
             loop, audio = asyncio.get_running_loop(), self._audio
             samples = await loop.run_in_executor(self._workers, audio.samples, 0, audio.stop)
             naming = await self._finder.find(samples, speech)
             known, warnings = naming.known_speakers, (*warnings, *naming.warnings)
             if naming.diarization is not None:
-                self._said.known(naming.diarization, inf)
+                self._tracker.add_turns(naming.diarization, inf)
         segments = await asyncio.get_running_loop().run_in_executor(
-            self._workers, self._said.passing, ()
+            self._workers, self._tracker.with_speakers, ()
         )
         return [*segments, SpeakersFound(known, warnings)]
 
     async def close(self) -> None:
-        """Forget the audio and what is under way."""
+        """Drop the audio, and cancel diarization."""
         self._finder.close()
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """Have the finder hear the audio as it comes."""
+        """Push the audio to the finder as it comes."""
         ending = False
         while not ending:
-            await self._came.wait()
-            self._came.clear()
+            await self._received.wait()
+            self._received.clear()
             ending, start, stop = self._ending, self._audio.start, self._audio.stop
             if not ending and stop - start < (self._finder.missing or 0):
                 continue
             samples = self._audio.samples(start, stop)
             self._audio.drop_before(stop)
-            self._said.known(*await self._finder.push(samples, ending))
+            self._tracker.add_turns(*await self._finder.push(samples, ending))
             await self._tell()
 
 
-class SaidBy:
-    """Words and turns of a session, in its seconds, and what they tell of each other."""
+class SpeakerTracker:
+    """Matches the words of a session with its speaker turns, both in seconds of the session."""
 
     def __init__(self) -> None:
-        self._clock = 0.0  # up to here turns are known
+        self._clock = 0.0  # all turns up to this second are known
         self._turns, self._exclusive = Turns(), Turns()
-        self._unnamed: dict[str, list[Word]] = {}  # by item: sent without a speaker
-        self._completed: list[Completed] = []  # whose words have none yet
+        self._unnamed: dict[str, list[Word]] = {}  # by item: words sent without a speaker
+        self._completed: list[Completed] = []  # items whose words have no speakers yet
         self._numbers = count(1)
 
     @property
     def speech(self) -> list[Span]:
-        """The speech of the completed items that still have no speakers, in order."""
+        """The speech of the completed items without speakers, in order."""
         return sorted(chain.from_iterable(each.transcript.speech for each in self._completed))
 
-    def known(self, found: Diarization, clock: float) -> None:
-        """The turns from where they were known before up to `clock`."""
+    def add_turns(self, found: Diarization, clock: float) -> None:
+        """Add the turns between the last clock and `clock`."""
         self._turns.add(found.turns)
         self._exclusive.add(found.exclusive)
         self._clock = clock
 
-    def passing(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
-        """The events, words of known times with speakers, and the segments that they make due."""
-        told: list[LiveEvent] = []
+    def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
+        """Return the events, with speakers on the words before the clock, and all segments due."""
+        result: list[LiveEvent] = []
         for event in events:
             if isinstance(event, Words):
-                told.append(self._named(event))
+                result.append(self._named(event))
                 continue
             if isinstance(event, Completed | Failed):
                 self._unnamed.pop(event.item_id, None)
             if isinstance(event, Completed) and any(each.words for each in event.transcript.chunks):
                 self._completed.append(event)
-            told.append(event)
-        return told + self._segments_of_words() + self._segments_of_texts()
+            result.append(event)
+        return result + self._segments_of_words() + self._segments_of_texts()
 
     def _named(self, event: Words) -> Words:
         named = self._in_time(event.words)
@@ -148,7 +148,7 @@ class SaidBy:
         return replace(event, words=(*self._with_speakers(named), *rest))
 
     def _segments_of_words(self) -> list[LiveEvent]:
-        """Of words that were sent, and whose time has become known."""
+        """Return segments for the words sent without a speaker that are now before the clock."""
         found: list[LiveEvent] = []
         for item, words in self._unnamed.items():
             named = self._in_time(words)
@@ -158,7 +158,7 @@ class SaidBy:
         return found
 
     def _segments_of_texts(self) -> list[LiveEvent]:
-        """Of completed texts whose time has become known."""
+        """Return segments for the completed items that are now before the clock."""
         due = [each for each in self._completed if _end(each) <= self._clock]
         if not due:
             return []
@@ -168,10 +168,11 @@ class SaidBy:
         chunks = [chunk for each in due for chunk in each.transcript.chunks]
         diarization = self._around([word for chunk in chunks for word in chunk.words])
         diarization = diarization.touching(speech)
-        spoken = iter(attribute(chunks, diarization.turns, diarization.exclusive))
+        attributed = iter(attribute(chunks, diarization.turns, diarization.exclusive))
         found: list[LiveEvent] = []
         for each in due:
-            found += self._segments(each.item_id, [next(spoken) for _ in each.transcript.chunks])
+            own = [next(attributed) for _ in each.transcript.chunks]
+            found += self._segments(each.item_id, own)
         return found
 
     def _in_time(self, words: Sequence[Word]) -> list[Word]:
@@ -184,7 +185,7 @@ class SaidBy:
         return attribute([_chunk(words)], near.turns, near.exclusive)[0].words
 
     def _around(self, words: Sequence[Word]) -> Diarization:
-        """The turns that may matter to the words, which are in order."""
+        """Return the turns near the words, which are in order."""
         start, end = words[0].start - AROUND, words[-1].end + AROUND
         return Diarization(self._turns.within(start, end), self._exclusive.within(start, end))
 
@@ -198,24 +199,24 @@ class SaidBy:
 
 
 class Turns:
-    """Turns that come in parts, in order of time, joined where one goes on."""
+    """Turns that come in parts, in order of time; parts of one turn are joined."""
 
     def __init__(self) -> None:
         self._all: list[SpeakerTurn] = []
-        self._last: dict[str, int] = {}  # where each speaker's last one is
+        self._last: dict[str, int] = {}  # index of each speaker's last turn
 
     def add(self, turns: Sequence[SpeakerTurn]) -> None:
-        """More of them; those that begin where the same speaker's last one ends go on with it."""
+        """Add turns. A turn that begins at the end of its speaker's last turn extends that."""
         for turn in turns:
-            place = self._last.get(turn.speaker)
-            if place is not None and self._all[place].end == turn.start:
-                self._all[place] = replace(self._all[place], end=turn.end)
+            index = self._last.get(turn.speaker)
+            if index is not None and self._all[index].end == turn.start:
+                self._all[index] = replace(self._all[index], end=turn.end)
             else:
                 self._last[turn.speaker] = len(self._all)
                 self._all.append(turn)
 
     def within(self, start: float, end: float) -> tuple[SpeakerTurn, ...]:
-        """Those of which some part lies there."""
+        """Return the turns that overlap `start` to `end`."""
         return tuple(turn for turn in self._all if turn.start < end and turn.end > start)
 
 

@@ -1,10 +1,10 @@
-"""Tells when somebody begins and ceases to speak, while the audio comes.
+"""Detects starts and stops of speech in live audio.
 
-The network and the rules are those of `asr.frontend.vad`, as far as they can be known without the
-future. A file's detector amplifies 16 s by what is loudest among them; here only what was heard
-counts, and no step is amplified beyond full scale. Speech is announced once it is certain, some
-0.2 s after its first sample, and carries that sample; a threshold of 0.5 gives the spans that the
-same probabilities have in a file, with pauses shorter than the silence that ends a turn in them.
+The network and the rules are those of `asr.frontend.vad`, without its look-ahead. A file's detector
+amplifies 16 s by their loudest part. Here only past audio counts, and no step is amplified beyond
+full scale. A start is reported once it is certain, some 0.2 s after the first sample of speech, and
+carries that sample. With a threshold of 0.5 the turns are the spans of a file with the same
+probabilities, joined over pauses that are too short to end a turn.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ Turn = SpeechStarted | SpeechStopped
 
 
 class TurnDetector:
-    """Speech along one stream of samples, mono at 16 kHz; for one thread at a time.
+    """Detects speech in one stream of samples, mono at 16 kHz; for one thread at a time.
 
-    Many share the `detector`'s network. Each step of 512 samples is computed alone, so that pushes
-    of any size give the same to the last bit.
+    Streams share the `detector`'s network. Each step of 512 samples is computed alone, so that
+    pushes of any size give bit-equal results.
     """
 
     def __init__(self, detector: SpeechDetector, settings: TurnSettings) -> None:
@@ -64,38 +64,34 @@ class TurnDetector:
 
     @property
     def speaking(self) -> bool:
-        """Whether speech has started and not stopped."""
+        """Whether speech has started and has not stopped."""
         return self._turns.speaking
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the last step of speech, in what is certain; from the stream's start, or
-        the last reset, where there was none.
-        """
+        """Seconds since the last certain step of speech, or else since the start or last reset."""
         return self._turns.silent_steps * STEP / SAMPLE_RATE
 
     def push(self, samples: NDArray[np.float32]) -> list[Turn]:
-        """What becomes known with these samples (n,), in order: starts and stops in turn."""
-        heard = np.concatenate([self._pending, samples])
-        whole = len(heard) - len(heard) % STEP
-        self._pending = heard[whole:]
+        """Add samples (n,). Return the starts and stops that become certain, in order."""
+        joined = np.concatenate([self._pending, samples])
+        whole = len(joined) - len(joined) % STEP
+        self._pending = joined[whole:]
         found: list[Turn] = []
         for start in range(0, whole, STEP):
-            (probability,) = self._stream.push(heard[start : start + STEP])
-            turn = self._turns.hear(float(probability))
+            (probability,) = self._stream.push(joined[start : start + STEP])
+            turn = self._turns.push(float(probability))
             if turn is not None:
                 found.append(turn)
         return found
 
     def change(self, settings: TurnSettings) -> None:
-        """Go on with other settings; what has started stays so."""
+        """Use other settings from now on; speech that has started goes on."""
         self._settings = settings
         self._turns.change(settings)
 
     def reset(self) -> None:
-        """Forget all speech. Samples are still counted from the stream's start, and how loud they
-        were is still known.
-        """
+        """Forget all speech, but neither the number of samples so far nor their loudness."""
         self._begin(self._turns.sample + len(self._pending))
         self._pending = np.zeros(0, np.float32)
 
@@ -105,43 +101,43 @@ class TurnDetector:
 
 
 class RunningGain:
-    """Amplifies each step as its past asks for: quiet speech is found, as in a file.
+    """Amplifies quiet audio for the detector, as in a file, by the loudness of the last 16 s.
 
-    The level is that of the last 16 s. A step that is louder is amplified to full scale, no more.
+    No step is amplified beyond full scale.
     """
 
     def __init__(self) -> None:
         self._peaks = torch.zeros(BLOCK // STEP)
-        self._heard = 0
+        self._steps = 0
 
     def __call__(self, steps: Tensor) -> float:
-        """The factor of one step (1, 64 + 512)."""
+        """Return the factor for one step (1, 64 + 512)."""
         peak = float(steps.abs().amax())
-        self._peaks[self._heard % len(self._peaks)] = peak
-        self._heard += 1
-        gain = gain_for(loudness(self._peaks[: self._heard]))
+        self._peaks[self._steps % len(self._peaks)] = peak
+        self._steps += 1
+        gain = gain_for(loudness(self._peaks[: self._steps]))
         return max(1.0, min(gain, 1 / max(peak, 1e-9)))
 
 
 class Turns:
-    """Speech in a sequence of probabilities, one for each step from `sample` on.
+    """Finds turns in probabilities, one for each step from `sample` on.
 
-    The rules of `asr.frontend.vad.find_speech`, step by step. Its three thresholds are those of a
-    setting of 0.5 and move with it. A run of probable steps that has not become speech when the
-    silence would end a turn is waited for.
+    Applies the rules of `asr.frontend.vad.find_speech` step by step. Its three thresholds are for a
+    setting of 0.5 and move with the setting. If a run of probable steps may still become speech, a
+    turn does not end.
     """
 
     def __init__(self, settings: TurnSettings, sample: int) -> None:
         self._first, self._steps = sample, 0
         self.speaking = False
-        self._stop = 0  # the step after the last one of speech
-        self._run: int | None = None  # where the present run of probable steps began
-        self._run_counts = False  # one of them is likely
+        self._stop = 0  # the step after the last step of speech
+        self._run: int | None = None  # first step of the current run of probable steps
+        self._run_counts = False  # the run has a likely step
         self._span: _Span | None = None
         self.change(settings)
 
     def change(self, settings: TurnSettings) -> None:
-        """Use these settings from the next step on."""
+        """Use `settings` from the next step on."""
         options = VadOptions(settings.threshold)
         self._thresholds = options.stop, options.start, options.peak
         samples = settings.silence_duration_ms * SAMPLE_RATE // 1000
@@ -154,11 +150,11 @@ class Turns:
 
     @property
     def silent_steps(self) -> int:
-        """Steps since the last one of speech."""
+        """Number of steps since the last step of speech."""
         return self._steps - self._stop
 
-    def hear(self, probability: float) -> Turn | None:
-        """What one more step's probability makes known."""
+    def push(self, probability: float) -> Turn | None:
+        """Add the probability of a step. Return a start or stop that becomes certain."""
         lasts, likely, certain = self._thresholds
         self._steps += 1
         if probability < lasts:
@@ -181,7 +177,7 @@ class Turns:
         return SpeechStarted(self._first + self._span.start * STEP)
 
     def _pause(self) -> SpeechStopped | None:
-        """What a step without speech makes known."""
+        """Return the stop of speech, if a step without speech makes it certain."""
         if self._span is not None and self._steps - self._span.stop >= SHORTEST_PAUSE:
             self._span = None
         if not self.speaking or self._span is not None or self.silent_steps < self._silence:
@@ -192,7 +188,7 @@ class Turns:
 
 @dataclass
 class _Span:
-    """Runs of probable steps, with short pauses between them at most, from a `start`."""
+    """Runs of probable steps from `start` on, with only short pauses between them."""
 
     start: int
     stop: int = 0
@@ -200,12 +196,12 @@ class _Span:
     certain: bool = False
 
     def extend(self, stop: int, likely: bool, certain: bool) -> None:
-        """Let it last until `stop`."""
+        """Extend the span to `stop`."""
         self.stop = stop
         self.likely += likely
         self.certain |= certain
 
     @property
     def is_speech(self) -> bool:
-        """Whether it has what every span of speech has."""
+        """Whether the span meets the rules for speech."""
         return self.likely >= SHORTEST_SPEECH and self.certain

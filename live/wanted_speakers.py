@@ -1,4 +1,4 @@
-"""Whether the client of a live session wants to know who speaks, and who finds it then."""
+"""Turns speaker detection of a live session on and off, by its settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from live.speakers import LiveSpeakers, OpenSpeakers
 
 
 class WantedSpeakers:
-    """The speakers of one session, of whom nothing is told until its settings ask for them.
+    """The speakers of one session, if its settings ask for them.
 
-    They are found by what `open_speakers` returns; `workers` and `tell` are as in `LiveSpeakers`.
+    `open_speakers` returns what finds them. `workers` and `tell` are those of `LiveSpeakers`.
     """
 
     def __init__(
@@ -28,14 +28,15 @@ class WantedSpeakers:
         self._found: LiveSpeakers | None = None
 
     async def change(self, settings: LiveSettings, begun: bool) -> None:
-        """Look for those that the settings ask for, who are heard from the first sample on. Raises
-        InvalidParameter once the session's audio has begun, or what `open_speakers` raises.
+        """Apply the speaker settings. Speakers are found from the first sample on.
+
+        Raises InvalidParameter if audio has come already, and as `open_speakers` does.
         """
         wanted = _about_speakers(settings)
         if wanted == self._settings:
             return
         if settings.speakers and begun:
-            text = "should be asked for, with known ones and their threshold, before audio comes"
+            text = "must be set, with known ones and their threshold, before the first audio"
             raise InvalidParameter(f"speakers: {text}")
         found: LiveSpeakers | None = None
         if settings.speakers:
@@ -44,25 +45,25 @@ class WantedSpeakers:
         await self.close()
         self._found, self._settings = found, wanted
 
-    def hear(self, samples: NDArray[np.float32]) -> None:
-        """More audio (n,) at 16 kHz."""
+    def push(self, samples: NDArray[np.float32]) -> None:
+        """Add audio (n,) at 16 kHz."""
         if self._found is not None:
-            self._found.hear(samples)
+            self._found.push(samples)
 
-    def passing(self, events: list[LiveEvent]) -> list[LiveEvent]:
-        """The events on their way to the client, with speakers where they are wanted."""
-        return events if self._found is None else self._found.passing(events)
+    def with_speakers(self, events: list[LiveEvent]) -> list[LiveEvent]:
+        """Return the events for the client, with speakers if they are wanted."""
+        return events if self._found is None else self._found.with_speakers(events)
 
     async def finish(self) -> list[LiveEvent]:
-        """The last events, when no more audio and no more text will come. Raises EndpointError."""
+        """Return the last events, after the last audio and text. Raises EndpointError."""
         return [] if self._found is None else await self._found.finish()
 
     async def close(self) -> None:
-        """Forget the audio and what is under way."""
+        """Drop the audio, and cancel diarization."""
         if self._found is not None:
             await self._found.close()
 
 
 def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
-    """What should stay as it is once audio came."""
+    """Return the settings that may not change once audio came."""
     return settings.speakers, settings.known_speakers, settings.known_speaker_threshold

@@ -20,7 +20,7 @@ from timebase import SAMPLE_RATE
 
 Tensors = dict[str, NDArray[Any]]
 
-# What `diarization.networks` reads beside the tensors; from pyannote/segmentation-3.0's checkpoint.
+# What `diarization.pyannote` reads beside the tensors; from pyannote/segmentation-3.0's checkpoint.
 SEGMENTATION = {
     "architecture": "PyanNet",
     "hyperparameters": {

@@ -230,15 +230,15 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
     """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4: also
     `exclusive_speaker_diarization`, in which one speaker talks at a time.
 
-    As in pyannote.audio 4, the same clusters are reconstructed with at most one speaker a frame,
-    and `speaker_embeddings` has a row for each of the turns' labels.
+    As in pyannote.audio 4, the same windows are aggregated with at most one speaker a frame, and
+    `speaker_embeddings` has a row for each of the turns' labels.
     """
-    reconstruct, annotate, apply = pipeline.reconstruct, pipeline.to_annotation, pipeline.apply
+    aggregate, annotate, apply = pipeline.to_diarization, pipeline.to_annotation, pipeline.apply
     kept: dict[str, Any] = {}
 
-    def keep_clusters(segmentations: Any, clusters: Any, count: Any) -> Any:  # noqa: ANN401
-        kept["clusters"] = segmentations, clusters, count
-        return reconstruct(segmentations, clusters, count)
+    def keep_windows(windows: Any, count: Any) -> Any:  # noqa: ANN401
+        kept["windows"] = windows, count
+        return aggregate(windows, count)
 
     def keep_labels(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         annotation = annotate(*arguments, **options)
@@ -250,9 +250,9 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
         turns, embeddings = apply(file, **options, return_embeddings=True)
         if not kept:  # nobody speaks
             return turns
-        segmentations, clusters, count = kept["clusters"]
+        windows, count = kept["windows"]
         count.data = count.data.clip(max=1)
-        exclusive = annotate(reconstruct(segmentations, clusters, count), **kept["options"])
+        exclusive = annotate(aggregate(windows, count), **kept["options"])
         names = dict(zip(kept["labels"], pipeline.classes(), strict=False))
         return SimpleNamespace(
             speaker_diarization=turns,
@@ -260,7 +260,7 @@ def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
             speaker_embeddings=embeddings,
         )
 
-    pipeline.reconstruct, pipeline.to_annotation = keep_clusters, keep_labels
+    pipeline.to_diarization, pipeline.to_annotation = keep_windows, keep_labels
     pipeline.apply = apply_both
 
 

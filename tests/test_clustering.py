@@ -138,7 +138,6 @@ def test_only_clusterings_that_find_the_number_are_replaced():
         pipeline.clustering = own
         complete_voices(pipeline)
         assert isinstance(pipeline.clustering, CompleteVoices) == replaced
-    complete_voices(object())
 
 
 @given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))

@@ -25,9 +25,9 @@ from demo.build.mixtures import ClipBank, compose
 from demo.build.pipeline import save_plda
 from demo.build.segmentation import permutation_invariant_loss
 from demo.build.speech import vocabulary
+from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
-from diarization.loading import load_diarizer
-from diarization.pyannote_pipeline import PyannoteDiarizer
+from diarization.pyannote import PyannoteDiarizer
 from testing import audio_files
 
 DEMO = Path(__file__).parent.parent / "demo"

@@ -223,7 +223,7 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
         order.append((seconds, None))
         threads.add(threading.current_thread())
 
-    monkeypatch.setattr("diarization.enrolment.decoding_steps", decoding("clip"))
+    monkeypatch.setattr("diarization.known_speakers.decoding_steps", decoding("clip"))
     monkeypatch.setattr("endpoint.decoding_steps", decoding("audio"))
     monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
     answer = asyncio.run(endpoint.answer(with_clips(2, 4, 5)))

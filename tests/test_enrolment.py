@@ -20,8 +20,7 @@ from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip
 from demo.build.voices import Voice
 from diarization.diarizer import SpeakerHints
-from diarization.enrolment import Enrolment
-from diarization.known_speakers import NO_THRESHOLD
+from diarization.known_speakers import NO_THRESHOLD, Enrolment
 from errors import AudioTooLong, InvalidAudio, InvalidReference
 
 RATE = 16_000
@@ -268,7 +267,7 @@ def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
     find_speech, limits = demo_endpoint.recogniser.find_speech, demo_endpoint.limits
     enrolment = Enrolment(demo_endpoint.diarizer, find_speech, limits, RATE)
     for each in InferenceConfig.read(config).known_speakers:
-        enrolment.hear(each.name, all_at_once(enrolment.decode(each)))
+        enrolment.enrol(each.name, all_at_once(enrolment.decode(each)))
     text = " ".join(enrolment.known.warnings)
     assert "known_speakers[0]: 1." in text
     assert "known_speakers[1]: it is noisy" in text

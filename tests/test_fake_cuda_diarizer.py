@@ -6,10 +6,9 @@ import pytest
 import torch
 import transformers
 from fake_cuda import fake_cuda, to_fake_cuda
-from test_nemotron_diarizer import CHUNK_SAMPLES, processor, small_config
+from test_nemotron_diarizer import CHUNK_SAMPLES, in_chunks, processor, small_config
 
-from diarization.nemotron_diarizer import NemotronDiarizer
-from diarization.nemotron_features import MelFeatures
+from diarization.nemotron import MelFeatures, NemotronDiarizer
 from runtime.versions import nemotron_speaker_cache
 
 
@@ -25,7 +24,7 @@ def diarizer(monkeypatch):
 
 @pytest.mark.parametrize("size", [1_280, CHUNK_SAMPLES + 1, 12 * 16_000])
 def test_chunks_are_computed_on_the_device_in_half_precision(diarizer, size):
-    parts = list(diarizer._probabilities(torch.zeros(size)))
+    parts = list(in_chunks(diarizer, torch.zeros(size)))
     assert {(each.device.type, each.dtype) for each in parts} == {("cuda", torch.float16)}
     lengths = [each.shape[0] for each in parts]
     assert sum(lengths) == size // 160

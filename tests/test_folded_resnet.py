@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.models.embedding.wespeaker.resnet import BasicBlock, Bottleneck, ResNet
 
-from diarization import folded_resnet
-from diarization.folded_resnet import SPAN, FoldedEmbedding, FoldedResNet
+from diarization import embeddings
+from diarization.embeddings import SPAN, FoldedEmbedding, FoldedResNet
 
 BANDS = 16
 
@@ -37,9 +37,9 @@ def close(ours, stock):
 
 @pytest.fixture(params=[True, False], ids=["fused", "plain"])
 def with_onednn(request, monkeypatch):
-    if request.param and not folded_resnet.HAS_ONEDNN:
+    if request.param and not embeddings.HAS_ONEDNN:
         pytest.skip("torch was built without oneDNN or MKL")
-    monkeypatch.setattr(folded_resnet, "HAS_ONEDNN", request.param)
+    monkeypatch.setattr(embeddings, "HAS_ONEDNN", request.param)
 
 
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])

@@ -21,7 +21,7 @@ from diarization_utils import attribute, speaker_segments
 from errors import InvalidParameter, ModelError
 from live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
 from live.settings import LiveSettings
-from live.speakers import LiveSpeakers, SaidBy
+from live.speakers import LiveSpeakers, SpeakerTracker
 from live.wanted_speakers import WantedSpeakers
 from timebase import SAMPLE_RATE
 from transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
@@ -93,16 +93,16 @@ def test_known_at_the_end_texts_are_given_to_speakers_as_in_a_file(who, sizes, r
     for number, size in enumerate(sizes):
         items.append(completed(str(number), spoken(size, begin)))
         begin += (size + 2) * STEP
-    said, order = SaidBy(), [*items]
+    said, order = SpeakerTracker(), [*items]
     random.shuffle(order)  # they are completed as they come
-    assert said.passing(order) == order
+    assert said.with_speakers(order) == order
     assert said.speech == [span for each in items for span in each.transcript.speech]
     found = Diarization(turns(who), turns(who))
-    said.known(found, inf)
-    told = said.passing([])
+    said.add_turns(found, inf)
+    told = said.with_speakers([])
     assert segments(told) == expected(items, found)
     assert len({each.id for each in told if isinstance(each, Segment)}) == len(told)
-    assert said.passing([]) == []
+    assert said.with_speakers([]) == []
 
 
 @given(
@@ -116,19 +116,19 @@ def test_known_bit_by_bit_every_word_is_told_once_and_the_text_as_in_a_file(
 ):
     """Words come before or after their turns; the text is completed after `last` of the steps."""
     words = spoken(sum(sizes))
-    item, said, events = completed("0", words), SaidBy(), []
+    item, said, events = completed("0", words), SpeakerTracker(), []
     sent, clock, begin = [], 0.0, 0
     for place in range(max(len(sizes), len(steps))):
         if place < len(sizes):
             new = tuple(words[begin : begin + sizes[place]])
             begin += sizes[place]
-            events += said.passing([Words("0", new, "tail")])
+            events += said.with_speakers([Words("0", new, "tail")])
             sent.append((clock, new))
         if place < len(steps):
             known = between(turns(who), clock, clock + steps[place])
             clock += steps[place]
-            said.known(known, clock)
-            events += said.passing([])
+            said.add_turns(known, clock)
+            events += said.with_speakers([])
         if place == last:
             break
     words_told = [word for each in events if isinstance(each, Words) for word in each.words]
@@ -139,9 +139,9 @@ def test_known_bit_by_bit_every_word_is_told_once_and_the_text_as_in_a_file(
     late = [word.text for at, new in sent for word in new if word.end > at and word.end <= clock]
     assert named == "".join(late)
     assert len(words_told) == sum(len(new) for _, new in sent)
-    after = said.passing([item])
-    said.known(between(turns(who), clock, 1000.0), inf)
-    after += said.passing([])
+    after = said.with_speakers([item])
+    said.add_turns(between(turns(who), clock, 1000.0), inf)
+    after += said.with_speakers([])
     assert after[0] == item
     whole = Diarization(joined(turns(who)), joined(turns(who)))
     if item.transcript.speech[0][1] > clock:  # nothing was known too early
@@ -161,23 +161,23 @@ def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
 
 def test_turns_in_parts_count_as_whole_ones():
     """A turn that touches speech in one part is kept in all of them."""
-    said = SaidBy()
+    said = SpeakerTracker()
     item = completed("0", spoken(4, 10.0))
-    said.passing([item])
+    said.with_speakers([item])
     for start in np.arange(8.0, 12.0, STEP):
-        said.known(Diarization((SpeakerTurn("A", start, start + STEP),), ()), start + STEP)
+        said.add_turns(Diarization((SpeakerTurn("A", start, start + STEP),), ()), start + STEP)
     assert [turn.start for turn in said._turns.within(0.0, inf)] == [8.0]
-    assert [each[2] for each in segments(said.passing([]))] == ["A"]
+    assert [each[2] for each in segments(said.with_speakers([]))] == ["A"]
 
 
 def test_what_failed_or_holds_no_words_has_no_segments():
-    said = SaidBy()
+    said = SpeakerTracker()
     nothing = Completed("1", Transcript((), "en"), "", 1.0)
     failed = Failed("0", ModelError("broken"))
     words = Words("0", tuple(spoken(3)))
-    assert said.passing([words, failed, nothing]) == [words, failed, nothing]
-    said.known(Diarization(turns("AAA"), turns("AAA")), inf)
-    assert said.passing([]) == []
+    assert said.with_speakers([words, failed, nothing]) == [words, failed, nothing]
+    said.add_turns(Diarization(turns("AAA"), turns("AAA")), inf)
+    assert said.with_speakers([]) == []
     assert said.speech == []
 
 
@@ -251,9 +251,9 @@ def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end():
         speakers = LiveSpeakers(finder, workers, nothing)
         item = completed("0", spoken(4))
         for start in range(0, len(samples), 1000):
-            speakers.hear(samples[start : start + 1000])
+            speakers.push(samples[start : start + 1000])
         words = Words("0", tuple(spoken(4)))
-        assert speakers.passing([words, item]) == [words, item]
+        assert speakers.with_speakers([words, item]) == [words, item]
         assert finder.heard == []
         *told, last = await speakers.finish()
         await speakers.close()
@@ -270,7 +270,7 @@ def test_where_nobody_speaks_nothing_is_looked_at():
     async def session(workers):
         finder = Finder()
         speakers = LiveSpeakers(finder, workers, nothing)
-        speakers.hear(noise(1.0))
+        speakers.push(noise(1.0))
         assert await speakers.finish() == [SpeakersFound((), ("ignored",))]
         assert finder.heard == []
 
@@ -283,13 +283,13 @@ def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept():
         events: list[LiveEvent] = []
 
         async def tell() -> None:
-            events.extend(speakers.passing([]))
+            events.extend(speakers.with_speakers([]))
 
         speakers = LiveSpeakers(finder, workers, tell)
-        early = speakers.passing([Words("0", tuple(spoken(2)))])
+        early = speakers.with_speakers([Words("0", tuple(spoken(2)))])
         assert [word.speaker for word in early[0].words] == [None, None]
         for start in range(0, 2 * SAMPLE_RATE, 1000):
-            speakers.hear(samples[start : start + 1000])
+            speakers.push(samples[start : start + 1000])
             await asyncio.sleep(0)
         while finder.seconds < 1.5:
             finder.pushed.clear()
@@ -298,12 +298,12 @@ def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept():
         assert all(len(each) >= 4000 for each in finder.heard)
         assert "".join(each.text for each in events) == " w0 w1"
         assert {each.speaker for each in events} == {"A"}
-        (later,) = speakers.passing([Words("0", tuple(spoken(2, 0.5)))])
+        (later,) = speakers.with_speakers([Words("0", tuple(spoken(2, 0.5)))])
         assert [word.speaker for word in later.words] == ["B", "B"]
         assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
-        speakers.hear(samples[2 * SAMPLE_RATE :])
+        speakers.push(samples[2 * SAMPLE_RATE :])
         item = completed("0", spoken(12))
-        assert segments(speakers.passing([item, Delta("0", "")])) == []
+        assert segments(speakers.with_speakers([item, Delta("0", "")])) == []
         told = await speakers.finish()
         await speakers.close()
         found = [each[1:3] for each in segments([*events, *told])][-2:]
@@ -320,12 +320,12 @@ def test_a_failure_is_told_at_the_end_and_text_goes_on(missing):
         finder = Finder(missing)
         finder.error = ModelError("broken")
         speakers = LiveSpeakers(finder, workers, nothing)
-        speakers.hear(noise(1.0))
+        speakers.push(noise(1.0))
         if missing:
             await finder.pushed.wait()
         item = completed("0", spoken(4))
-        assert speakers.passing([item]) == [item]
-        speakers.hear(noise(1.0))
+        assert speakers.with_speakers([item]) == [item]
+        speakers.push(noise(1.0))
         with pytest.raises(ModelError):
             await speakers.finish()
         await speakers.close()
@@ -344,7 +344,7 @@ def test_who_leaves_ends_what_is_under_way():
 
         finder.push = push
         speakers = LiveSpeakers(finder, workers, nothing)
-        speakers.hear(noise(1.0))
+        speakers.push(noise(1.0))
         await begun.wait()
         await speakers.close()
         assert finder.closed == 1
@@ -363,14 +363,14 @@ def test_speakers_are_looked_for_once_settings_ask_for_them():
             return finders[-1]
 
         wanted, words = WantedSpeakers(open_speakers, workers, nothing), Words("0", ())
-        wanted.hear(noise(1.0))
-        assert wanted.passing([words]) == [words]
+        wanted.push(noise(1.0))
+        assert wanted.with_speakers([words]) == [words]
         assert await wanted.finish() == []
         asked = LiveSettings(speakers=True, known_speaker_threshold=0.5)
         await wanted.change(asked, begun=False)
         await wanted.change(replace(asked, language="de"), begun=True)
         assert len(finders) == 1
-        wanted.hear(noise(1.0))
+        wanted.push(noise(1.0))
         assert await wanted.finish() == [SpeakersFound((), ("ignored",))]
         await wanted.close()
         assert finders[0].closed == 1
@@ -387,11 +387,11 @@ def test_speakers_asked_for_after_audio_came_are_refused_and_others_are_let_go()
             return finders[-1]
 
         wanted = WantedSpeakers(open_speakers, workers, nothing)
-        with pytest.raises(InvalidParameter, match="before audio comes"):
+        with pytest.raises(InvalidParameter, match="before the first audio"):
             await wanted.change(LiveSettings(speakers=True), begun=True)
         assert finders == []
         await wanted.change(LiveSettings(speakers=True), begun=False)
-        wanted.hear(noise(1.0))
+        wanted.push(noise(1.0))
         await wanted.change(LiveSettings(), begun=True)
         assert finders[0].closed == 1
         assert await wanted.finish() == []

@@ -97,7 +97,7 @@ def test_a_turn_is_told_as_soon_as_it_is_certain(probabilities, steps):
     turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), 0)
     speaking = False
     for count in range(1, len(probabilities) + 1):
-        turn = turns.hear(probabilities[count - 1])
+        turn = turns.push(probabilities[count - 1])
         so_far = find_speech(np.array(probabilities[:count]), count * STEP)
         if isinstance(turn, SpeechStarted):
             assert not speaking
@@ -117,7 +117,7 @@ def test_a_threshold_scales_all_three():
 
     def heard(scale: float) -> list[Turn]:
         turns = Turns(TurnSettings(threshold=PEAK_THRESHOLD * scale, silence_duration_ms=128), 0)
-        found = [turns.hear(float(each) * scale) for each in probabilities]
+        found = [turns.push(float(each) * scale) for each in probabilities]
         return [turn for turn in found if turn is not None]
 
     assert heard(0.5) == heard(1.0)

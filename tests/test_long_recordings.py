@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyannote.audio.pipelines import SpeakerDiarization
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from diarization.long_recordings import ClusteredWindows, spare_memory
+from diarization.pyannote import ClusteredWindows, spare_memory
 
 RESOLUTION = SlidingWindow(start=0.0, duration=0.2, step=0.1)  # of frames; 20 in a window
 
@@ -87,13 +85,3 @@ def test_an_hour_is_written_down_a_window_at_a_time():
     finally:
         tracemalloc.stop()
     assert peak < 4 * frames * voices * 8  # bytes; all at once are 484 MiB
-
-
-@pytest.mark.parametrize(
-    "pipeline",
-    [object(), SimpleNamespace(reconstruct=lambda one: one)],
-)
-def test_pipelines_of_another_kind_are_left_unchanged(pipeline):
-    before = dict(getattr(pipeline, "__dict__", {}))
-    spare_memory(pipeline)
-    assert dict(getattr(pipeline, "__dict__", {})) == before

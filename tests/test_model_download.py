@@ -27,8 +27,8 @@ from huggingface_hub import constants
 from test_nemotron_diarizer import save
 
 from config import DEMO_MODELS, REPOSITORY, ModelSettings
-from diarization.loading import load_diarizer
-from diarization.nemotron_diarizer import NemotronDiarizer
+from diarization import load_diarizer
+from diarization.nemotron import NemotronDiarizer
 from model_sources.download import with_local_models
 from testing.audio_files import conversation, wav_file
 from transcribe.__main__ import CONVERSATION, main

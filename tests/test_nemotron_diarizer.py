@@ -8,8 +8,9 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,21 +25,20 @@ from pyannote.audio.utils.signal import Binarize
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from config import DEMO_MODELS, ModelSettings
+from diarization import load_diarizer
 from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
-from diarization.loading import load_diarizer
-from diarization.nemotron_diarizer import (
+from diarization.nemotron import (
+    Chunk,
     Chunking,
     Durations,
+    MelFeatures,
     NemotronDiarizer,
     NemotronStream,
     TurnsSoFar,
-    chunks,
     likeliest,
-    runs,
     smooth,
     turns_of,
 )
-from diarization.nemotron_features import MelFeatures
 from errors import ModelError, OutOfMemory, StartError
 from handler import load_endpoint, respond
 from runtime import versions
@@ -129,8 +129,15 @@ def diarizer_of(model, folder) -> NemotronDiarizer:
     return diarizer
 
 
+def in_chunks(diarizer: NemotronDiarizer, audio: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The probabilities of each chunk of a whole recording."""
+    stream = NemotronStream(diarizer, diarizer._whole)
+    stream._audio = audio
+    return stream._probabilities(last=True)
+
+
 def probabilities(diarizer: NemotronDiarizer, samples: np.ndarray) -> np.ndarray:
-    return torch.cat(list(diarizer._probabilities(torch.from_numpy(samples)))).numpy()
+    return torch.cat(list(in_chunks(diarizer, torch.from_numpy(samples)))).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +202,17 @@ def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path)
 
 
 @needs_the_model
-def test_a_chunk_is_heard_with_its_context_and_the_last_with_the_frame_beyond(diarizer):
+def test_a_chunk_is_read_with_its_context_and_the_last_with_the_frame_beyond(diarizer, monkeypatch):
     for count in range(1, 3 * CHUNK * 8 + 1):
-        found = list(chunks(count, 8, diarizer._whole))
+        stream = NemotronStream(diarizer, diarizer._whole)
+        stream._audio = torch.zeros(160 * count)
+        found = []
+
+        def score(audio, chunk, cache, stream=stream, found=found):
+            found.append(Chunk(*(each + stream._dropped for each in astuple(chunk))))
+
+        monkeypatch.setattr(diarizer, "_score", score)
+        list(stream._probabilities(last=True))
         assert [each.start for each in found] == list(range(0, -(-count // 8), CHUNK))
         assert all(one.end == two.start for one, two in pairwise(found))
         assert all(each.last == min(each.end + RIGHT, count // 8 + 1) for each in found)
@@ -252,13 +267,6 @@ def test_exclusive_turns_have_the_likeliest_of_the_active(found):
     alone = likeliest(active, found)
     assert (alone.sum(axis=1) == active.any(axis=1)).all()
     assert (found[alone] == np.where(active, found, 0).max(axis=1)[active.any(axis=1)]).all()
-
-
-@given(st.lists(st.booleans()))
-def test_runs_are_where_it_is_true(values):
-    inside = {at for start, end in runs(np.array(values, bool)) for at in range(start, end)}
-    assert inside == {at for at, value in enumerate(values) if value}
-    assert all(end < start for (_, end), (start, _) in pairwise(runs(np.array(values, bool))))
 
 
 @needs_the_model
@@ -325,7 +333,7 @@ def test_it_embeds_no_voices(diarizer, spoken):
 @needs_the_model
 def test_where_all_its_speakers_talk_there_may_be_more(diarizer, spoken):
     found = diarizer.diarize(spoken, NO_HINTS)
-    warning = "8 speakers were found, the most that the diarization model knows"
+    warning = "8 speakers were found, the most that the model can tell apart"
     assert found.warnings == (warning,)
     fewer = tuple(turn for turn in found.turns if turn.speaker != "SPEAKER_03")
     assert replace(found, turns=fewer).warnings == ()
@@ -426,8 +434,8 @@ def joined(turns) -> tuple[SpeakerTurn, ...]:
 def streamed(stream: NemotronStream, samples: np.ndarray, sizes: list[int]):
     """Probabilities, turns, and turns of one speaker at a time, of samples in pieces."""
     parts, turns, exclusive, clock = [], [], [], 0.0
-    push = stream._found.push
-    stream._found.push = lambda new, last: parts.extend(new) or push(new, last)
+    push = stream._turns.push
+    stream._turns.push = lambda new, last: parts.extend(new) or push(new, last)
     edges = np.cumsum(sizes)
     pieces = np.split(samples, edges[edges < len(samples)])
     for place, piece in enumerate(pieces):
@@ -649,14 +657,14 @@ def test_weights_that_lack_a_part_are_refused(tmp_path):
     state = {name: each for name, each in model.state_dict().items() if "upsampler" not in name}
     save(tmp_path)
     model.save_pretrained(tmp_path, state_dict=state)
-    assert "lacks model.upsampler.conv.bias" in start_failure(tmp_path)
+    assert "lacks the weights model.upsampler.conv.bias" in start_failure(tmp_path)
 
 
 @needs_the_model
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "asks for WhisperFeatureExtractor"),
+        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "needs WhisperFeatureExtractor"),
         ({"sampling_rate": 8_000}, "at 8000 Hz"),
         ({"feature_size": 128}, "could not be loaded"),
     ],

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 
 from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS
+from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
-from diarization.loading import load_diarizer
-from diarization.networks import has_networks, load_network
+from diarization.pyannote import has_networks, load_network
 from errors import StartError
 from runtime.errors import loading
 from runtime.versions import build_pyannote_pipeline

@@ -8,6 +8,7 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,11 @@ from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
-from diarization.computation import warm_up
+from diarization import load_diarizer, pyannote
 from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
 from diarization.embeddings import share_frames
-from diarization.loading import load_diarizer
-from diarization.pyannote_pipeline import PyannoteDiarizer
+from diarization.pyannote import PyannoteDiarizer
+from diarization.thread import warm_up
 from errors import EndpointError, ModelError, OutOfMemory, StartError
 from runtime.errors import loading
 from runtime.versions import load_pyannote_pipeline
@@ -336,6 +337,35 @@ def test_embeddings_too_short_to_be_averaged_cause_no_warning():
         np.log(np.array([-1.0]))
 
 
+# ---- the stages that are replaced
+
+
+def test_turns_of_the_demo_are_reconstructed_a_window_at_a_time(spoken, monkeypatch):
+    """With every supported release; the turns and the exclusive ones."""
+    made = []
+
+    class Counted(pyannote.ClusteredWindows):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(pyannote, "ClusteredWindows", Counted)
+    diarizer = load_diarizer(str(DEMO_MODELS / "diarization"), None, None, CPU)
+    assert diarizer.diarize(spoken, SpeakerHints()).exclusive
+    assert made
+
+
+def test_other_pipelines_run_as_they_are():
+    pipeline = SimpleNamespace(
+        get_embeddings=lambda file: None,
+        reconstruct=lambda windows: None,
+        clustering=type("VBxClustering", (), {})(),
+    )
+    before = dict(vars(pipeline))
+    pyannote.replace_stages(pipeline)
+    assert vars(pipeline) == before
+
+
 # ---- starting
 
 
@@ -409,7 +439,7 @@ def test_none_from_older_releases_is_a_start_error(hub, monkeypatch, tmp_path):
     config.write_text("pipeline: {name: pyannote.audio.pipelines.SpeakerDiarization, params: {}}")
     hub["some/pipeline"] = str(config)
     monkeypatch.setattr(StockPipeline, "from_pretrained", lambda *_, **__: None)
-    assert "DIARIZATION_MODEL: some/pipeline: no pipeline came back" in start_failure(
+    assert "DIARIZATION_MODEL: some/pipeline: pyannote returned no pipeline" in start_failure(
         "some/pipeline"
     )
 

@@ -16,7 +16,7 @@ from onnx_files import embedding_file, onnx_file, segmentation_file
 from pyannote.audio.models.embedding import WeSpeakerResNet34
 from safetensors.numpy import save_file
 
-from diarization.networks import load_network
+from diarization.pyannote import load_network
 from model_sources.onnx_weights import read_graph
 from model_sources.pyannote_weights import (
     EMBEDDING,

@@ -15,12 +15,16 @@ import torch
 
 from audio.decode import AudioLimits, decode_audio
 from config import ModelSettings
+from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
 from diarization.embeddings import share_frames
-from diarization.loading import load_diarizer
-from diarization.long_recordings import spare_memory
-from diarization.pyannote_pipeline import CPU_BATCH, PyannoteDiarizer, load_stock_pipeline
-from diarization.same_voice import SAME_VOICE
+from diarization.pyannote import (
+    CPU_BATCH,
+    SAME_VOICE,
+    PyannoteDiarizer,
+    load_stock_pipeline,
+    spare_memory,
+)
 from handler import EndpointHandler
 from timebase import SAMPLE_RATE
 

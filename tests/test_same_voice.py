@@ -9,9 +9,8 @@ import torch
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34, WeSpeakerResNet152
 
 from config import DEMO_MODELS
-from diarization.loading import load_diarizer
-from diarization.pyannote_pipeline import PyannoteDiarizer
-from diarization.same_voice import SAME_VOICE, same_voice
+from diarization import load_diarizer
+from diarization.pyannote import SAME_VOICE, PyannoteDiarizer, same_voice
 
 
 def test_a_model_is_known_by_its_class_and_mel_bands():

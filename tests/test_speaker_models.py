@@ -22,8 +22,8 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 
 from audio.decode import AudioLimits, decode_audio
 from demo.build.diarization_error import annotation
+from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
-from diarization.loading import load_diarizer
 from model_sources import speaker_models
 from model_sources.speaker_models import (
     CLUSTERING,

@@ -21,18 +21,18 @@ from asr.transcriber import Transcriber
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS
 from demo.build.clip import Samples
+from diarization import load_diarizer
 from diarization.clustering import complete_voices
-from diarization.computation import warm_up
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from diarization.embeddings import share_frames
-from diarization.loading import load_diarizer
-from diarization.pyannote_pipeline import (
+from diarization.pyannote import (
     CPU_BATCH,
     GPU_BATCH,
     PyannoteDiarizer,
     load_pyannote,
     load_stock_pipeline,
 )
+from diarization.thread import warm_up
 from testing.model_pairs import demo_pair
 from timebase import SAMPLE_RATE
 

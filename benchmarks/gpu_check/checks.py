@@ -34,8 +34,8 @@ from benchmarks.gpu_check.subject import (
     model_name,
 )
 from config import ModelSettings
+from diarization import load_diarizer
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
-from diarization.loading import load_diarizer
 from runtime.errors import loading
 from timebase import SAMPLE_RATE
 
@@ -261,8 +261,7 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
     name = "text in float16 against float32 on the CPU"
     if subject.dtype != torch.float16:
         return leave_out(name, f"{NO_GPU}: it computes in {_short(subject.dtype)}")
-    weights = subject.transcriber.models.model.named_parameters()
-    parameters = sum(each.numel() for _, each in weights)
+    parameters = sum(each.numel() for each in subject.transcriber.models.model.parameters())
     few = subject.quick or parameters > LARGE_PARAMETERS
     chosen = windows[:FEW_WINDOWS] if few else windows
     exact = decode(subject.reference(), chosen, 0)

@@ -32,8 +32,8 @@ from benchmarks.speakers.scoring import COLLAR, Case, Tally, cases, identificati
 from config import DEMO_MODELS
 from demo.build.diarization_error import annotation
 from demo.build.voices import Voice
+from diarization import load_diarizer
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
-from diarization.loading import load_diarizer
 
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "numpy")
 LENGTHS = (1.0, 3.0, 10.0)  # seconds of speech in a clip

@@ -9,7 +9,7 @@ from asr.frontend.vad import SpeechDetector
 from audio.decode import AudioLimits, all_at_once
 from demo.build.clip import Samples
 from diarization.diarizer import Diarizer, Span, Vector
-from diarization.enrolment import Enrolment
+from diarization.known_speakers import Enrolment
 from errors import InvalidReference
 from payload.parameters import ReferenceClip
 from testing.audio_files import wav_file
@@ -31,7 +31,7 @@ def embed_clips(
         # Under another name, as people of a reference may be called what a request may not use.
         clip = ReferenceClip(name="someone", reference=reference)
         try:
-            enrolment.hear(clip.name, all_at_once(enrolment.decode(clip)))
+            enrolment.enrol(clip.name, all_at_once(enrolment.decode(clip)))
             yield name, enrolment.known.vectors[clip.name][0]
         except InvalidReference as error:
             print(f"refused, {name}: {error}", flush=True)

@@ -9,7 +9,7 @@ import torch
 
 from demo.build.clip import Samples
 from diarization.diarizer import SpeakerHints
-from diarization.pyannote_pipeline import load_stock_pipeline
+from diarization.pyannote import load_stock_pipeline
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 

@@ -17,8 +17,8 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers, recorded_speakers
+from diarization import load_diarizer
 from diarization.diarizer import Diarizer, SpeakerHints
-from diarization.loading import load_diarizer
 from transcript import SpeakerTurn
 
 TUNING_SEED, REPORT_SEED = 1, 2
