@@ -33,7 +33,7 @@ from diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, 
 from diarization.nemotron_features import MelFeatures
 from errors import StartError
 from runtime.versions import dtype_argument, nemotron_speaker_cache
-from timebase import SAMPLE_RATE
+from timebase import SAMPLE_RATE, runs
 from transcript import SpeakerTurn
 
 # Of a checkpoint that names none: (chunk, right context), encoder frames, by transformers' default.
@@ -355,18 +355,12 @@ def turns_of(active: Activity, rate: float, first: int = 0) -> tuple[SpeakerTurn
     found = sorted(
         (start, speaker, end)
         for speaker, column in enumerate(active.T)
-        for start, end in runs(column)
+        for start, end in runs(column).tolist()
     )
     return tuple(
         SpeakerTurn(f"SPEAKER_{speaker:02d}", (first + start) / rate, (first + end) / rate)
         for start, speaker, end in found
     )
-
-
-def runs(active: Activity) -> list[tuple[int, int]]:
-    """Where `active`, (frames,), is true: starts, and ends after the last frame."""
-    edges = np.flatnonzero(np.diff(active, prepend=False, append=False))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def load_nemotron(

@@ -34,7 +34,6 @@ from diarization.nemotron_diarizer import (
     TurnsSoFar,
     chunks,
     likeliest,
-    runs,
     smooth,
     turns_of,
 )
@@ -252,13 +251,6 @@ def test_exclusive_turns_have_the_likeliest_of_the_active(found):
     alone = likeliest(active, found)
     assert (alone.sum(axis=1) == active.any(axis=1)).all()
     assert (found[alone] == np.where(active, found, 0).max(axis=1)[active.any(axis=1)]).all()
-
-
-@given(st.lists(st.booleans()))
-def test_runs_are_where_it_is_true(values):
-    inside = {at for start, end in runs(np.array(values, bool)) for at in range(start, end)}
-    assert inside == {at for at, value in enumerate(values) if value}
-    assert all(end < start for (_, end), (start, _) in pairwise(runs(np.array(values, bool))))
 
 
 @needs_the_model

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
 from testing.tiny_whispers import SMALL, tokenizer_of
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TIME_PRECISION, TOKENS_PER_SECOND
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TIME_PRECISION, TOKENS_PER_SECOND, runs
 
 
 def test_the_sampling_rate_is_the_feature_extractors():
@@ -30,3 +35,11 @@ def test_timestamp_tokens_are_one_precision_apart(steps):
 def test_the_units_agree_with_each_other():
     assert SAMPLES_PER_TOKEN * TOKENS_PER_SECOND == SAMPLE_RATE
     assert pytest.approx(1) == TIME_PRECISION * TOKENS_PER_SECOND
+
+
+@given(st.lists(st.booleans()))
+def test_runs_are_where_flags_are_true(values):
+    found = runs(np.array(values, bool)).tolist()
+    inside = {place for start, stop in found for place in range(start, stop)}
+    assert inside == {place for place, value in enumerate(values) if value}
+    assert all(stop < start for (_, stop), (start, _) in pairwise(found))

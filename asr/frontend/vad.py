@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asr.frontend.windows import Span
+from timebase import runs
 
 # Samples: one probability for each 32 ms, from these and from the samples just before them.
 STEP, CONTEXT = 512, 64
@@ -239,9 +240,7 @@ def find_speech(
     `options.start`. Spans with a short pause between them are joined; those with too few likely
     steps, or none at `options.peak`, are dropped.
     """
-    speech = np.concatenate([[False], probabilities >= options.stop, [False]])
-    edges = np.flatnonzero(np.diff(speech))
-    starts, stops = edges[::2], edges[1::2]
+    starts, stops = runs(probabilities >= options.stop).T
     likely = _count_before(probabilities >= options.start)
     certain = _count_before(probabilities >= options.peak)
     started = likely[stops] > likely[starts]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, runs
 
 # 320 ms: longer than the closure of a plosive, shorter than a breath between sentences.
 PAUSE_FRAMES = 16
@@ -83,8 +83,7 @@ class Loudness:
         grid = SAMPLES_PER_TOKEN
         first, last = -(-start // grid), stop // grid
         loud = _moving_mean(self.power[first:last], LOUD_FRAMES) >= LOUD
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]]).astype(np.int8)))
-        spans = [Span(*((first + each) * grid).tolist()) for each in edges.reshape(-1, 2)]
+        spans = [Span(*((first + each) * grid).tolist()) for each in runs(loud)]
         return [each for each in spans if each.stop - each.start >= LONG_LOUD]
 
     def quietest(self, start: int, stop: int) -> int:
