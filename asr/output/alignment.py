@@ -76,7 +76,7 @@ def timed_words(
 ) -> list[tuple[Word, ...]]:
     """The words of each segment of a window, in seconds from the window's beginning.
 
-    `result` was decoded with `DecodeOptions(words=True)`; `segments` are the first of those read
+    `result` was decoded with `DecodeOptions()`; `segments` are the first of those read
     from it; `samples` (n,) at 16 kHz are the window's, or only its beginning where the rest will be
     decoded again; `language` is the code of the text's language. Joined, the words are the text.
     No word starts before the one before it ends, and none ends after the samples. A word's
