@@ -15,7 +15,7 @@ from oracle import TINY, decode, encoder_passes, interleaved, models_of
 
 from asr.engine import state_memory
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import MAX_DRAFTS
+from asr.engine.drafters import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request

@@ -8,7 +8,7 @@ import torch
 
 from asr.checkpoint.medusa import BLOCK
 from asr.engine.decode_state import ALIGNMENT, DecodeState
-from asr.engine.drafting import MedusaDrafter, draft_model
+from asr.engine.drafters import MedusaDrafter, draft_model
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
 

@@ -16,7 +16,8 @@ from oracle import TINY, decode, interleaved, models_of, random_heads
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import MAX_DRAFTS, DraftLength, DraftPolicy, StepCosts, draft_model
+from asr.engine.drafters import MAX_DRAFTS, draft_model
+from asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request

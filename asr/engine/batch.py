@@ -18,7 +18,8 @@ import torch
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import MAX_DRAFTS, UNTIMED_STEPS, DraftLength, DraftModel, DraftPolicy
+from asr.engine.drafters import MAX_DRAFTS, DraftModel
+from asr.engine.drafting import UNTIMED_STEPS, DraftLength, DraftPolicy
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
 from asr.engine.results import ResultReader

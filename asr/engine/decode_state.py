@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.engine.drafting import Drafter, DraftModel, allocate_drafter, drafter_bytes_per_row
+from asr.engine.drafters import Drafter, DraftModel, allocate_drafter, drafter_bytes_per_row
 from asr.engine.row_state import BeamState, ModelWithCache, SequenceState, upload
 from asr.model.decoder import Decoder
 from asr.model.kv_cache import KVCache

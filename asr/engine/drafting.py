@@ -1,24 +1,18 @@
-"""Speculative drafting: the drafters, how many tokens to draft, and what drafts cost.
+"""Decides how many tokens to draft, by the cost of a step on this device and the drafts accepted.
 
-**Drafters.** An assistant reads tokens: it runs a small model over caches of its own, once for
-every draft. Medusa heads read what the main model has computed already, the hidden state that chose
-a row's newest token, so all they keep of a row is that vector; in exchange it must be written in
-every step. Both have one small interface, and a step knows no more of them. Drafts never decide a
-token, so a drafter changes speed alone.
+A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens, where pj is how often draft j is
+right if those before it were, and costs k steps of the assistant, or the heads, and a longer pass
+of the main model. An assistant is as good at every depth, so one rate is kept for it (Leviathan et
+al. 2023, equation 1); heads that look farther ahead are right less often, so each has a rate of its
+own. Costs depend on the models, the device and the number of rows in ways no formula gives, so they
+are measured once at load. If too little memory is free for that, nothing is drafted.
 
-**Lengths.** A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens, where pj is how often
-draft j is right if those before it were, and costs k steps of the assistant, or the heads, and a
-longer pass of the main model. An assistant is as good at every depth, so one rate is kept for it
-(Leviathan et al. 2023, equation 1); heads that look farther ahead are right less often, so each has
-a rate of its own. Costs depend on the models, the device and the number of rows in ways no formula
-gives, so they are measured once at load. If too little memory is free for that, nothing is drafted.
-
-**Policy.** Unless a request fixes the number of drafts, measured costs and acceptance decide twice.
-A window is prepared for drafts only if they pay as it enters, preparing included; each step then
-drafts as many tokens as pay among the rows that run. If the best number does not clearly beat none,
-nothing is drafted, so asking for a drafter never costs time: an assistant then has no memory and
-reads nothing, and no step keeps up the state of heads. While drafting is off, the estimates decay
-towards their prior, until a few drafts are worth another try.
+Unless a request fixes the number of drafts, costs and acceptance decide twice. A window is prepared
+for drafts only if they pay as it enters, preparing included; each step then drafts as many tokens
+as pay among the rows that run. If the best number does not clearly beat none, nothing is drafted,
+so asking for a drafter never costs time: an assistant then has no memory and reads nothing, and no
+step keeps up the state of heads. While drafting is off, the estimates decay towards their prior,
+until a few drafts are worth another try.
 """
 
 from __future__ import annotations
@@ -27,19 +21,15 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from asr.checkpoint.loading import WhisperModels
+from asr.engine.drafters import MAX_DRAFTS, DraftModel
 from asr.engine.request import DecodeOptions
-from asr.engine.row_state import SequenceState, StepShape
-from asr.model.decoder import Decoder
+from asr.engine.row_state import StepShape
 from asr.model.draft_heads import MedusaModel
-from asr.model.encoder import EncoderOutput
-from asr.model.kv_cache import KVCache
 from runtime.device_errors import is_out_of_memory
 from timebase import SAMPLE_RATE
 
@@ -49,7 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("endpoint")
 
-MAX_DRAFTS = 10
 NEWEST = 2  # tokens that an assistant may not have read after a step with drafts
 MIN_SPEEDUP = 1.1  # measured costs are not exact
 TOKENS_OF_A_WINDOW = 50  # of 15 to 30 s of speech; fewer are no reason to prepare a window
@@ -66,177 +55,6 @@ TIMED_KV_LEN = 64
 TIMED_PROMPT = 4  # tokens
 TIMED_SECONDS = 0.02  # of steps of one shape
 UNTIMED_STEPS = 2  # on CUDA the first runs eagerly and the second is captured
-
-DraftModel = Decoder | MedusaModel
-Scored = tuple[Tensor, Tensor]  # places (rows, 1), scores (rows, 1, vocabulary)
-
-
-class Drafter(Protocol):
-    """The draft model of some rows, with what it keeps of each; all tensors, updated in place."""
-
-    @property
-    def cache(self) -> KVCache | None:
-        """The drafter's own keys and values, if it has any."""
-
-    def listen(self, encoded: EncoderOutput) -> None:
-        """Project the audio of these rows into the cache."""
-
-    def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
-    ) -> None:
-        """Read prompts, `tokens` at `positions` (rows, longest).
-
-        `hidden` (rows, longest, d_model) are the main model's states; the state at `chosen_at`
-        (rows,) chose the row's newest token. States behind it may be anything.
-        """
-
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Yield for each of `shape.drafts` tokens its place, (rows, 1), and scores with `bias`.
-
-        The caller writes the token it chooses into `rows` before it asks for the next.
-        """
-
-    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        """Read a verifying pass: the main model's states at `positions` (rows, drafts + 1).
-
-        `gained` (rows,) counts the tokens that were final after it. Called if `shape.followed`.
-        """
-
-    def view(self, start: int, stop: int) -> Self:
-        """Return rows `start` to `stop`, sharing memory."""
-
-    def take(self, rows: Tensor) -> Self:
-        """Return the rows with the numbers (n,): caches shared, all else copied until `put`."""
-
-    def put(self, rows: Tensor, taken: Self) -> None:
-        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
-
-    def copy_rows(self, other: Self, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-
-
-@dataclass(frozen=True)
-class AssistantDrafter:
-    """A smaller decoder, and the cache it writes. It reads tokens only when it drafts."""
-
-    decoder: Decoder
-    cache: KVCache
-
-    def listen(self, encoded: EncoderOutput) -> None:
-        assert encoded.assistant is not None
-        self.decoder.fill_cross_kv(encoded.assistant, self.cache)
-
-    def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
-    ) -> None:
-        self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
-
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Run one pass a draft; the first also reads what has become final since the last."""
-        for step in range(shape.drafts):
-            ends = rows.length[:, None] + step
-            # Rows shorter than the lag read their first token several times, which changes nothing.
-            back = torch.arange(-shape.assistant_lag if step == 0 else -1, 0, device=ends.device)
-            positions = (ends + back).clamp(min=0)
-            tokens = rows.tokens.gather(1, positions)
-            hidden = self.decoder.forward(tokens, positions, self.cache, shape.kv_len)
-            # Contiguous, or the product would read the vocabulary's weights once for every row.
-            yield ends, self.decoder.logits(hidden[:, -1:].contiguous(), bias)
-
-    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        pass
-
-    def view(self, start: int, stop: int) -> AssistantDrafter:
-        return AssistantDrafter(self.decoder, self.cache.view(start, stop))
-
-    def take(self, rows: Tensor) -> AssistantDrafter:
-        return AssistantDrafter(self.decoder, self.cache.select(rows))
-
-    def put(self, rows: Tensor, taken: AssistantDrafter) -> None:
-        pass
-
-    def copy_rows(self, other: AssistantDrafter, rows: int) -> None:
-        self.cache.copy_rows(other.cache, rows)
-
-
-@dataclass(frozen=True)
-class MedusaDrafter:
-    """Heads, and for each row the state that chose its newest token, `newest` (rows, d_model).
-
-    `cache` belongs to the further layer of a Medusa-Block checkpoint.
-    """
-
-    model: MedusaModel
-    newest: Tensor
-    cache: KVCache | None
-
-    def listen(self, encoded: EncoderOutput) -> None:
-        if self.model.block is not None and self.cache is not None:
-            self.model.block.fill_cross_kv(encoded.main, self.cache)
-
-    def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
-    ) -> None:
-        states = self.model.states(hidden, positions, self.cache, tokens.shape[1])
-        self.newest.copy_(_at(states, chosen_at))
-
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Score all drafts at once; what the rules allow still depends on the drafts before."""
-        every = self.model.scores(self.newest, shape.drafts, bias)
-        for step, scores in enumerate(torch.split(every, 1, dim=1)):
-            yield rows.length[:, None] + step, scores
-
-    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        """Keep the state that chose the newest token; rows that gained none keep what they have."""
-        states = self.model.states(hidden, positions, self.cache, kv_len)
-        newest = _at(states, (gained - 1).clamp(min=0))
-        self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))
-
-    def view(self, start: int, stop: int) -> MedusaDrafter:
-        cache = None if self.cache is None else self.cache.view(start, stop)
-        return MedusaDrafter(self.model, self.newest[start:stop], cache)
-
-    def take(self, rows: Tensor) -> MedusaDrafter:
-        cache = None if self.cache is None else self.cache.select(rows)
-        return MedusaDrafter(self.model, self.newest.index_select(0, rows), cache)
-
-    def put(self, rows: Tensor, taken: MedusaDrafter) -> None:
-        self.newest.index_copy_(0, rows, taken.newest)
-
-    def copy_rows(self, other: MedusaDrafter, rows: int) -> None:
-        self.newest[:rows].copy_(other.newest[:rows])
-        if self.cache is not None and other.cache is not None:
-            self.cache.copy_rows(other.cache, rows)
-
-
-def _at(states: Tensor, index: Tensor) -> Tensor:
-    """(rows, n, d_model) at `index` (rows,) -> (rows, d_model)."""
-    return states[torch.arange(states.shape[0], device=states.device), index]
-
-
-def draft_model(models: WhisperModels, main: Decoder) -> DraftModel | None:
-    """Return the model that drafts for `main`, if one is loaded."""
-    if models.assistant is not None:
-        return Decoder(models.assistant.model, dtype=models.product_dtype)
-    if models.medusa is not None:
-        return MedusaModel(main, models.medusa, models.product_dtype)
-    return None
-
-
-def allocate_drafter(model: DraftModel, rows: int, max_len: int) -> Drafter:
-    """Return a drafter for `rows` rows of up to `max_len` positions."""
-    if isinstance(model, Decoder):
-        return AssistantDrafter(model, model.allocate(rows, max_len))
-    cache = None if model.block is None else model.block.allocate(rows, max_len)
-    return MedusaDrafter(model, model.like.new_zeros(rows, model.like.shape[1]), cache)
-
-
-def drafter_bytes_per_row(model: DraftModel, max_len: int) -> int:
-    """Return the bytes that such a drafter keeps of one row."""
-    if isinstance(model, Decoder):
-        return model.cache_bytes_per_row(max_len)
-    vector = model.like.shape[1] * model.like.element_size()
-    return vector + (0 if model.block is None else model.block.cache_bytes_per_row(max_len))
 
 
 class DraftPolicy:

@@ -22,7 +22,8 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.batch import Batch, Batches, DecodeContext, prepare_shapes
 from asr.engine.captures import HIGH_PRIORITY
 from asr.engine.cuda_graphs import CudaGraphRunner
-from asr.engine.drafting import draft_model, measured_drafting
+from asr.engine.drafters import draft_model
+from asr.engine.drafting import measured_drafting
 from asr.engine.executor import Executor
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import LanguagePosterior, language_posterior

@@ -1,6 +1,6 @@
 """Speculative decoding of many rows at once: draft, verify, accept, each row at its own pace.
 
-A drafter, which is a small assistant or heads on the main model (`asr.engine.drafting`), writes k
+A drafter, which is a small assistant or heads on the main model (`asr.engine.drafters`), writes k
 tokens; the main model reads all of them in one pass and so yields, for every position, the token it
 would have chosen itself. The longest prefix of the draft that equals those choices is accepted, and
 so is the main model's next choice: between 1 and k + 1 tokens a pass, and exactly the tokens of
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from asr.engine.beam_search import beam_step
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import Drafter
+from asr.engine.drafters import Drafter
 from asr.engine.logit_filters import Choice, LogitFilter, SamplingParams
 from asr.engine.row_state import ModelWithCache, SequenceState, StepShape
 

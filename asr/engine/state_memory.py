@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import MAX_DRAFTS, DraftModel, allocate_drafter, drafter_bytes_per_row
+from asr.engine.drafters import MAX_DRAFTS, DraftModel, allocate_drafter, drafter_bytes_per_row
 from asr.engine.recovery import MAX_ROWS, RowLimit
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder

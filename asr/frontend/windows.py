@@ -32,8 +32,8 @@ PAUSE_FRAMES = 16
 # 300 ms decoded on either side of speech: at 10 dB SNR the detector's edges are up to 130 ms late.
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
-# A sound so loud (power, -35 dBFS) for so long may hold speech even if none was detected: over music
-# the detector misses speech that Whisper understands.
+# A sound so loud (power, -35 dBFS) for so long may hold speech even if none was detected: over
+# music the detector misses speech that Whisper understands.
 LOUD, LONG_LOUD, LOUD_FRAMES = 10**-3.5, 3 * SAMPLE_RATE, 50
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
 LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer one without pauses is cut

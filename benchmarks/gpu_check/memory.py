@@ -16,7 +16,7 @@ from torch import Tensor
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.whisper import WhisperModel
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import MAX_DRAFTS, DraftModel
+from asr.engine.drafters import MAX_DRAFTS, DraftModel
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table

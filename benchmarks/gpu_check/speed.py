@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from asr.engine.decode_state import DecodeState
-from asr.engine.drafting import MAX_DRAFTS, MedusaDrafter
+from asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
 from asr.engine.engine import DecodeEngine
 from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
 from benchmarks.gpu_check.checks import NO_GPU, check_clocks
