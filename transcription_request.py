@@ -21,9 +21,8 @@ BODY_KEYS = ("inputs", "parameters")
 MOST_NAMES = 100  # keys of a body, and of its parameters; unknown ones are ignored
 # Of unknown names, a warning repeats so many, and so many characters of each.
 MOST_SHOWN, LONGEST_NAME = 8, 40
-# Outputs that are made of words, and those that tell times and segments.
-BY_WORD = {"srt", "vtt"}
-TIMED = BY_WORD | {"tsv", "txt"}
+# Outputs that show segments or their times.
+TIMED = {"srt", "vtt", "tsv", "txt"}
 
 Inputs = str | Base64Text | bytes
 
@@ -142,15 +141,13 @@ def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[st
 
 
 def wanted_transcription(config: InferenceConfig, by_speaker: bool) -> TranscriptionOptions:
-    """What speech recognition is asked for.
+    """Return what speech recognition is to do for a request.
 
-    Speakers are given to words and subtitles are made of words, so both need word times even where
-    the client does not ask for them. Tables and plain text have a line a segment and need
-    timestamps; without them a whole window would be one line.
+    Whisper writes timestamps if the answer shows them, and if speakers or a given text need
+    segments. Subtitles, tables and plain text have a line a segment; without timestamps a whole
+    window would be one line.
     """
-    by_word = config.return_timestamps == "word" or not BY_WORD.isdisjoint(config.output)
-    words = by_word or by_speaker or config.text is not None
-    timed = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
+    shown = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
     return TranscriptionOptions(
         task=config.task,
         language=config.language,
@@ -160,10 +157,9 @@ def wanted_transcription(config: InferenceConfig, by_speaker: bool) -> Transcrip
         hotwords=tuple(config.hotwords),
         text=config.text or "",
         decode=DecodeOptions(
-            timestamps=timed or words,
+            timestamps=shown or by_speaker or config.text is not None,
             assisted=config.assisted,
             batch_size=config.batch_size,
-            words=words,
             num_beams=config.num_beams,
             length_penalty=config.length_penalty,
             temperature=config.temperature or 0.0,

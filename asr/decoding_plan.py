@@ -88,7 +88,7 @@ class Planner:
         """What the engine is told."""
         asked = self.options.decode
         timestamps = _decodes_timestamps(asked)
-        return replace(asked, timestamps=timestamps, assisted=assisted, words=True)
+        return replace(asked, timestamps=timestamps, assisted=assisted)
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
         """Return whether the assistant or heads may draft, and a warning if the request asked for

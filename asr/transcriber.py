@@ -143,13 +143,12 @@ class Transcriber:
     ) -> LivePass:
         """One decoding of what is heard so far, `samples` (n,), mono at 16 kHz: one window.
 
-        The text begins with `prefix`, and `draft` guesses what follows, as in `Request`. Words are
-        found whether the options ask for them or not. Raises ValueError for samples that are no
-        window, and for options that sample or ask for beams.
+        The text begins with `prefix`, and `draft` guesses what follows, as in `Request`. Raises
+        ValueError for samples that are no window, and for options that sample or ask for beams.
         """
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
-        decode = replace(options.decode, words=True, live=True)
+        decode = replace(options.decode, live=True)
         return LivePass(
             self.engine,
             Passage(samples, options.language, prefix, draft),

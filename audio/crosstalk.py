@@ -27,7 +27,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.ndimage import uniform_filter1d
 
 from audio.decode import Audio
-from timebase import SAMPLE_RATE
+from timebase import SAMPLE_RATE, runs
 
 Samples = NDArray[np.float32]
 Spectra = NDArray[np.complex64]  # (frames, bins)
@@ -229,8 +229,7 @@ def _responses(cross: Spectra, across: Samples, weights: Samples) -> Spectra:
 
 def _without_short_runs(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Without runs of fewer than FEWEST frames."""
-    edges = np.flatnonzero(np.diff(found, prepend=False, append=False))
     kept = found.copy()
-    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+    for start, stop in runs(found):
         kept[start:stop] = stop - start >= FEWEST
     return kept

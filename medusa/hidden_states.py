@@ -24,7 +24,7 @@ from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
-from asr.engine.repetition import find_repetition
+from asr.engine.fallback import find_repetition
 from asr.engine.request import DecodeOptions, Request
 from asr.frontend.vad import DetectSpeech, SpeechDetector
 from asr.model.decoder import Decoder

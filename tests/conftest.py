@@ -178,11 +178,11 @@ def steps_are_timed_once() -> Iterator[None]:
     is decides no test.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if "asr.engine.warmup" in sys.modules:
-            patch.setattr("asr.engine.warmup.TIMED_SECONDS", 1e-9)
-            rounds = sys.modules["asr.engine.warmup"]._rounds
+        if "asr.engine.drafting" in sys.modules:
+            patch.setattr("asr.engine.drafting.TIMED_SECONDS", 1e-9)
+            rounds = sys.modules["asr.engine.drafting"]._rounds
             once = lambda *given: itertools.repeat(next(rounds(*given)))  # noqa: E731
-            patch.setattr("asr.engine.warmup._rounds", once)
+            patch.setattr("asr.engine.drafting._rounds", once)
         yield
 
 

@@ -28,7 +28,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.engine import beam_search, captures, cuda_graphs, warmup
+from asr.engine import beam_search, captures, cuda_graphs, drafting
 from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
 from asr.model import cpu_kernels, decoder, draft_heads, encoder
 from asr.model.decoder import PaddedLinear
@@ -357,7 +357,7 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
     patch.setattr(cuda_graphs, "WARMUP_ROWS", 2)
     patch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
     patch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
-    patch.setattr(warmup, "TIMED_ROWS", (1,))
+    patch.setattr(drafting, "TIMED_ROWS", (1,))
     return emulator
 
 

@@ -99,7 +99,7 @@ class LaunchCounter(TorchDispatchMode):
         return run
 
 
-def count_launches(graphs: bool = True, words: bool = True) -> dict[str, float]:
+def count_launches(graphs: bool = True) -> dict[str, float]:
     """Operations a window of each part, and those of a step, where rows end one by one.
 
     What is counted begins with a full batch and ends with a full one, so as many windows have left
@@ -110,7 +110,7 @@ def count_launches(graphs: bool = True, words: bool = True) -> dict[str, float]:
         counter = LaunchCounter()
         counter.watch(patch)
         engine = DecodeEngine(_models(), graphs)
-        options = DecodeOptions(batch_size=ROWS, words=words)
+        options = DecodeOptions(batch_size=ROWS)
         for _ in range(2):  # each shape runs once, and is captured
             _decode(engine, options, counter)
         steps, counts = _decode(engine, options, counter)

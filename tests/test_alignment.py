@@ -250,7 +250,7 @@ def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(
         noisy = samples + noise * random.normal(size=len(samples))
         requests.append(Request(key, noisy.astype(np.float32), prompt))
     drafts = 3 if assisted else None
-    options = DecodeOptions(timestamps, assisted, drafts=drafts, words=True)
+    options = DecodeOptions(timestamps, assisted, drafts=drafts)
     results = oracle.decode(engine, requests, options)
     begin, errors = engine.models.special_tokens.timestamp_begin, []
     for request, (samples, truth) in zip(requests, windows, strict=True):

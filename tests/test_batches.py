@@ -15,9 +15,9 @@ from oracle import TINY, decode, encoder_passes, interleaved, models_of
 
 from asr.engine import state_memory
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
 from asr.engine.state_memory import HOST_HEADROOM_BYTES, HOST_LAST_BYTES
@@ -25,7 +25,7 @@ from errors import OutOfMemory
 from runtime.host_memory import HostMemory
 
 # Rejects every text.
-BEAMED = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
+BEAMED = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
 GREEDY, BEAMS = DecodeOptions(batch_size=4), DecodeOptions(batch_size=4, num_beams=3)
 RETRIED = dataclasses.replace(GREEDY, fallback=BEAMED)
 LIVE, LIVE_RETRIED = (dataclasses.replace(each, live=True) for each in (GREEDY, RETRIED))
@@ -326,7 +326,7 @@ def test_a_retry_that_never_fits_is_refused_to_its_request(monkeypatch):
 def test_rejected_texts_of_a_session_are_decoded_again_together(monkeypatch):
     """Those that are rejected later join those that wait, or that run again already."""
     monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
-    fallback = Fallback(Retry(3), logprob_threshold=0.0, no_speech_threshold=1.0)
+    fallback = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)
     engine, windows, steps = DecodeEngine(models_of(TINY, 142)), [], []
     for number, window in enumerate(windows_of(4)):
         windows.append(dataclasses.replace(window, max_tokens=10 + 6 * number))

@@ -16,14 +16,14 @@ import asr.engine.results
 from asr.engine.beam_search import _order
 from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
 LONGEST = 464  # positions of a row
-RETRIED = Fallback(Retry(5), logprob_threshold=-4.2, no_speech_threshold=1.0)
+RETRIED = Fallback(5, logprob_threshold=-4.2, no_speech_threshold=1.0)
 
 
 @functools.cache
@@ -143,7 +143,7 @@ def test_one_beam_of_beam_search_is_greedy_decoding(monkeypatch):
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
     monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine, windows = engine_of(), windows_of(timestamps=False)
-    options = DecodeOptions(False, batch_size=batch_size, num_beams=5, words=True)
+    options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
     answers = decode(engine, windows, options)
     end = engine.models.special_tokens.end_of_text
     for window in windows:
@@ -157,11 +157,11 @@ def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_
 
 KINDS = [
     DecodeOptions(True, num_beams=5, batch_size=3),
-    DecodeOptions(False, num_beams=5, length_penalty=0.5, words=True),
+    DecodeOptions(False, num_beams=5, length_penalty=0.5),
     DecodeOptions(False, num_beams=2, batch_size=2),
     DecodeOptions(True, batch_size=4),
-    DecodeOptions(True, num_beams=5, batch_size=4, fallback=RETRIED, words=True),
-    DecodeOptions(False, batch_size=4, fallback=RETRIED, words=True),
+    DecodeOptions(True, num_beams=5, batch_size=4, fallback=RETRIED),
+    DecodeOptions(False, batch_size=4, fallback=RETRIED),
 ]
 
 

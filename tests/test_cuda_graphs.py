@@ -19,7 +19,7 @@ from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
-from asr.engine import cuda_graphs, warmup
+from asr.engine import cuda_graphs, drafting
 from asr.engine.captures import MAX_REFUSED, PAUSES
 from asr.engine.cuda_graphs import (
     ENCODERS,
@@ -75,7 +75,7 @@ def few_prepared(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 2)
     monkeypatch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
     monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
-    monkeypatch.setattr(warmup, "TIMED_ROWS", (1,))
+    monkeypatch.setattr(drafting, "TIMED_ROWS", (1,))
 
 
 @functools.cache

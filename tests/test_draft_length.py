@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from asr.engine.draft_length import (
+from asr.engine.drafting import (
     ENOUGH_SECONDS,
     MAX_ROUNDS,
     MIN_ROUNDS,

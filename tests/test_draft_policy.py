@@ -6,8 +6,7 @@ import pytest
 from oracle import TINY, models_of, random_heads
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY
-from asr.engine.draft_length import AcceptanceRate, DraftLength, StepCosts
-from asr.engine.draft_policy import DraftPolicy
+from asr.engine.drafting import AcceptanceRate, DraftLength, DraftPolicy, StepCosts
 from asr.engine.request import DecodeOptions
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel

@@ -16,11 +16,10 @@ from oracle import TINY, decode, interleaved, models_of, random_heads
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS, DraftLength, StepCosts
-from asr.engine.draft_policy import DraftPolicy
-from asr.engine.drafters import draft_model, most_drafts
+from asr.engine.drafters import MAX_DRAFTS, draft_model
+from asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.model.decoder import Decoder
 
@@ -179,13 +178,13 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
 def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind, monkeypatch):
     """Sampled rows, rows with and without timestamps, drafted ones and others, retries by beams."""
     monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
-    fallback = Fallback(Retry(2), logprob_threshold=-4.0, no_speech_threshold=1.0)
+    fallback = Fallback(2, logprob_threshold=-4.0, no_speech_threshold=1.0)
     engine = engine_of(kind)
     asked = [
         (each, windows_of(each.timestamps)[number:6])
         for number, each in enumerate(
             [
-                DecodeOptions(True, True, 4, drafts=40, words=True),
+                DecodeOptions(True, True, 4, drafts=40),
                 DecodeOptions(False, False, 2),
                 DecodeOptions(True, True, 5, fallback, drafts=2),
                 DecodeOptions(False, temperature=0.4),
@@ -249,7 +248,7 @@ def test_memory_of_a_row_is_one_vector_and_a_further_layer(kind):
     plain = DecodeState.bytes_per_row(main, None, MAX_DRAFTS)
     assert 3 * (DecodeState.bytes_per_row(main, model, MAX_DRAFTS) - plain) == held
     assert (state.drafter.cache is None) == (kind == HEADS_ONLY)
-    assert most_drafts(model) == 10
+    assert DraftPolicy(model).most == 10
 
 
 @pytest.mark.parametrize("own_encoder", [None, False, True], ids=["heads", "decoder", "whisper"])

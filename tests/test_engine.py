@@ -24,16 +24,14 @@ from oracle import (
 )
 
 import asr.engine.results
-from asr.engine import repetition
+from asr.engine import fallback
 from asr.engine.batch import Batch
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_policy import DraftPolicy
+from asr.engine.drafting import TIMED_ROWS, DraftPolicy
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, Retry
-from asr.engine.repetition import find_repetition
+from asr.engine.fallback import Fallback, find_repetition
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.state_memory import StateMemory
-from asr.engine.warmup import TIMED_ROWS
 from asr.model.cpu_threads import CpuThreads
 from errors import ModelError, OutOfMemory
 
@@ -76,7 +74,7 @@ def truth(shape, ending, timestamps, count, max_tokens):
 
 def retrying(logprob_threshold=-3.6):
     """A text less likely than the threshold is decoded again, by beams and without timestamps."""
-    return Fallback(Retry(3), logprob_threshold=logprob_threshold, no_speech_threshold=1.0)
+    return Fallback(3, logprob_threshold=logprob_threshold, no_speech_threshold=1.0)
 
 
 def tokens_of(answers):
@@ -237,9 +235,7 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, draf
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
     monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
-    options = DecodeOptions(
-        True, drafts > 0, batch_size, None, drafts, True, temperature=temperature
-    )
+    options = DecodeOptions(True, drafts > 0, batch_size, None, drafts, temperature=temperature)
     answers = decode(engine, windows, options)
     assert {answer.temperature for answer in answers.values()} == {temperature}
     for window in windows:
@@ -252,18 +248,6 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, draf
         torch.testing.assert_close(
             torch.from_numpy(answer.attention), expected, atol=1e-6, rtol=1e-5
         )
-
-
-@pytest.mark.parametrize(
-    ("ending", "max_tokens", "kept"), [(142, 60, False), (None, 5, False), (None, None, True)]
-)
-def test_attention_is_kept_where_words_are_wanted_or_a_text_is_too_long(ending, max_tokens, kept):
-    (window,) = windows_of(TINY, True, 1, max_tokens)
-    for words in (False, True):
-        engine = engine_of(TINY, ending=ending)
-        answer = decode(engine, [window], DecodeOptions(words=words))[window.key]
-        assert answer.ended == (ending is not None)
-        assert (answer.attention is not None) == (words or kept)
 
 
 def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once(monkeypatch):
@@ -469,11 +453,11 @@ def both(models):
 DIFFERENT = [
     DecodeOptions(timestamps=True, batch_size=3),
     DecodeOptions(timestamps=False, batch_size=2),
-    DecodeOptions(timestamps=True, assisted=True, drafts=4, batch_size=4, words=True),
+    DecodeOptions(timestamps=True, assisted=True, drafts=4, batch_size=4),
     DecodeOptions(timestamps=False, assisted=True, drafts=2, batch_size=5),
-    DecodeOptions(timestamps=True, fallback=retrying(), words=True),
+    DecodeOptions(timestamps=True, fallback=retrying()),
     DecodeOptions(timestamps=False, fallback=retrying(), assisted=True, batch_size=1, drafts=3),
-    DecodeOptions(timestamps=True, temperature=0.4, batch_size=3, words=True),
+    DecodeOptions(timestamps=True, temperature=0.4, batch_size=3),
 ]
 
 
@@ -632,9 +616,9 @@ def test_statistics_count_what_was_decoded():
 def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
     monkeypatch, timestamps, drafts
 ):
-    monkeypatch.setattr(repetition, "LEAST_TOKENS", 3)  # random models loop no longer than that
-    monkeypatch.setattr(repetition, "LEAST_REPEATS", 2)
-    monkeypatch.setattr(repetition, "LEAST_PROGRESS", 2)  # none of them follows any speech
+    monkeypatch.setattr(fallback, "LEAST_TOKENS", 3)  # random models loop no longer than that
+    monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
+    monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
     engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
     windows = windows_of(TINY, timestamps, 3, None)
     options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)

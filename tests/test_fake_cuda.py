@@ -14,7 +14,7 @@ import torch
 from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
-from asr.engine import cuda_graphs, speculative, warmup
+from asr.engine import cuda_graphs, drafting, speculative
 from asr.engine.cuda_graphs import (
     CAPTURED_LAG,
     DRAFTED_WARMUP_ROWS,
@@ -61,7 +61,7 @@ def brief_warmup(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 1)
     monkeypatch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
     monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
-    monkeypatch.setattr(warmup, "TIMED_ROWS", (1,))
+    monkeypatch.setattr(drafting, "TIMED_ROWS", (1,))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(
     """
     monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 4)
     monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1, 4))
-    monkeypatch.setattr(warmup, "TIMED_ROWS", (1, 4))
+    monkeypatch.setattr(drafting, "TIMED_ROWS", (1, 4))
     engine = DecodeEngine(fake_models(assistant="shared"))
     shapes = engine.runner.warmup_shapes(assisted=True)
     assert {rows for rows, _ in shapes} == {1, 2, 4}
@@ -213,7 +213,7 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     shapes = [(24, StepShape(k, 1, 64, sampled, times, 0, True)) for k, sampled, times in kinds]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
     check_captures(device, engine, state, shapes)
-    drafted = DecodeOptions(assisted=True, drafts=8, batch_size=2, words=True)
+    drafted = DecodeOptions(assisted=True, drafts=8, batch_size=2)
     asked = [(drafted, requests_of(engine, 3)), (DecodeOptions(), requests_of(engine, 2, first=10))]
     assert sorted(decode(engine, *asked)) == [0, 1, 2, 10, 11]
     assert max(shape.drafts for _, shape in device.launched) == 5  # of eight asked for
@@ -235,7 +235,7 @@ def check_captures(device, engine, state, shapes):
 def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup, few_drafts, kind):
     """Those that are longer than a buffer's text run as they are."""
     engine = DecodeEngine(fake_models(heads=kind) if kind else fake_models(assistant="shared"))
-    options = DecodeOptions(assisted=True, drafts=2, words=True)
+    options = DecodeOptions(assisted=True, drafts=2)
     for guessed in (0, 3, 40, 100, 300):
         few = guessed // 3
         asked = [
@@ -269,7 +269,7 @@ def test_beams_beside_plain_rows(device, brief_warmup, few_drafts):
     engine = DecodeEngine(fake_models(assistant="shared"))
     results = decode(
         engine,
-        (DecodeOptions(num_beams=5, batch_size=1, words=True), requests_of(engine, 2)),
+        (DecodeOptions(num_beams=5, batch_size=1), requests_of(engine, 2)),
         (
             DecodeOptions(fallback=REJECTING),
             requests_of(engine, 2, first=10),
@@ -317,7 +317,7 @@ def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, few_draft
     """Growth under live rows, eviction, sampling, words, drafts, rows with and without grammar."""
     engine = DecodeEngine(fake_models(assistant=assistant))
     first = engine.memory.state
-    drafted = DecodeOptions(assisted=True, drafts=2, batch_size=2, words=True)
+    drafted = DecodeOptions(assisted=True, drafts=2, batch_size=2)
     results = decode(
         engine,
         (drafted, requests_of(engine, 3)),

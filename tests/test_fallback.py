@@ -11,7 +11,6 @@ import torch
 from asr.engine.fallback import (
     DEFAULT_FALLBACK,
     Fallback,
-    Retry,
     compression_ratio,
     letter_compression_ratio,
     with_thresholds,
@@ -78,7 +77,7 @@ def test_by_default_a_window_is_decoded_once_more_unless_that_would_be_the_same(
 ):
     assert DEFAULT_FALLBACK.differs(timestamps, num_beams) is again
     assert not Fallback(None).differs(timestamps, num_beams)
-    assert not Fallback(Retry(1, timestamps=True)).differs(timestamps, num_beams)
+    assert not Fallback(1, True).differs(timestamps, num_beams)
 
 
 def test_a_threshold_that_is_asked_for_takes_the_place_of_the_default():

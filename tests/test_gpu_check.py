@@ -21,7 +21,7 @@ import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import MAX_DRAFTS
 from asr.frontend.schedule import Schedule
 from asr.model import cpu_kernels
 from asr.model.decoder import Decoder

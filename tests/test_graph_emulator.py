@@ -23,8 +23,8 @@ from asr.engine.runner import StepRunner
 from errors import ModelError
 
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
-PLAIN = DecodeOptions(batch_size=5, words=True)
-DRAFTED = DecodeOptions(True, True, 5, drafts=4, words=True)
+PLAIN = DecodeOptions(batch_size=5)
+DRAFTED = DecodeOptions(True, True, 5, drafts=4)
 
 
 def rarely(*values):
@@ -169,7 +169,7 @@ def test_sessions_of_all_kinds_beside_each_other(graphs):
     """Growth under live rows, beams, eviction, sampling, retries, mixed grammars: as each alone."""
     models = drafting_models()
     asked = [
-        (DecodeOptions(True, True, 2, drafts=2, words=True), windows_of(models, 4)),
+        (DecodeOptions(True, True, 2, drafts=2), windows_of(models, 4)),
         (
             DecodeOptions(False, batch_size=3, temperature=0.4),
             windows_of(models, 4, False, first=20),

@@ -17,7 +17,7 @@ from oracle import TINY, decode, models_of, random_heads, with_assistant
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.model.decoder import Decoder
 
@@ -59,7 +59,7 @@ def truth(
 def options_of(drafter: str, timestamps: bool, batch_size: int) -> DecodeOptions:
     drafted = drafter != "none"
     drafts = 3 if drafted else None
-    return DecodeOptions(timestamps, drafted, batch_size, None, drafts, words=True)
+    return DecodeOptions(timestamps, drafted, batch_size, None, drafts)
 
 
 def altered(tokens: tuple[int, ...], at: int, to: int) -> tuple[int, ...]:
@@ -279,8 +279,8 @@ def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):
     """Which is of beams, without timestamps."""
     monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
     engine = engine_of()
-    retrying = Fallback(Retry(3), logprob_threshold=0.0, no_speech_threshold=1.0)
-    options = DecodeOptions(fallback=retrying, words=True)
+    retrying = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)
+    options = DecodeOptions(fallback=retrying)
     windows = [dataclasses.replace(each, once=False) for each in windows_of(True)]
     expected = decode(engine, windows, options)
     assert not any(each.timestamps for each in expected.values())

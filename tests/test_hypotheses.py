@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from whisper.decoding import MaximumLikelihoodRanker
 
-from asr.engine.hypotheses import Hypothesis, best_text, only_text, rank
+from asr.engine.beam_search import Hypothesis, best_text, rank
+from asr.engine.results import only_text
 from asr.engine.row_state import BeamState, SequenceState
 
 BEGIN, CPU = 2, torch.device("cpu")

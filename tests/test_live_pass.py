@@ -85,7 +85,7 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     found = run(transcriber, begun(transcriber, seed, timestamps=timestamps, prompt="word300"))
     previous = tuple(models.tokenizer.encode(" word300", add_special_tokens=False))
     prompt = models.special_tokens.prompt("en", "transcribe", timestamps, previous)
-    with transcriber.engine.session(DecodeOptions(timestamps, words=True)) as session:
+    with transcriber.engine.session(DecodeOptions(timestamps)) as session:
         session.add([Request(0, samples, prompt, round(SECONDS * MOST_TOKENS_A_SECOND) + 16)])
         while not (finished := session.step()):
             pass
@@ -304,7 +304,7 @@ def test_what_is_said_before_is_heard_and_left_out(transcriber):
     """Chunks, words and tokens are those of the whole from there on."""
     pause = np.zeros(6400, np.float32)
     samples = np.concatenate([np.append(noise(2.5, seed), pause) for seed in range(4)])
-    options = transcriber.validate(asking(language="en", words=True))
+    options = transcriber.validate(asking(language="en"))
     whole = transcriber.start(samples, options).run()
     words = [word for chunk in whole.chunks for word in chunk.words]
     assert len(words) > 2

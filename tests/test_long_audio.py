@@ -179,7 +179,7 @@ def test_long_gaps_inside_speech_give_no_words_and_cost_none(transcriber, fillin
         gaps.append((position + passage.words[-1].end + 1, position + passage.duration + 15))
         position = gaps[-1][1]
     transcript = transcriber.transcribe(
-        np.concatenate(parts), TranscriptionOptions(language="en", decode=DecodeOptions(words=True))
+        np.concatenate(parts), TranscriptionOptions(language="en", decode=DecodeOptions())
     )
     words = [word for chunk in transcript.chunks for word in chunk.words]
     middles = [(word.start + word.end) / 2 for word in words]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.engine.repetition import (
+from asr.engine.fallback import (
     LONGEST_PERIOD,
     Loop,
     ends_in_repetition,
@@ -98,7 +98,7 @@ def test_what_attention_does_not_follow_is_a_loop_and_told_once(period, before, 
     }[how]
     places = spoken(before) + stuck[before:]
     loop, _ = read_repetitions(tokens, attention_at(places, 4000))
-    assert loop == Loop(before + period, heard=False)
+    assert loop == Loop(before + period, spoken=False)
 
 
 @given(st.integers(1, LONGEST_PERIOD), st.integers(1, 3), st.integers(0, 3))
@@ -110,7 +110,7 @@ def test_what_runs_on_behind_the_last_word_that_was_said_is_cut_there(period, st
     places = [min(place, end - 1) for place in spoken(len(tokens))]
     places[heard * period :] = [end - 10 * period] * (len(tokens) - heard * period)
     loop, once = read_repetitions(tokens, attention_at(places, end))
-    assert loop == Loop(heard * period, heard=True)
+    assert loop == Loop(heard * period, spoken=True)
     assert once == distinct(period)
 
 

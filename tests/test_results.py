@@ -8,15 +8,15 @@ import pytest
 from oracle import TINY, decode
 from test_engine import RAGGED, engine_of, truth, windows_of
 
-from asr.engine import repetition, results
-from asr.engine.fallback import Fallback, Retry
+from asr.engine import fallback, results
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, DecodeResult
 
 STOPPING = Fallback(None, logprob_threshold=-1e9, compression_ratio_threshold=1e9)
 
 
 # Rejects a text by its start alone.
-BY_START = Fallback(Retry(5), logprob_threshold=-1e9)
+BY_START = Fallback(5, logprob_threshold=-1e9)
 
 
 def steps_of(shape, windows, **options):
@@ -32,9 +32,9 @@ def steps_of(shape, windows, **options):
 @pytest.fixture
 def loops_are_short(monkeypatch):
     """Random models repeat a token three times at most."""
-    monkeypatch.setattr(repetition, "LEAST_TOKENS", 3)
-    monkeypatch.setattr(repetition, "LEAST_REPEATS", 2)
-    monkeypatch.setattr(repetition, "LEAST_PROGRESS", 2)  # none of them follows any speech
+    monkeypatch.setattr(fallback, "LEAST_TOKENS", 3)
+    monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
+    monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
 
 
 def answers_of(windows, **options):
@@ -44,7 +44,7 @@ def answers_of(windows, **options):
 @pytest.mark.usefixtures("loops_are_short")
 def test_a_cut_text_has_the_attention_of_what_was_kept():
     windows = windows_of(TINY, True, 3, None)
-    whole = answers_of(windows, words=True)
+    whole = answers_of(windows)
     for key, answer in answers_of(windows, fallback=STOPPING).items():
         assert answer.cut
         assert answer.repetitive
@@ -96,7 +96,7 @@ def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     rejecting = dataclasses.replace(BY_START, start_margin=-1e9)
     again, steps = steps_of(TINY, windows, fallback=rejecting)
     assert not any(each.timestamps for each in again.values())
-    untimed = dataclasses.replace(BY_START, retry=None)
+    untimed = dataclasses.replace(BY_START, retry_beams=None)
     _, beams = steps_of(TINY, windows, fallback=untimed, num_beams=5, timestamps=False)
     # Each is looked at every 16 steps, the first time behind the eighth text token.
     assert steps <= beams + 32 < beams + plain
@@ -105,7 +105,7 @@ def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
 def test_where_nothing_else_can_be_tried_a_bad_start_is_finished(monkeypatch):
     monkeypatch.setattr(results, "START_TOKENS", 8)
     windows = windows_of(TINY, True, 2, 60)
-    rejecting = dataclasses.replace(BY_START, retry=None, start_margin=-1e9)
+    rejecting = dataclasses.replace(BY_START, retry_beams=None, start_margin=-1e9)
     answers = answers_of(windows, fallback=rejecting)
     assert {key: each.tokens for key, each in answers.items()} == truth(TINY, None, True, 2, 60)
 
@@ -152,11 +152,11 @@ def test_of_two_texts_the_first_is_kept_if_it_is_complete_and_twice_as_long(firs
 
 
 def test_the_text_that_is_kept_is_whole(monkeypatch):
-    rejecting = dataclasses.replace(STOPPING, retry=Retry(5), logprob_threshold=0.0)
+    rejecting = dataclasses.replace(STOPPING, retry_beams=5, logprob_threshold=0.0)
     windows = windows_of(TINY, True, 3, 12)
-    firsts = answers_of(windows, words=True)
+    firsts = answers_of(windows)
     monkeypatch.setattr(results, "writes_more", lambda *_: True)
-    for key, answer in answers_of(windows, words=True, fallback=rejecting).items():
+    for key, answer in answers_of(windows, fallback=rejecting).items():
         first = firsts[key]
         assert (answer.tokens, answer.timestamps) == (first.tokens, True)
         assert answer.log_probs == pytest.approx(first.log_probs)

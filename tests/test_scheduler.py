@@ -24,7 +24,7 @@ from plain_batches import (
     request_of,
 )
 
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.request import DecodeOptions, DecodeResult
 from asr.engine.scheduler import (
@@ -413,7 +413,7 @@ def test_a_retry_by_as_many_beams_leaves_its_row_too():
     assert drive.enter(lane=IN_BEAMS) == [one]
 
 
-@pytest.mark.parametrize("fallback", [None, Fallback(None), Fallback(Retry(1, True))])
+@pytest.mark.parametrize("fallback", [None, Fallback(None), Fallback(1, True)])
 def test_without_another_attempt_a_text_is_kept(fallback):
     drive = Drive()
     (one,) = drive.add("a", fallback=fallback)

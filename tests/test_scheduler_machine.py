@@ -24,7 +24,7 @@ from plain_batches import (
     request_of,
 )
 
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.lane_queue import LONGEST_WAITING_EVERY
 from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import GATHERING_STEPS, Limits, Scheduler
@@ -40,7 +40,7 @@ OPTIONS = st.builds(
     assisted=st.booleans(),
     batch_size=st.sampled_from([24, 1, 2, 3]),
     num_beams=st.sampled_from([1, 2, 5]),
-    fallback=st.sampled_from([None, Fallback(), Fallback(Retry(2))]),
+    fallback=st.sampled_from([None, Fallback(), Fallback(2)]),
     live=st.booleans(),
 )
 STEPS = st.integers(1, MOST_STEPS)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.engine.request import DecodeResult
-from asr.output.segments import Segment
-from asr.output.sentences import PAUSE, split_sentences
+from asr.output.alignment import timed_words
+from asr.output.segments import SENTENCE_PAUSE, Segment, split_sentences
 from testing.tiny_whispers import SMALL, loaded
 from transcript import ends_sentence
 
@@ -20,17 +20,22 @@ STOP = MODELS.tokenizer.encode(".", add_special_tokens=False)[0]
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 3 * 16_000).astype(np.float32)
 
 
+def sentences(result, segment, samples=SAMPLES):
+    words = timed_words(result, [segment], samples, MODELS, "en")
+    return split_sentences([segment], words, MODELS, "en")
+
+
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([301, 302, 303, STOP]), min_size=1, max_size=12))
 def test_sentences_are_the_text_cut_after_its_full_stops(tokens):
     attention = np.random.default_rng(1).normal(size=(len(tokens), 150)).astype(np.float32)
     result = DecodeResult(tuple(tokens), 0.0, (-0.1,) * len(tokens), 0.0, attention)
     whole = Segment(tuple(tokens), 0.0, 3.0)
-    found = split_sentences(result, [whole], SAMPLES, MODELS, "en")
+    found = sentences(result, whole)
     assert [token for segment in found for token in segment.tokens] == tokens
     texts = [MODELS.tokenizer.decode(list(segment.tokens)) for segment in found]
     for text, before, after in zip(texts, found, found[1:], strict=False):
-        assert ends_sentence(text) or after.start - before.end >= PAUSE
+        assert ends_sentence(text) or after.start - before.end >= SENTENCE_PAUSE
     assert all(segment.end > segment.start for segment in found)
     assert all(one.start <= other.start for one, other in itertools.pairwise(found))
 
@@ -68,14 +73,14 @@ def test_a_sentence_goes_on_behind_an_initial():
         attention[row, 50 * place : 50 * place + 50] = 3.0
     result = DecodeResult(tuple(tokens), 0.0, (-0.1,) * len(tokens), 0.0, attention)
     whole = Segment(tuple(tokens), 0.0, 3.0)
-    (found,) = split_sentences(result, [whole], SAMPLES, MODELS, "en")
+    (found,) = sentences(result, whole)
     assert found.tokens == tuple(tokens)
 
 
 def test_a_segment_without_words_stays_as_it_is():
     result = DecodeResult((), 0.0, (-0.1,), 0.0, np.zeros((1, 150), np.float32))
     empty = Segment((), 0.0, 3.0)
-    assert split_sentences(result, [empty], SAMPLES, MODELS, "en") == [empty]
+    assert sentences(result, empty) == [empty]
 
 
 def test_a_long_pause_ends_a_sentence_and_a_short_one_does_not():
@@ -87,7 +92,7 @@ def test_a_long_pause_ends_a_sentence_and_a_short_one_does_not():
     for start in (0, 40, 110):
         samples[start * 320 : (start + 20) * 320] = SAMPLES[: 20 * 320]
     result = DecodeResult(tuple(words), 0.0, (-0.1,) * 3, 0.0, attention)
-    found = split_sentences(result, [Segment(tuple(words), 0.0, 3.0)], samples, MODELS, "en")
+    found = sentences(result, Segment(tuple(words), 0.0, 3.0), samples)
     assert [segment.tokens for segment in found] == [(301, 302), (303,)]
     assert [(segment.start, segment.end) for segment in found] == [
         (pytest.approx(0, abs=0.05), pytest.approx(1.2, abs=0.05)),

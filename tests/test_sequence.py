@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.prefill import PrefillInput
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.sequence import FOLLOWING, LONG_WINDOWS, Sequence, Status
@@ -87,9 +87,7 @@ def test_chance_is_drawn_where_a_temperature_is_asked_for_and_the_same_each_time
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize(("asked", "beams"), [(1, 3), (2, 3), (5, 5)])
 def test_a_retry_has_its_own_grammar_and_at_least_as_many_beams(timestamps, asked, beams):
-    sequence = sequence_of(
-        timestamps=timestamps, num_beams=asked, fallback=Fallback(Retry(3, timestamps=False))
-    )
+    sequence = sequence_of(timestamps=timestamps, num_beams=asked, fallback=Fallback(3, False))
     assert (sequence.num_beams, sequence.timestamps) == (asked, timestamps)
     assert PrefillInput.of(sequence, 448).timestamps is timestamps
     sequence.rejected, sequence.prompt = REJECTED, (7, 8, 9, 10)

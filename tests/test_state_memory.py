@@ -16,7 +16,7 @@ from oracle import TINY, models_of
 
 from asr.engine import state_memory
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import MAX_DRAFTS
 from asr.engine.runner import StepRunner
 from asr.engine.state_memory import (
     HEADROOM_BYTES,

@@ -16,7 +16,7 @@ from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.checkpoint.medusa import LINEAR
 from asr.checkpoint.weights import EMBEDDINGS
 from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, Retry
+from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.model import decoder, draft_heads
 from asr.model.cpu_kernels import PackedLinear
@@ -24,7 +24,7 @@ from asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
 from testing.tiny_whispers import SMALL, save
 
 TOKENS = 13
-REJECTING = Fallback(Retry(3, timestamps=True), logprob_threshold=0.0, no_speech_threshold=1.0)
+REJECTING = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
 
 
 def negative_scores():
@@ -98,7 +98,7 @@ def windows_of(count=4):
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (lambda: models_of(TINY, 142), DecodeOptions(fallback=REJECTING, words=True)),
+        (lambda: models_of(TINY, 142), DecodeOptions(fallback=REJECTING)),
         (lambda: models_of(TINY, 142), DecodeOptions(temperature=0.6, timestamps=False)),
         (lambda: with_assistant(models_of(TINY, 142), 0.1), DecodeOptions(assisted=True, drafts=3)),
         (listed_heads, DecodeOptions(assisted=True, drafts=3)),

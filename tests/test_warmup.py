@@ -10,7 +10,7 @@ import torch
 from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, models_of, with_assistant
 
-from asr.engine import cuda_graphs, warmup
+from asr.engine import cuda_graphs, drafting
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.runner import StepRunner
@@ -28,7 +28,7 @@ TIMED_ROWS = (1, 4)
 @pytest.fixture
 def graphs(monkeypatch):
     emulated = emulate_graphs(monkeypatch)
-    monkeypatch.setattr(warmup, "TIMED_ROWS", TIMED_ROWS)
+    monkeypatch.setattr(drafting, "TIMED_ROWS", TIMED_ROWS)
     return emulated
 
 
@@ -104,7 +104,7 @@ def test_a_state_of_few_rows_is_prepared_for_those(graphs, monkeypatch):
 @pytest.mark.parametrize("prepared", [True, False])
 def test_costs_are_those_of_replays(graphs, monkeypatch, prepared):
     """No step that runs eagerly or is captured is timed, even where nothing was prepared."""
-    monkeypatch.setattr(warmup.time, "perf_counter", lambda: graphs.clock)
+    monkeypatch.setattr(drafting.time, "perf_counter", lambda: graphs.clock)
     if not prepared:
         monkeypatch.setattr("asr.engine.engine.prepare_shapes", lambda *_: None)
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))

@@ -35,7 +35,7 @@ from transcribe.__main__ import main
 from transcript import Transcript
 
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample" / "sample.wav"
-WORDS = TranscriptionOptions(language="en", decode=DecodeOptions(words=True))
+WORDS = TranscriptionOptions(language="en", decode=DecodeOptions())
 
 
 def test_the_cache_is_asked_first(tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(
     """
     sentence = sample[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)]
     repeated = np.tile(np.append(sentence, np.zeros(SAMPLE_RATE // 4, np.float32)), 10)
-    decode = DecodeOptions(words=True, num_beams=beams)
+    decode = DecodeOptions(num_beams=beams)
     transcript = Transcriber(models).transcribe(
         repeated, TranscriptionOptions(language="en", decode=decode)
     )

@@ -53,7 +53,7 @@ def asked(before: HeardBefore = NOTHING_HEARD, rows: int = 9, encodings=None, **
 def forced(text: str, heard: list[Heard]) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
     """A client's text in two windows, in which this was heard."""
     engine = DecodeEngine(MODELS)
-    plan = Planner(MODELS, asking(words=True)).plan(LanguageTimeline.single("en"))
+    plan = Planner(MODELS, asking()).plan(LanguageTimeline.single("en"))
     steps = ForcedDecoding(engine, schedule_of(2), plan).steps(text, heard)
     while True:
         try:

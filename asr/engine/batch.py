@@ -8,6 +8,7 @@ requests of several clients share the rows. Who enters is the scheduler's decisi
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -17,9 +18,8 @@ import torch
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS, DraftLength
-from asr.engine.draft_policy import DraftPolicy
-from asr.engine.drafters import DraftModel
+from asr.engine.drafters import MAX_DRAFTS, DraftModel
+from asr.engine.drafting import UNTIMED_STEPS, DraftLength, DraftPolicy
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
 from asr.engine.results import ResultReader
@@ -30,7 +30,10 @@ from asr.engine.sequence import Lane, Sequence
 from asr.engine.state_memory import StateMemory
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder, EncoderOutput
+from runtime.errors import is_out_of_memory
 from transcript import DecodeStats
+
+logger = logging.getLogger("endpoint")
 
 # Steps between two looks for texts that will be rejected; each look waits for the device.
 STEPS_BETWEEN_LOOKS = 16
@@ -362,3 +365,26 @@ class Batches(dict[Lane, Batch]):
         memory = StateMemory(self._main, drafts, self._context.runner, lane.num_beams)
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
+
+
+@torch.inference_mode()
+def prepare_shapes(memory: StateMemory, context: DecodeContext) -> None:
+    """Run the steps that most requests need, as far as the device's memory allows.
+
+    Too little memory at load is no reason not to start: shapes that do not fit are left out.
+    """
+    policy = DraftPolicy(memory.draft_model)
+    try:
+        for rows, shape in context.runner.warmup_shapes(memory.draft_model is not None):
+            if shape.drafts > policy.most:
+                continue
+            state = memory.ensure_capacity(rows)
+            if state.capacity >= rows:
+                for _ in range(UNTIMED_STEPS):
+                    view = state.view(0, rows)
+                    context.runner.launch(view, context.filters, policy.shape(shape))()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        logger.warning("memory ran out while preparing %d rows", memory.capacity)
+        memory.release()

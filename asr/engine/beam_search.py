@@ -5,14 +5,20 @@ every beam offers its likeliest tokens, the best of a window's candidates go on,
 end the text are set aside as long as they rank above the last that goes on. A window is done when
 as many texts have ended as it has beams, or at its greatest length.
 
-Beams stay where they are. What continues a beam takes its place, and only a second continuation is
-copied, to the place of a beam that died. On a CPU that leaves few keys and values to copy: those
-behind the point at which the two texts part. A step asks a CUDA device for no value, so it is
-replayed as a graph; there all places are copied, from the prompt's end on.
+Each beam has a place in memory. Its first continuation stays in that place, and only a second
+continuation is copied, to the place of a beam that died. On a CPU that leaves few keys and values
+to copy: those behind the point at which the two texts part. On CUDA a step reads no value back to
+the host, so it is replayed as a graph; there all places are copied, from the prompt's end on.
+
+A step keeps only what the next step reads. Which token was written where, and which beam it
+continued, stays in the state; a text is read back from its end once it is known to be the best,
+together with the places that hold its alignment queries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,13 +34,39 @@ class Candidates(NamedTuple):
     """Texts of each row, one token longer than its beams; all (rows, candidates)."""
 
     token: Tensor
-    beam: Tensor  # which they continue
+    beam: Tensor  # the beam that the text continues
     sum: Tensor  # of log-probabilities
     log_prob: Tensor  # of the new token
 
     def take(self, index: Tensor) -> Candidates:
-        """Some of them, by their numbers (rows, n)."""
+        """Return the candidates with the numbers `index` (rows, n)."""
         return Candidates(*(each.gather(1, index) for each in self))
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A text that has ended, or one that met the limit, whose `end_log_prob` is None.
+
+    `beam` is the place that holds its last token, or that chose the end of text; `length` counts
+    its tokens with the prompt.
+    """
+
+    beam: int
+    length: int
+    sum: float
+    end_log_prob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Tokens after the prompt, without the end of text.
+
+    `log_probs` has one more if the text has ended; `beams` are the beams that chose each of them.
+    """
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    beams: tuple[int, ...]
 
 
 def beam_step(state: DecodeState, beams: BeamState, filters: LogitFilter, shape: StepShape) -> None:
@@ -63,15 +95,15 @@ def begin_beams(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -
 
 
 def extend(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> Tensor:
-    """Choose the candidates that go on, set aside those that end; advance lengths.
+    """Choose the candidates that go on, set aside those that end, and advance lengths.
 
-    `best` are the candidates of each beam, best first, (rows x beams, beams + 1), or those of each
-    row's first beam alone. Returns the beam that each place continues, (rows, beams).
+    `best` are the candidates of each beam, best first, (rows x beams, beams + 1), or of each row's
+    first beam alone. Returns the beam that each place continues, (rows, beams).
     """
     width, count = beams.num_beams, rows.length.shape[0]
     offered = best.log_probs.double().view(count, -1, width + 1)
     sums = (beams.sums[:, : offered.shape[1], None] + offered).flatten(1)
-    # A beam can end once, so that among twice the beams enough go on.
+    # A beam can end once, so enough of twice as many candidates as beams go on.
     ranked, index = sums.topk(min(2 * width, sums.shape[1]))
     tokens = best.tokens.view(count, -1).gather(1, index)
     log_probs = offered.flatten(1).gather(1, index)
@@ -94,7 +126,7 @@ def extend(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> Ten
 
 
 def _set_aside(beams: BeamState, rows: SequenceState, all_: Candidates, ends: Tensor) -> None:
-    """Keep texts that end above the last that goes on, in order, until there is one a beam."""
+    """Keep the texts that end above the last that goes on, in order, at most one a beam."""
     width = beams.num_beams
     going_on = (~ends).long().cumsum(dim=1)
     kept = ends & (going_on < width) & (all_.sum > NEVER) & ~rows.finished[:, None]
@@ -109,9 +141,9 @@ def _set_aside(beams: BeamState, rows: SequenceState, all_: Candidates, ends: Te
 
 
 def _order(parents: Tensor) -> Tensor:
-    """Which survivor takes each place, by the beam that it continues; both (rows, beams).
+    """Return which survivor takes each place, given the beam that it continues; both (rows, beams).
 
-    The first of a beam's continuations takes its place, the others those of beams without any.
+    A beam's first continuation stays in the beam's place. Others take places of beams that died.
     """
     places = torch.arange(parents.shape[1], device=parents.device)
     same = parents[:, :, None] == parents[:, None]
@@ -123,7 +155,7 @@ def _order(parents: Tensor) -> Tensor:
 
 
 def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: SequenceState) -> None:
-    """Let every place that continues another beam take its keys and values, where they differ."""
+    """Copy to every place that continues another beam the keys and values that differ."""
     width = parents.shape[1]
     own = torch.arange(width)
     places = (parents != own).flatten().nonzero()[:, 0]
@@ -138,7 +170,7 @@ def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: Seq
 
 
 def _copy_all(cache: KVCache, parents: Tensor, shape: StepShape) -> None:
-    """Let every place take the keys and values of the beam that it continues."""
+    """Copy to every place the keys and values of the beam that it continues."""
     count, width = parents.shape
     first = torch.arange(0, count * width, width, device=parents.device)[:, None]
     sources = (first + parents).flatten()
@@ -148,7 +180,7 @@ def _copy_all(cache: KVCache, parents: Tensor, shape: StepShape) -> None:
 
 
 def _write_texts(beams: BeamState, rows: SequenceState, parents: Tensor) -> None:
-    """Let every place take the text that it continues, and its new token."""
+    """Copy to every place the text that it continues, and append its new token."""
     newest = rows.length[:, None, None].expand(-1, beams.num_beams, 1) - 1
     texts = beams.tokens.gather(1, parents[..., None].expand_as(beams.tokens))
     beams.tokens.copy_(texts.scatter_(2, newest, beams.written.gather(2, newest)))
@@ -157,3 +189,64 @@ def _write_texts(beams: BeamState, rows: SequenceState, parents: Tensor) -> None
 def _spread(values: Tensor, width: int) -> Tensor:
     """(rows,) -> (rows x beams,): each row's value for each of its beams."""
     return values[:, None].expand(-1, width).flatten()
+
+
+def best_text(
+    beams: BeamState, row: int, begin: int, length: int, length_penalty: float | None
+) -> Text:
+    """Return the best text of a finished row of `length` tokens, after a prompt of `begin`."""
+    found = _ended(beams, row) + _live(beams, row, length)
+    return _read_back(beams, row, begin, rank(found[: beams.num_beams], begin, length_penalty))
+
+
+def likeliest_text(beams: BeamState, row: int, begin: int, length: int) -> Text:
+    """Return the likeliest text that goes on in a row of `length` tokens, a prompt of `begin`."""
+    return _read_back(beams, row, begin, _live(beams, row, length)[0])
+
+
+def rank(found: Sequence[Hypothesis], begin: int, length_penalty: float | None) -> Hypothesis:
+    """Return the best by mean log-probability, or under Google's length penalty alpha (Wu et al.
+    2016, "Google's neural machine translation system"); openai/whisper's MaximumLikelihoodRanker.
+
+    The sum counts the end of text, the length does not.
+    """
+
+    def score(each: Hypothesis) -> float:
+        tokens = each.length - begin
+        if length_penalty is None:
+            return each.sum / max(1, tokens)
+        return float(each.sum / ((5 + tokens) / 6) ** length_penalty)
+
+    return max(found, key=score)
+
+
+def _ended(beams: BeamState, row: int) -> list[Hypothesis]:
+    """Return the texts that have ended, in the order in which they did."""
+    columns = (beams.end_beam, beams.end_length, beams.end_sum, beams.end_log_prob)
+    count = int(beams.ended[row])
+    values = zip(*(column[row, :count].tolist() for column in columns), strict=True)
+    return [Hypothesis(*each) for each in values]
+
+
+def _live(beams: BeamState, row: int, length: int) -> list[Hypothesis]:
+    """Return the texts that go on, best first."""
+    live = [Hypothesis(beam, length, each) for beam, each in enumerate(beams.sums[row].tolist())]
+    return sorted(live, key=lambda each: each.sum, reverse=True)
+
+
+def _read_back(beams: BeamState, row: int, begin: int, best: Hypothesis) -> Text:
+    """Collect the tokens of a text from its end back to the prompt."""
+
+    def table(each: Tensor) -> list[list[float]]:
+        return each[row, :, begin : best.length].tolist()
+
+    written, parents, log_probs = map(table, (beams.written, beams.parents, beams.log_probs))
+    tokens, chosen, places, place = [], [], [], best.beam
+    if best.end_log_prob is not None:
+        chosen, places = [best.end_log_prob], [place]
+    for step in reversed(range(best.length - begin)):
+        tokens.append(int(written[place][step]))
+        chosen.append(log_probs[place][step])
+        place = int(parents[place][step])
+        places.append(place)
+    return Text(tuple(reversed(tokens)), tuple(reversed(chosen)), tuple(reversed(places)))

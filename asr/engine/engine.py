@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.batch import Batch, Batches, DecodeContext
+from asr.engine.batch import Batch, Batches, DecodeContext, prepare_shapes
 from asr.engine.captures import HIGH_PRIORITY
 from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.engine.drafters import draft_model
+from asr.engine.drafting import measured_drafting
 from asr.engine.executor import Executor
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import LanguagePosterior, language_posterior
@@ -33,7 +34,6 @@ from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 from asr.engine.sequence import Lane
 from asr.engine.session import Client, Session
 from asr.engine.state_memory import StateMemory
-from asr.engine.warmup import measured_drafting, prepare_shapes
 from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder

@@ -1,10 +1,10 @@
-"""Which token may come next: Whisper's suppressed tokens and the grammar of its timestamps.
+"""Filters logits: Whisper's suppressed tokens and the grammar of its timestamps.
 
-What the grammar allows after a history is three numbers (where text begins, where timestamps begin
+The grammar allows after a history what three numbers say (where text begins, where timestamps begin
 and end), computed for all rows and positions at once. Greedy choice, drafting, verification and
-sampling share them, so a draft is judged by exactly the filter that made it, and no row is visited
-in Python. Whether a row follows the grammar is a fact of the row: requests with and without
-timestamps share a batch.
+sampling share them, so a draft is verified by exactly the filter that made it, and no row is
+visited in Python. Each row follows the grammar or does not: requests with and without timestamps
+share a batch.
 
 The order is that of transformers: suppressed tokens, then the grammar, then "a timestamp if all
 timestamps together are likelier than any text token" (Radford et al. 2022, section 2.3;
@@ -27,10 +27,10 @@ NEVER = float("-inf")
 
 
 class History(NamedTuple):
-    """What stands before the positions that are chosen."""
+    """The tokens before the positions that are chosen."""
 
     tokens: Tensor  # (rows, max_len)
-    ends: Tensor  # (rows, positions): tokens[:ends] stand before that position
+    ends: Tensor  # (rows, positions): tokens[:ends] come before that position
     timestamps: Tensor  # (rows,) bool, whether the row follows the grammar of timestamps
     grammar_start: Tensor  # (rows,) its prompt's length; beyond every position in other rows
 
@@ -74,10 +74,10 @@ class MaskedLogits(NamedTuple):
 class LogitFilter:
     """The rules of one checkpoint on one device.
 
-    `bias` and `first_bias` (vocabulary,) are 0 or minus infinity: suppressed tokens, and those at
-    the first position. `is_no_timestamps` marks that token among the special tokens (those from
+    `bias` and `first_bias` (vocabulary,) are 0, or minus infinity for suppressed tokens, anywhere
+    and at the first position. `is_no_timestamps` marks that token among the special tokens (from
     the end of text to the first timestamp), `time_ids` are the ids of the timestamps, and
-    `annotations` those of `SpecialTokens.annotations`.
+    `annotations` the ids of `SpecialTokens.annotations`.
     """
 
     eos: int
@@ -91,7 +91,7 @@ class LogitFilter:
 
     @classmethod
     def of(cls, special_tokens: SpecialTokens, like: Tensor) -> LogitFilter:
-        """The rules a checkpoint asks for; `like` (vocabulary, ...) gives device and type."""
+        """Return a checkpoint's rules; `like` (vocabulary, ...) gives device and type."""
         begin = special_tokens.timestamp_begin
         specials = torch.arange(special_tokens.end_of_text, begin, device=like.device)
         return cls(
@@ -109,7 +109,7 @@ class LogitFilter:
 
     @torch.inference_mode()
     def forbid_ends(self) -> tuple[Tensor, Tensor]:
-        """Forbid the end of text, in place, for graphs too; what `restore_ends` takes."""
+        """Forbid the end of text, in place, for graphs too. Return what `restore_ends` takes."""
         biases = self.bias, self.first_bias
         before = self.bias[self.eos].clone(), self.first_bias[self.eos].clone()
         for each in biases:
@@ -118,17 +118,17 @@ class LogitFilter:
 
     @torch.inference_mode()
     def restore_ends(self, before: tuple[Tensor, Tensor]) -> None:
-        """Let texts end as before `forbid_ends`."""
+        """Undo `forbid_ends`."""
         for each, was in zip((self.bias, self.first_bias), before, strict=True):
             each[self.eos] = was
 
     def choose(
         self, logits: Tensor, history: History, grammar: bool = True, scored: bool = True
     ) -> Choice:
-        """The likeliest allowed token. `logits` (rows, positions, vocabulary) carry a bias already.
+        """Choose the likeliest allowed token. `logits` (rows, positions, vocabulary) are biased.
 
-        `grammar` is False where no row follows the timestamp grammar, which saves work. Without
-        `scored` the log-probabilities are zeros: the sum over a large vocabulary is then saved.
+        `grammar` False says that no row follows the timestamp grammar, which saves work. Without
+        `scored` the log-probabilities are zeros, which saves the sum over a large vocabulary.
         """
         if not grammar:
             best, token = logits.max(dim=-1)
@@ -142,11 +142,11 @@ class LogitFilter:
         return Choice(token, best - self._log_total(masked, allowed, history))
 
     def score(self, tokens: Tensor, logits: Tensor, unfiltered: Tensor, history: History) -> Tensor:
-        """The log-probability of `tokens` (rows, positions), which nobody has chosen.
+        """Return the log-probability of given `tokens` (rows, positions).
 
-        It is among what is allowed, and where a token is not, among that and itself: so it is
-        always finite. That all timestamps together outweigh each text token forbids no text here.
-        `logits` (rows, positions, vocabulary) are those that are `unfiltered`, and a bias.
+        It counts among the allowed tokens and, if a token is not allowed, also the token itself: so
+        it is always finite. Here text stays allowed if all timestamps together are likelier than
+        any text token. `logits` (rows, positions, vocabulary) are the `unfiltered` ones and a bias.
         """
         allowed, follows = self._allowed(history), history.timestamps[:, None]
         masked = self._mask(logits, allowed, history)
@@ -164,7 +164,7 @@ class LogitFilter:
     def sample(
         self, logits: Tensor, history: History, params: SamplingParams, grammar: bool = True
     ) -> Choice:
-        """One random token among those allowed; its log-probability is that at temperature 1."""
+        """Draw one of the allowed tokens; its log-probability is the one at temperature 1."""
         masked = upcast(logits)
         if grammar:
             allowed = self._allowed(history)
@@ -182,9 +182,9 @@ class LogitFilter:
         return Choice(token.squeeze(-1), log_probs)
 
     def best(self, logits: Tensor, history: History, count: int, grammar: bool = True) -> Choice:
-        """The `count` likeliest allowed tokens of each row, best first, (rows, count).
+        """Return the `count` likeliest allowed tokens of each row, best first, (rows, count).
 
-        `logits` (rows, 1, vocabulary) carry a bias already. Where fewer are allowed the rest have a
+        `logits` (rows, 1, vocabulary) are biased. If fewer tokens are allowed, the rest have a
         log-probability of minus infinity.
         """
         if not grammar:
@@ -212,7 +212,7 @@ class LogitFilter:
         )
 
     def _allowed(self, history: History) -> Allowed:
-        """What the grammar allows at each position; rows that do not follow it may say anything."""
+        """Return what the grammar allows at each position; all, in rows that do not follow it."""
         tokens, ends, start = history.tokens, history.ends, history.grammar_start[:, None]
         is_time = tokens >= self.timestamp_begin
         one_back, two_back = ends - 1, ends - 2
@@ -220,7 +220,7 @@ class LogitFilter:
         in_pair = after_time & (is_time.gather(1, two_back.clamp(min=0)) | (two_back < start))
         opens = after_time & ~in_pair
         first = ends == start
-        # Times never run backwards; after a text token the last one may not be said again.
+        # Times never run backwards; after a text token the last time may not be repeated.
         floor = self._last_timestamp(tokens, is_time, start, one_back)
         floor = floor + (~opens & (floor >= 0)).long()
         vocabulary = self.bias.shape[0]
@@ -234,7 +234,7 @@ class LogitFilter:
     def _last_timestamp(
         self, tokens: Tensor, is_time: Tensor, start: Tensor, one_back: Tensor
     ) -> Tensor:
-        """The newest timestamp token up to position `one_back`, or -1; (rows, positions)."""
+        """Return the newest timestamp token up to position `one_back`, or -1; (rows, positions)."""
         columns = torch.arange(tokens.shape[1], device=tokens.device)
         decoded = torch.where(is_time & (columns >= start), columns, -1)
         newest = decoded.cummax(dim=1).values.gather(1, one_back)
@@ -260,7 +260,7 @@ class LogitFilter:
         return MaskedLogits(words, specials, text, text_token, time, time_token, log_sum, is_time)
 
     def _members(self, allowed: Allowed, history: History, first: int) -> Tensor:
-        """Which of the ids from `first` on are allowed, (rows, positions, ids)."""
+        """Return which of the ids from `first` on are allowed, (rows, positions, ids)."""
         ids = torch.arange(first, self.bias.shape[0], device=self.bias.device)
         text_from, time_from, time_to = (bound[..., None] for bound in allowed)
         text = (ids >= text_from) & (ids < self.timestamp_begin)
@@ -268,20 +268,20 @@ class LogitFilter:
         return text | ((ids >= time_from) & (ids < time_to))
 
     def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:
-        """Log of the sum of exponentials over what is allowed; (rows, positions)."""
+        """Return the log of the sum of exponentials over the allowed ids; (rows, positions)."""
         every = self._log_sum_of_all(masked, allowed)
         times_alone = masked.is_time & history.timestamps[:, None]
         return torch.where(times_alone, masked.time_log_sum, every)
 
     def _log_sum_of_all(self, masked: MaskedLogits, allowed: Allowed) -> Tensor:
-        """The same where timestamps never stand alone."""
+        """Return the same log as if all timestamps together never excluded text."""
         word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
         special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
         return torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
 
 
 def upcast(values: Tensor) -> Tensor:
-    """At least float32: half precision cannot sum 50,000 exponentials."""
+    """Return float32 at least: half precision cannot sum 50,000 exponentials."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -292,12 +292,12 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
 
 
 def _likeliest(log_probs: Tensor, count: int) -> Choice:
-    """The largest of (rows, 1, ids) and their indices, best first, both (rows, count)."""
+    """Return the largest of (rows, 1, ids) and their indices, best first, both (rows, count)."""
     return Choice(*reversed(largest(log_probs[:, 0], count)))
 
 
 def _merge(one: Choice, other: Choice, count: int) -> Choice:
-    """The best of both, best first, (rows, count)."""
+    """Return the best of both, best first, (rows, count)."""
     tokens, values = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
     values, index = values.topk(min(count, values.shape[1]))
     return Choice(tokens.gather(1, index), values)

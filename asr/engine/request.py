@@ -6,7 +6,7 @@ decoded beside each other. Nothing here knows rows, steps or devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +25,10 @@ class DecodeOptions:
     At most `batch_size` of them occupy rows at once. `assisted` says whether the assistant or heads
     may draft; None leaves it to the planner (`asr.decoding_plan`), and the engine drafts nothing.
     `drafts` fixes the number of drafted tokens a step; None lets measured costs and acceptance
-    decide. `words` asks for the attention of the
-    alignment heads, from which word times are made. With `num_beams` above 1 texts are found by
-    beam search (`asr.engine.beam_search`) and nothing is drafted; the best has the largest mean
-    log-probability, or is chosen under `length_penalty` (0 to 1; `asr.engine.hypotheses`). At a
-    `temperature` above 0 texts are sampled, once, from one beam and without drafts. What is `live`,
-    somebody waits for as they speak: it goes before everything else.
+    decide. With `num_beams` above 1 texts are found by beam search (`asr.engine.beam_search`) and
+    nothing is drafted; the best has the largest mean log-probability, or is chosen under
+    `length_penalty` (0 to 1). At a `temperature` above 0 texts are sampled, once, from one beam and
+    without drafts. `live` windows go before everything else: somebody waits for them.
     """
 
     timestamps: bool = True
@@ -38,7 +36,6 @@ class DecodeOptions:
     batch_size: int = 24
     fallback: Fallback | None = None
     drafts: int | None = None
-    words: bool = False
     num_beams: int = 1
     length_penalty: float | None = None
     temperature: float = 0.0
@@ -83,12 +80,12 @@ class DecodeResult:
     `no_speech_prob` is the probability of the no-speech token where the transcript starts.
     `log_probs` are natural logarithms for the tokens and, where the model ended by itself, for the
     end of text, after the logit filters and at temperature 1, as openai/whisper counts them.
-    `attention` (tokens, frames of 20 ms) holds for each of these where in the window it was spoken
-    (`asr.model.alignment_heads.normalize_attention`): where words are wanted, and for a text that
-    was cut, is as long as texts may be or lacks the timestamps asked for. `timestamps` says whether
-    the tokens may hold timestamps, in which an attempt after the first may differ from the options.
+    `attention` (tokens, frames of 20 ms) shows for each of the tokens where in the window it was
+    spoken (`asr.model.alignment_heads.normalize_attention`); None without tokens, and not compared.
+    `timestamps` says whether the tokens may hold timestamps, in which an attempt after the first
+    may differ from the options.
     `repetitive` texts repeat themselves; of `cut` ones only a loop's first part was kept
-    (`asr.engine.repetition`). `language` is the likeliest one where the transcript starts and
+    (`asr.engine.fallback`). `language` is the likeliest one where the transcript starts and
     `language_probability` its probability among all, whatever the prompt says; None where nothing
     was read of them.
     `annotation_prob` is the probability that the text begins with a note or a bracket, as captions
@@ -102,7 +99,7 @@ class DecodeResult:
     no_speech_prob: float
     log_probs: tuple[float, ...]
     temperature: float
-    attention: NDArray[np.float32] | None = None
+    attention: NDArray[np.float32] | None = field(default=None, compare=False)
     timestamps: bool = True
     repetitive: bool = False
     cut: bool = False

@@ -1,7 +1,7 @@
-"""What a finished row says: its text, cut where it loops, and the attention that gives word times.
+"""Reads the result of a finished row: its text, cut if it loops, and the attention for word times.
 
 A result is read from the device once, when its row has finished, and holds plain values. The row
-may be moved or overwritten as soon as this is done.
+may be moved or overwritten as soon as that is done.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from asr.checkpoint.special_tokens import SpecialTokens
+from asr.engine.beam_search import Text, best_text, likeliest_text
 from asr.engine.decode_state import DecodeState
-from asr.engine.fallback import START_TOKENS
-from asr.engine.hypotheses import Text, best_text, likeliest_text, only_text
-from asr.engine.repetition import Attend, Loop, ends_in_repetition, read_repetitions
+from asr.engine.fallback import START_TOKENS, Attend, Loop, ends_in_repetition, read_repetitions
 from asr.engine.request import DecodeResult
+from asr.engine.row_state import SequenceState
 from asr.engine.sequence import Sequence
 from asr.model.alignment_heads import normalize_attention
 from errors import ModelError
@@ -35,24 +35,29 @@ class ResultReader:
     tokenizer: PreTrainedTokenizerBase
 
     def read(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> DecodeResult:
-        """The current attempt's result of a row that has `length` tokens. Raises ModelError where
-        the model's scores were no numbers: such a text would be empty.
+        """Return the result of a row that has `length` tokens.
+
+        A first attempt that was rejected is returned instead if it wrote much more. Raises
+        ModelError if the model's scores are not numbers: such a text would be empty.
         """
         text = self._text(state, row, length, sequence)
         if any(map(math.isnan, text.log_probs)):
             raise ModelError("the model's scores are not numbers: its precision may be too low")
         sequence.client.stats.tokens += len(text.tokens)
-        decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
+        decoded = self._cut(state, row, sequence, text)
         first = sequence.rejected
         if first and writes_more(first, decoded, self.special_tokens.end_of_text):
-            return first
-        return _with_attention(state, row, sequence, decoded, text.beams)
+            return replace(first, annotation_prob=sequence.annotation_prob)
+        if not decoded.tokens:
+            return decoded
+        beams = text.beams[: len(decoded.log_probs)]
+        return replace(decoded, attention=_attention(state, row, sequence, beams))
 
     def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
         """Stop the rows whose texts, of at most `longest` tokens, loop or have a start to reject.
 
-        What they write beyond that is dropped in any case, so it does not matter when anybody
-        looks. Texts that are written `once` are read by somebody who drops such starts too.
+        All that such a row would still write is dropped, so the result does not depend on when
+        rows are checked. Tentative windows (`Request.once`) also drop texts with such a start.
         """
         rows, live = state.rows, len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
@@ -72,9 +77,10 @@ class ResultReader:
                 rows.finished[row] = True
 
     def stop_looping_beams(self, state: DecodeState, row: int, sequence: Sequence) -> None:
-        """Stop a row whose likeliest beam loops: it only gets likelier.
+        """Stop a row whose likeliest beam loops, which only makes it likelier.
 
-        The other beams go on, so it matters when one looks: after the same number of steps, always.
+        The other beams go on meanwhile, so the result depends on when rows are checked: a row must
+        be checked after a fixed number of its own steps.
         """
         assert state.beams is not None
         begin, length = len(sequence.prompt), int(state.rows.length[row])
@@ -86,7 +92,7 @@ class ResultReader:
                 state.rows.finished[row] = True
 
     def words(self, tokens: abc.Iterable[int]) -> list[int]:
-        """The text tokens among `tokens`."""
+        """Return the text tokens among `tokens`."""
         return [token for token in tokens if token < self.special_tokens.end_of_text]
 
     def _text(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> Text:
@@ -96,12 +102,12 @@ class ResultReader:
         return only_text(state.rows, row, begin, length, self.special_tokens.end_of_text)
 
     def _loops(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> bool:
-        """Whether the text so far holds a loop, by its attention."""
+        """Tell whether the text so far holds a loop, judged by its attention."""
         attend = self._attend(state, row, sequence, text)
         return read_repetitions(self.words(text.tokens), attend).loop is not None
 
     def _attend(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> Attend:
-        """The attention of a text's first text tokens, as far as they and what precedes them go."""
+        """Return a function that reads the attention of a text's first text tokens."""
         places = self._places(text.tokens)
 
         def attend(count: int) -> NDArray[np.float32]:
@@ -111,18 +117,20 @@ class ResultReader:
         return attend
 
     def _places(self, tokens: abc.Sequence[int]) -> list[int]:
-        """Where in `tokens` the text tokens stand."""
+        """Return the places of the text tokens in `tokens`."""
         end_of_text = self.special_tokens.end_of_text
         return [place for place, token in enumerate(tokens) if token < end_of_text]
 
-    def _cut(self, sequence: Sequence, text: Text, attend: Attend) -> DecodeResult:
-        """The result without attention; with fallback it is cut where the text loops."""
+    def _cut(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> DecodeResult:
+        """Return the result without attention; with fallback, cut where the text loops."""
         fallback, end = sequence.options.fallback, len(text.log_probs)
         loop: Loop | None = None
         repetitive = False
         if fallback is not None:
+            attend = self._attend(state, row, sequence, text)
             loop, once = read_repetitions(self.words(text.tokens), attend)
-            repetitive = not loop.heard if loop else fallback.repeats_itself(self._decode(once))
+            written_once = str(self.tokenizer.decode(once))
+            repetitive = not loop.spoken if loop else fallback.repeats_itself(written_once)
         if loop is not None:
             end = self._places(text.tokens)[loop.kept - 1] + 1
         tokens, log_probs = text.tokens[:end], text.log_probs[:end]
@@ -136,22 +144,24 @@ class ResultReader:
             cut=loop is not None,
             language=sequence.language,
             language_probability=sequence.language_probability,
-            text_logprob=_mean(self._of_text(tokens, log_probs)),
+            annotation_prob=sequence.annotation_prob,
+            text_logprob=_mean(self._text_log_probs(tokens, log_probs)),
             start_logprob=self._start_logprob(sequence, tokens, log_probs),
         )
-
-    def _decode(self, tokens: list[int]) -> str:
-        return str(self.tokenizer.decode(tokens))
 
     def _start_logprob(
         self, sequence: Sequence, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
     ) -> float:
-        """The mean over the first text tokens; 0 where they are too few, or not final."""
-        start = self._of_text(tokens, log_probs)[:START_TOKENS]
+        """Return the mean over the first START_TOKENS text tokens; 0 if there are fewer, or if
+        tokens may still change.
+        """
+        start = self._text_log_probs(tokens, log_probs)[:START_TOKENS]
         return _mean(start) if len(start) == START_TOKENS and sequence.judged_by_start else 0.0
 
-    def _of_text(self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]) -> list[float]:
-        """Those of text tokens and of the end of text."""
+    def _text_log_probs(
+        self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
+    ) -> list[float]:
+        """Return the log-probabilities of text tokens and of the end of text."""
         end_of_text = self.special_tokens.end_of_text
         return [
             log_prob
@@ -160,9 +170,18 @@ class ResultReader:
         ]
 
 
+def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_text: int) -> Text:
+    """Return the text of a row without beams: `length` tokens, of which a prompt of `begin`."""
+    tokens = rows.tokens[row, begin:length].tolist()
+    log_probs = rows.log_probs[row, begin:length].tolist()
+    if tokens and tokens[-1] == end_of_text:
+        tokens.pop()
+    return Text(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
+
+
 def writes_more(first: DecodeResult, second: DecodeResult, end_of_text: int) -> bool:
-    """Whether the first of two texts is complete, does not loop, and has twice as many text tokens:
-    the second may be likelier because it leaves out most of the speech.
+    """Tell whether the first of two texts is complete, does not loop, and has twice as many text
+    tokens: the second may be likelier because it leaves out most of the speech.
     """
     lengths = [sum(token < end_of_text for token in each.tokens) for each in (first, second)]
     return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
@@ -172,29 +191,13 @@ def _mean(values: abc.Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def _with_attention(
-    state: DecodeState, row: int, sequence: Sequence, decoded: DecodeResult, beams: tuple[int, ...]
-) -> DecodeResult:
-    """With the alignment heads' attention, where words are wanted or it must give times.
-
-    A token's is that of the position that chose it, one before its own, in the beam that did.
-    """
-    untimed = sequence.options.timestamps and not sequence.timestamps
-    too_long = not decoded.ended and sequence.request.max_tokens is None
-    wanted = sequence.options.words or untimed or decoded.cut or too_long
-    if not wanted or not decoded.tokens:
-        return decoded
-    return replace(
-        decoded, attention=_attention(state, row, sequence, beams[: len(decoded.log_probs)])
-    )
-
-
 def _attention(
     state: DecodeState, row: int, sequence: Sequence, beams: tuple[int, ...]
 ) -> NDArray[np.float32]:
-    """What sets the attention of a row's first tokens apart, (tokens, frames of 20 ms).
+    """Return the normalized attention of a row's first tokens, (tokens, frames of 20 ms).
 
-    `beams` are those that chose them.
+    `beams` are the beams that chose the tokens. The attention of a token is that of the position
+    that chose it, one before its own.
     """
     main, first = state.main, len(sequence.prompt) - 1
     positions = slice(first, first + len(beams))

@@ -130,7 +130,7 @@ class BeamState(RowTensors):
 
     A beam that goes on stays where it is, the others take the places of beams that died. `written`,
     `parents` and `log_probs` are never reordered: they say what was put at a place, and which
-    place's beam it continued (see `asr.engine.hypotheses`).
+    place's beam it continued (see `asr.engine.beam_search`).
     """
 
     tokens: Tensor  # (rows, beams, max_len): the texts of the live beams, with the prompt

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.engine.cuda_graphs import CudaGraphRunner
+from asr.engine.drafting import draft_lengths
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.engine.warmup import draft_lengths
 from errors import ModelError
 from timebase import SAMPLE_RATE
 
@@ -94,7 +94,7 @@ def cases(engine: DecodeEngine) -> list[Case]:
     follows what does less, whose graph must not serve it. And texts that begin with given tokens.
     """
     rows = sorted({1, min(MAX_ROWS, max(1, engine.memory.capacity))})
-    plain = DecodeOptions(words=True)
+    plain = DecodeOptions()
     kinds = [replace(plain, timestamps=False), plain, replace(plain, temperature=0.6)]
     if engine.draft_model is not None:
         lengths = draft_lengths(engine.memory, engine.context)

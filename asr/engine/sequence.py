@@ -102,16 +102,17 @@ class Sequence:
     @property
     def num_beams(self) -> int:
         """The beams of the current attempt."""
-        retry = self.options.fallback and self.options.fallback.retry
-        beams = self.options.num_beams
-        return max(beams, retry.num_beams) if self.retried and retry else beams
+        beams, fallback = self.options.num_beams, self.options.fallback
+        retry_beams = fallback.retry_beams if self.retried and fallback else None
+        return max(beams, retry_beams or 0)
 
     @property
     def timestamps(self) -> bool:
         """Whether the current attempt follows the timestamp grammar."""
-        retry = self.options.fallback and self.options.fallback.retry
-        timestamps = self.options.timestamps
-        return timestamps and retry.timestamps if self.retried and retry else timestamps
+        fallback = self.options.fallback
+        return self.options.timestamps and not (
+            self.retried and fallback and not fallback.retry_timestamps
+        )
 
     @property
     def draftable(self) -> bool:

@@ -14,8 +14,7 @@ from dataclasses import replace
 import torch
 
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
-from asr.engine.drafters import DraftModel, allocate_drafter, drafter_bytes_per_row
+from asr.engine.drafters import MAX_DRAFTS, DraftModel, allocate_drafter, drafter_bytes_per_row
 from asr.engine.recovery import MAX_ROWS, RowLimit
 from asr.engine.runner import StepRunner
 from asr.model.decoder import Decoder

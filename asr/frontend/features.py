@@ -1,9 +1,9 @@
-"""Log-mel spectrograms of many windows at once, on the device of the model that reads them.
+"""Computes log-mel spectrograms of many windows at once, on the device of the model.
 
 Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
-into windows, would be cheaper and wrong: a loud sound elsewhere would change the model's input
-here. The values equal those of transformers' WhisperFeatureExtractor, which works on the CPU and
-returns numpy arrays; its mel filters are used.
+into windows, would be cheaper and wrong: a loud sound in another window would change this one. The
+values equal those of transformers' WhisperFeatureExtractor, which works on the CPU and returns
+numpy arrays; its mel filters are used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LogMel:
         self.filters = torch.from_numpy(filters.T.copy()).to(device)  # (bands, frequencies)
 
     def __call__(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
-        """Features (windows, bands, frames), float32, of windows of samples (n,).
+        """Return features (windows, bands, frames), float32, of windows of samples (n,).
 
-        Shorter windows are padded with silence to `n_samples`; longer ones are cut.
+        Each window is cut or padded with silence to `n_samples`.
         """
         padded = np.zeros((len(windows), self.n_samples), dtype=np.float32)
         for row, window in zip(padded, windows, strict=True):

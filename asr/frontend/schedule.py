@@ -1,17 +1,16 @@
-"""Which windows can be decoded now, and which window follows from what was decoded.
+"""Schedules windows: which can be decoded now, and which comes next after a decoded one.
 
 Regions between pauses are independent, so their windows fill a batch together. Within a region the
-next window waits for the one before it. Whisper marks a window that ends inside speech with a
-segment that has a start and no end; that segment is decoded again at the head of the next window,
-or its words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the same way).
+next window waits for the previous one. Whisper marks a window that ends inside speech by a segment
+that has a start and no end; that segment is decoded again at the head of the next window, or its
+words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the same way).
 
-A long pause inside a window is replaced by silence. Where Whisper took it for the end of the
+A long pause inside a window is replaced by silence. If Whisper took the pause for the end of the
 window, the speech after it is decoded again. So is speech in a window for which there are no words
-(`asr.output.unwritten`): as a window of its own, or in two parts where it is most of the window.
+(`asr.output.unwritten`): as a window of its own, or in two parts if it is most of the window.
 
-A decoder takes windows and says up to which sample each was decoded; it knows nothing of regions.
-Fixed batches and batches that refill each row as soon as it is free therefore use the same
-schedule, and the windows do not depend on the batch size.
+A decoder takes windows and reports up to which sample each was decoded; it knows no regions.
+Therefore the windows do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ from numpy.typing import NDArray
 from asr.frontend.windows import MARGIN, Span, Window, WindowPlanner
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
-# A window of which less than this, or less than half, was decoded is not tried again: the number
-# of windows stays bounded.
+# The rest of a window is decoded again only if this much, or half of the limit, was decoded, so the
+# number of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
-WORD_EDGE = (
-    SAMPLE_RATE // 2
-)  # within which a word may end later than attention says, or begin earlier
+WORD_EDGE = SAMPLE_RATE // 2  # by which attention may miss the start or the end of a word
 MOST_RETRIES = 4  # of the same speech, each in a shorter window
-# A window whose text looped is decoded again from its second half on: at most once more each.
+# After a loop early in a window, decoding goes on in this part of it: windows stay few.
 LOOP_PART = (1 / 2, 2 / 3)
 
 
@@ -44,7 +41,7 @@ class Schedule:
     """The windows of one recording, of at most `limit` samples each, over its spans of `speech`
     with a `margin` of samples on either side.
 
-    Where speech was not `detected`, whatever is behind the end of a text may be silence.
+    If speech was not `detected`, all that comes after the end of a text may be silence.
     """
 
     def __init__(
@@ -61,8 +58,8 @@ class Schedule:
         self._begin(())
 
     def cut_at(self, cuts: Sequence[int]) -> Schedule:
-        """The same recording from its beginning, with windows of which none extends over one of the
-        `cuts`: samples in order, each within speech or where a margin ends.
+        """Return a new schedule of the recording in which no window extends over one of the `cuts`:
+        samples in order, each within speech or at the end of a margin.
         """
         again = copy(self)
         again._begin(cuts)
@@ -82,25 +79,25 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """How many windows there will be, as far as is known before they are decoded."""
+        """The number of windows, as far as it is known before they are decoded."""
         return self.done + self._expected
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """How much speech is decoded, and how much there is; the first only ever grows."""
+        """The seconds of speech that are decoded, which only grow, and those of all speech."""
         return (self._speech - self._left) / SAMPLE_RATE, self._speech / SAMPLE_RATE
 
     @property
     def final_until(self) -> float:
-        """The second before which all windows are decoded; infinite when all are."""
+        """The second before which all windows are decoded; infinite if all are."""
         return min((each.start / SAMPLE_RATE for each in self._unread), default=math.inf)
 
     def ready(self) -> tuple[Window, ...]:
-        """The windows that can be decoded now, in order; they stay in the schedule."""
+        """Return the windows that can be decoded now, in order, without taking them."""
         return tuple(self._ready)
 
     def planned(self) -> tuple[Window, ...]:
-        """All windows, in order, as they would be if each were decoded to its end."""
+        """Return all windows, in order, as if each were decoded to its end."""
         found = []
         for region in self._regions:
             start = self._planner.speech_from(region.start)
@@ -111,15 +108,14 @@ class Schedule:
         return tuple(found)
 
     def pieces(self, window: Window, seconds: float) -> tuple[Window, ...]:
-        """A window cut in its pauses, `seconds` of speech or more in each piece; itself where it
-        has no such pause.
+        """Cut a window in its pauses, with `seconds` of speech or more in each piece; the whole
+        window if it has no such pause.
         """
         shortest = round(seconds * SAMPLE_RATE)
         spans = self._planner.pieces(window.start, window.stop, shortest)
         return tuple(Window(span.start, span.stop, span.stop) for span in spans)
 
     def speech_seconds(self, window: Window) -> float:
-        """How long somebody speaks in a window."""
         return self._planner.count_speech(window.start, window.stop) / SAMPLE_RATE
 
     def speech_before(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -127,14 +123,12 @@ class Schedule:
         return self._planner.speech_before(times * SAMPLE_RATE) / SAMPLE_RATE
 
     def pop_ready(self, count: int) -> list[Window]:
-        """Take up to `count` windows that depend on none still to be decoded; none when all are
-        done.
-        """
+        """Take up to `count` windows that can be decoded now; none if all are done."""
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
     def samples(self, window: Window) -> NDArray[np.float32]:
-        """The samples (n,) of a window, long pauses replaced by silence: Whisper makes up words for
-        noise and music there. A tentative window is all pause, and stays.
+        """Return the samples (n,) of a window, with silence in place of long pauses: Whisper makes
+        up words for noise and music. A tentative window is all pause, and left as it is.
         """
         samples = self._samples[window.start : window.stop]
         if window.tentative:
@@ -156,9 +150,8 @@ class Schedule:
         """Record that a window was decoded, and plan the one that follows it in its region.
 
         `seek` is the sample of the audio up to which it was decoded, None for its end;
-        `unfinished` says that a segment was still open there. Returns the sample from which
-        decoding goes on. Where the text `looped` from `seek` on, what follows is decoded again,
-        cut otherwise.
+        `unfinished`: a segment was still open there; `looped`: the text looped from `seek` on, so
+        the rest is decoded again, cut otherwise. Returns the sample from which decoding goes on.
         """
         self.done += 1
         self._expected -= self._count_windows(window.start, window.region_stop)
@@ -177,8 +170,8 @@ class Schedule:
     def decode_again(
         self, window: Window, start: int, stop: int, retries: int = 1
     ) -> tuple[Window, ...]:
-        """Plan windows over the samples `start` to `stop` of a decoded window, whose speech was not
-        written; returns these. They count as so many `retries`, of MOST_RETRIES.
+        """Plan and return windows over samples `start` to `stop` of a decoded window, for whose
+        speech there are no words. They count as so many `retries`, of MOST_RETRIES.
         """
         if window.retries + retries > MOST_RETRIES:
             return ()
@@ -201,8 +194,8 @@ class Schedule:
         return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Return where decoding goes on: at the unfinished segment, or after a long pause that
-        Whisper took for the end of the window.
+        """Return the sample where decoding goes on: the unfinished segment, or the end of a long
+        pause that Whisper took for the end of the window.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop
@@ -210,8 +203,8 @@ class Schedule:
         return next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
 
     def _after_loop(self, window: Window, seek: int) -> int:
-        """Where decoding goes on after a loop that began at `seek`: there, or if that is in the
-        first half of the window at the quietest point after it, so that windows stay few.
+        """Return where decoding goes on after a loop that began at `seek`: there, or if that is in
+        the window's first half, at a quiet point of LOOP_PART.
         """
         length = window.stop - window.start
         if seek < window.start + length // 2:
@@ -220,7 +213,7 @@ class Schedule:
         return seek if window.stop - seek >= SHORTEST_ADVANCE else window.stop
 
     def _worth_decoding(self, window: Window, seek: int) -> bool:
-        """Whether the rest of the window, from `seek` on, is decoded again."""
+        """Tell whether to decode the rest of the window, from `seek` on, again."""
         if seek - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or seek >= window.stop:
             return False
         if window.stop < window.region_stop:
@@ -243,5 +236,4 @@ class Schedule:
         self._expected += self._count_windows(window.start, window.region_stop)
 
     def _count_windows(self, start: int, region_stop: int) -> int:
-        """How many windows of `limit` samples cover the rest of a region."""
         return -(-(region_stop - start) // self.limit)

@@ -1,15 +1,15 @@
-"""Finds speech: Silero's voice activity detector, over hours of audio at once.
+"""Finds speech with Silero's voice activity detector (VAD), in hours of audio at once.
 
-Whisper makes up words for silence, noise and music; what this detector does not take for speech is
-never decoded. Its thresholds err towards speech: missed words are lost, while silence taken for
-speech only costs time.
+Whisper makes up words for silence, noise and music; audio that the detector does not take for
+speech is never decoded. The thresholds err towards speech: missed words are lost, while silence
+taken for speech only costs time.
 
 The network of the `silero-vad` package is written out here around the package's weights, and
 nothing else of the package is used. The package's own model is a TorchScript that keeps the state
-of one stream inside, takes 32 ms a call and is loaded with a deprecated function; importing the
-package sets torch's threads for the whole process. Here calls share no state, the convolutions
-process a block at once, and only the LSTM goes step by step: the same probabilities, eleven times
-faster.
+of one stream inside, takes 32 ms of audio a call and is loaded with a deprecated function;
+importing the package sets torch's threads for the whole process. Here calls share no state, the
+convolutions process a block at once, and only the LSTM goes step by step: the same probabilities,
+eleven times faster.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asr.frontend.windows import Span
+from timebase import runs
 
-# Samples: one probability for each 32 ms, from these and from the samples just before them.
+# Samples: one probability for each 32 ms, from these samples and the samples just before them.
 STEP, CONTEXT = 512, 64
 STEP_MS = 32
 BLOCK = 512 * STEP  # samples processed at once, 16 s
 # Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
 TARGET_PEAK, MAX_GAIN = 0.5, 300
-CLICK = 4  # times (12 dB) the loudest samples of what is long enough for speech: what is louder
+CLICK = 4  # times (12 dB) the peak of a sound that is long enough for speech: a click is louder
 # Speech starts at the first probability and lasts down to the second (hysteresis).
 START_THRESHOLD, STOP_THRESHOLD = 0.3, 0.15
-PEAK_THRESHOLD = 0.5  # which a span must reach once; the onset of noise may come close to it
+PEAK_THRESHOLD = 0.5  # a span must reach it once; the onset of noise may come close to it
 # Steps at START_THRESHOLD or above: a single word has at least six, the onset of music may have 4.
 SHORTEST_SPEECH = 5
 SHORTEST_PAUSE = 4  # steps; shorter pauses do not separate spans
@@ -44,7 +45,7 @@ SHORTEST_PAUSE = 4  # steps; shorter pauses do not separate spans
 
 @dataclass(frozen=True, slots=True)
 class VadOptions:
-    """faster-whisper's, as far as they have a meaning here; None is the value above.
+    """faster-whisper's options, if they have a meaning here; None: the constants above.
 
     Speech must reach `threshold` once. It starts and lasts at lower probabilities, in proportion,
     and never below `neg_threshold`. `speech_pad_ms` is decoded on either side of it
@@ -59,28 +60,27 @@ class VadOptions:
 
     @property
     def peak(self) -> float:
-        """The probability that speech must reach once."""
         return PEAK_THRESHOLD if self.threshold is None else self.threshold
 
     @property
     def stop(self) -> float:
-        """The probability down to which it lasts."""
+        """The probability down to which speech lasts."""
         scaled = STOP_THRESHOLD * (self.peak / PEAK_THRESHOLD)
         return scaled if self.neg_threshold is None else self.neg_threshold
 
     @property
     def start(self) -> float:
-        """The probability at which it starts."""
+        """The probability at which speech starts."""
         return max(START_THRESHOLD * (self.peak / PEAK_THRESHOLD), self.stop)
 
     @property
     def shortest_speech(self) -> int:
-        """Steps at `start` or above, of which there are so many at least."""
+        """The least number of steps at `start` or above."""
         return _steps(self.min_speech_duration_ms, SHORTEST_SPEECH)
 
     @property
     def shortest_pause(self) -> int:
-        """Steps of a pause that separates spans."""
+        """The least number of steps of a pause that separates spans."""
         return _steps(self.min_silence_duration_ms, SHORTEST_PAUSE)
 
 
@@ -99,13 +99,13 @@ class SpeechDetector:
         self.network = load_network()
 
     def __call__(self, samples: NDArray[np.float32]) -> tuple[Span, ...]:
-        """The spans of speech in `samples` (n,), mono at 16 kHz, in order and without overlap."""
+        """Return the spans of speech in `samples` (n,), mono at 16 kHz, in order."""
         return find_speech(self.probabilities(samples), len(samples))
 
     def steps(
         self, samples: NDArray[np.float32], options: VadOptions = DEFAULT_OPTIONS
     ) -> Generator[None, None, tuple[Span, ...]]:
-        """The same in small steps, a block each, under `options`."""
+        """Find the spans of speech under `options`, a block a step."""
         found = [np.zeros(0, np.float32)]
         for block in self._listen(samples):
             found.append(block)
@@ -113,15 +113,14 @@ class SpeechDetector:
         return find_speech(np.concatenate(found), len(samples), options)
 
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The probability of speech in each step of 512 samples, (steps,); the last step is padded
-        with silence.
+        """Return the probability of speech in each step of 512 samples, (steps,); the last step is
+        padded with silence.
 
         Blocks are amplified first: the network misses speech that was recorded quietly.
         """
         return np.concatenate([np.zeros(0, np.float32), *self._listen(samples)])
 
     def _listen(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """The probabilities of each block in turn."""
         stream = SileroStream(self.network, _block_gain)
         for first in range(0, len(samples), BLOCK):
             block = np.asarray(samples[first : first + BLOCK], np.float32)
@@ -129,9 +128,9 @@ class SpeechDetector:
 
 
 class SileroStream:
-    """The network along one stream of samples, whose state it keeps from push to push.
+    """The network along one stream of samples; its state is kept from push to push.
 
-    `gain` says by how much the steps (n, 64 + 512) of a push are amplified.
+    `gain` returns by how much to amplify the steps (n, 64 + 512) of a push.
     """
 
     def __init__(self, network: SileroNetwork, gain: Callable[[Tensor], float]) -> None:
@@ -141,10 +140,10 @@ class SileroStream:
 
     @torch.inference_mode()
     def push(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The probability of speech in each step of `samples`, whole steps of 512."""
-        heard = np.concatenate([self._before, samples])
-        self._before = heard[-CONTEXT:]
-        steps = torch.from_numpy(heard).unfold(0, CONTEXT + STEP, STEP)
+        """Return the probability of speech in each step of `samples`, whole steps of 512."""
+        joined = np.concatenate([self._before, samples])
+        self._before = joined[-CONTEXT:]
+        steps = torch.from_numpy(joined).unfold(0, CONTEXT + STEP, STEP)
         gain = self._gain(steps)
         amplified = (steps * gain).clamp(-1, 1) if gain > 1 else steps
         probabilities, self._state = self._network(amplified, self._state)
@@ -156,8 +155,8 @@ class SileroNetwork(nn.Module):
     """The network of Silero VAD 5 and 6 at 16 kHz: a spectrogram, four convolutions over it, an
     LSTM over the steps.
 
-    Single steps, as live streams have them, take half the time where convolutions are products; on
-    some processors blocks take twice as long so, and are left to torch's own.
+    The single steps of live streams take half the time if convolutions are written as products. On
+    some processors blocks take twice as long that way, so blocks use torch's own convolutions.
     """
 
     def __init__(self) -> None:
@@ -173,7 +172,7 @@ class SileroNetwork(nn.Module):
     def forward(
         self, steps: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Probabilities (steps,) for samples (steps, 64 + 512), and the LSTM's state after them."""
+        """Return probabilities (steps,) for samples (steps, 64 + 512), and the LSTM's new state."""
         convolve = _product if len(steps) == 1 else nn.Module.__call__
         spectrum = convolve(self.spectrum, F.pad(steps[:, None], (0, CONTEXT), "reflect"))
         real, imaginary = spectrum.chunk(2, dim=1)
@@ -186,19 +185,17 @@ class SileroNetwork(nn.Module):
     def _remember(
         self, features: Tensor, state: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The LSTM over features (steps, 128): the same, and its state."""
+        """Run the LSTM over features (steps, 128). Return its output and its new state."""
         if len(features) > 1 or state is None:
             found: tuple[Tensor, tuple[Tensor, Tensor]] = self.recurrent(features, state)
             return found
-        # Of one step this is the same, without what torch prepares for many.
+        # The same for one step, without torch's preparations for many.
         hidden, cell = torch.lstm_cell(features, state, *self.recurrent.all_weights[0])
         return hidden, (hidden, cell)
 
 
 def _product(convolution: nn.Module, values: Tensor) -> Tensor:
-    """The convolution of values (n, channels, time) as one product with what its filters cover side
-    by side.
-    """
+    """Convolve values (n, channels, time) as one product with the covered values side by side."""
     assert isinstance(convolution, nn.Conv1d)
     (width,), (stride,) = convolution.kernel_size, convolution.stride
     padding = int(convolution.padding[0])
@@ -208,8 +205,8 @@ def _product(convolution: nn.Module, values: Tensor) -> Tensor:
 
 
 def load_network() -> SileroNetwork:
-    """The network with the weights of the installed `silero-vad` package, read from its file
-    without importing it.
+    """Return the network with the weights of the installed `silero-vad` package, read from its file
+    without importing the package.
     """
     file = distribution("silero-vad").locate_file("silero_vad/data/silero_vad.jit")
     with warnings.catch_warnings():
@@ -233,36 +230,32 @@ def load_network() -> SileroNetwork:
 def find_speech(
     probabilities: NDArray[np.float32], length: int, options: VadOptions = DEFAULT_OPTIONS
 ) -> tuple[Span, ...]:
-    """The spans of speech in `length` samples, given the probability of each step.
+    """Return the spans of speech in `length` samples, given the probability of each step.
 
     A span lasts while probabilities are not below `options.stop`, and counts if one of them reaches
-    `options.start`. Spans with a short pause between them are joined; those with too few likely
+    `options.start`. Spans with a short pause between them are joined. Spans with too few likely
     steps, or none at `options.peak`, are dropped.
     """
-    speech = np.concatenate([[False], probabilities >= options.stop, [False]])
-    edges = np.flatnonzero(np.diff(speech))
-    starts, stops = edges[::2], edges[1::2]
+    starts, stops = runs(probabilities >= options.stop).T
     likely = _count_before(probabilities >= options.start)
     certain = _count_before(probabilities >= options.peak)
     started = likely[stops] > likely[starts]
     starts, stops = _join(starts[started], stops[started], options.shortest_pause)
     long_enough = likely[stops] - likely[starts] >= options.shortest_speech
     kept = long_enough & (certain[stops] > certain[starts])
-    spans: list[Span] = []
-    for start, stop in zip(starts[kept].tolist(), stops[kept].tolist(), strict=True):
-        spans.append(Span(start * STEP, min(stop * STEP, length)))
-    return tuple(spans)
+    found = zip((starts[kept] * STEP).tolist(), (stops[kept] * STEP).tolist(), strict=True)
+    return tuple(Span(start, min(stop, length)) for start, stop in found)
 
 
 def _count_before(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many of the first n flags are set, for each n from 0 to their number."""
+    """Return how many of the first n flags are set, for each n from 0 to their number."""
     return np.concatenate([[0], np.cumsum(flags)])
 
 
 def _join(
     starts: NDArray[np.intp], stops: NDArray[np.intp], shortest_pause: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The same spans, those with fewer steps than `shortest_pause` between them made one."""
+    """Join spans with fewer steps than `shortest_pause` between them."""
     if not len(starts):
         return starts, stops
     apart = starts[1:] - stops[:-1] >= shortest_pause
@@ -270,16 +263,16 @@ def _join(
 
 
 def loudness(peaks: Tensor) -> float:
-    """The peak of steps with such peaks (n,); of a click above it, as much as counts.
+    """Return the peak of steps with these peaks (n,), clicks limited to CLICK.
 
-    A click is louder than all but fewer steps than the shortest speech has.
+    Fewer steps than the shortest speech has are as loud as a click.
     """
     loudest = peaks.topk(min(SHORTEST_SPEECH, len(peaks))).values
     return float(torch.minimum(loudest[0], CLICK * loudest[-1]))
 
 
 def gain_for(level: float) -> float:
-    """The factor that amplifies a level to TARGET_PEAK, as far as MAX_GAIN; none attenuates."""
+    """Return the factor, 1 to MAX_GAIN, that amplifies a level to TARGET_PEAK."""
     return min(max(TARGET_PEAK / max(level, 1e-9), 1.0), MAX_GAIN)
 
 

@@ -6,14 +6,14 @@
                      ends in a pause   continuous speech, cut where       silence is not
                                        it is quietest                     decoded at all
 
-A window holds as much speech as fits and ends in a pause, so that no word is cut. A region is what
-lies between two such pauses. Regions are independent of each other, so their windows can share a
-batch. Within a region speech is continuous and windows follow one another: the end of one window
-may have to be decoded again with the next.
+A window holds as much speech as fits and ends in a pause, so that no word is cut. The audio between
+two such pauses is a region. Regions are independent, so their windows can share a batch. Within a
+region speech is continuous and windows are decoded in order: the end of one window may have to be
+decoded again with the next.
 
 A pause is preferred as long as the number of windows stays small. Up to any point there are at most
 8/7 as many windows, plus one, as a cut every `limit` samples would make; parts that are decoded
-twice are not counted. Skipped silence allows earlier cuts. Where the last pause comes too early for
+twice are not counted. Skipped silence allows earlier cuts. If the last pause comes too early for
 that, speech is cut at its quietest point. Everything is numpy and linear in the number of samples.
 """
 
@@ -25,15 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, runs
 
 # 320 ms: longer than the closure of a plosive, shorter than a breath between sentences.
 PAUSE_FRAMES = 16
 # 300 ms decoded on either side of speech: at 10 dB SNR the detector's edges are up to 130 ms late.
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
-# What is so loud (power, -35 dBFS) for so long without being taken for speech may hold speech: over
-# music the detector misses what Whisper understands.
+# A sound so loud (power, -35 dBFS) for so long may hold speech even if none was detected: over
+# music the detector misses speech that Whisper understands.
 LOUD, LONG_LOUD, LOUD_FRAMES = 10**-3.5, 3 * SAMPLE_RATE, 50
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
 LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer one without pauses is cut
@@ -52,8 +52,8 @@ class Span:
 class Window:
     """Samples `start` to `stop` of the audio, decoded at once; its region ends at `region_stop`.
 
-    In a `tentative` one no speech was found; its text counts only where Whisper is sure of it.
-    `retries` counts the windows around it whose text left out its speech.
+    In a `tentative` window no speech was found; its text counts only if Whisper is sure of it.
+    `retries` counts the earlier windows whose texts left out its speech.
     """
 
     start: int
@@ -64,7 +64,6 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """The window's length."""
         return (self.stop - self.start) / SAMPLE_RATE
 
 
@@ -79,17 +78,16 @@ class Loudness:
         self.smooth = _moving_mean(self.power, PAUSE_FRAMES)
 
     def loud(self, start: int, stop: int) -> list[Span]:
-        """The stretches between two samples that are loud for long."""
+        """Return the stretches between two samples that are loud for LONG_LOUD or longer."""
         grid = SAMPLES_PER_TOKEN
         first, last = -(-start // grid), stop // grid
         loud = _moving_mean(self.power[first:last], LOUD_FRAMES) >= LOUD
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]]).astype(np.int8)))
-        spans = [Span(*((first + each) * grid).tolist()) for each in edges.reshape(-1, 2)]
+        spans = [Span(*((first + each) * grid).tolist()) for each in runs(loud)]
         return [each for each in spans if each.stop - each.start >= LONG_LOUD]
 
     def quietest(self, start: int, stop: int) -> int:
-        """The frame boundary in [start, stop] with the quietest 320 ms around it; the last of
-        several equals.
+        """Return the frame boundary in [start, stop] with the quietest 320 ms around it; of equals
+        the last.
         """
         first, last = -(-start // SAMPLES_PER_TOKEN), stop // SAMPLES_PER_TOKEN
         around = self.smooth[first : last + 1]
@@ -118,8 +116,8 @@ class WindowPlanner:
         self._pause_starts, self._pause_stops = self._stops[:-1][long], self._starts[1:][long]
 
     def regions(self, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
-        """The regions to decode, each with a pause, one of the `cuts` or an end of the audio on
-        either side; none extends over a cut.
+        """Return the regions to decode, each with a pause, one of the `cuts` or an end of the audio
+        on either side; none extends over a cut.
         """
         found: list[Span] = []
         windows, start = 0, self.speech_from(0)
@@ -137,9 +135,10 @@ class WindowPlanner:
         return tuple(found)
 
     def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
-        """What is spoken from `start` to `stop`, cut in every pause that leaves `shortest` samples
-        of speech on either side, and where it is quietest if no pause comes within LONGEST_PIECE,
-        with speech on either side.
+        """Cut the audio from `start` to `stop` in every pause that leaves `shortest` samples of
+        speech on either side, and at a quiet point if no pause comes within LONGEST_PIECE.
+
+        There is speech on either side of every cut.
         """
         found: list[Span] = []
         begin = start
@@ -159,17 +158,15 @@ class WindowPlanner:
         return (*found, Span(begin, stop))
 
     def window_stop(self, start: int, region_stop: int) -> int:
-        """Where the window that starts at `start` ends.
-
-        In a pause if there is one late enough, or one after which a single window more completes
-        the region; else inside speech.
+        """Return where the window that starts at `start` ends: in a pause if one is late enough, or
+        one after which a single window more completes the region; else inside speech.
         """
         due = min(start + self._shortest, region_stop - self.limit)
         return self._stop(start, region_stop, due)
 
     def speech_from(self, position: int) -> int:
-        """The first sample from `position` on that is speech or its margin; the end of the audio
-        where no speech follows.
+        """Return the first sample from `position` on that is speech or its margin; the end of the
+        audio if there is none.
         """
         following = int(np.searchsorted(self._speech[:, 1], position, "right"))
         if following == len(self._starts):
@@ -177,25 +174,24 @@ class WindowPlanner:
         return max(position, int(self._starts[following]))
 
     def count_speech(self, start: int, stop: int) -> int:
-        """How many samples from `start` to `stop` are speech."""
+        """Return the number of samples from `start` to `stop` that are speech."""
         first = np.searchsorted(self._speech[:, 1], start, "right")
         last = np.searchsorted(self._speech[:, 0], stop)
         inside = self._speech[first:last].clip(start, stop)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
     def speech_before(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how many samples before each of the `positions` (n,) are speech, (n,)."""
+        """Return the number of samples of speech before each of the `positions` (n,), (n,)."""
         lengths = np.zeros_like(self._speech)
         lengths[:, 1] = self._speech[:, 1] - self._speech[:, 0]
         edges, passed = self._speech.ravel(), np.cumsum(lengths)
         return np.interp(positions, edges, passed) if len(edges) else np.zeros_like(positions)
 
     def quietest(self, start: int, stop: int) -> int:
-        """The quietest point between two samples."""
         return self._loudness.quietest(start, stop)
 
     def loud_pauses(self) -> tuple[Span, ...]:
-        """What is long and loud and no speech, in order, each at most a window long."""
+        """Return long loud stretches without speech, in order, each at most a window long."""
         found: list[Span] = []
         starts, stops = [0, *self._stops.tolist()], [*self._starts.tolist(), self.length]
         for pause in zip(starts, stops, strict=True):
@@ -208,8 +204,8 @@ class WindowPlanner:
         return tuple(found)
 
     def long_pauses(self, start: int, stop: int) -> tuple[Span, ...]:
-        """The pauses of two seconds or longer, margins not counted, that lie wholly between `start`
-        and `stop`.
+        """Return the pauses of two seconds or longer, margins not counted, that lie wholly between
+        `start` and `stop`.
         """
         first = np.searchsorted(self._pause_starts, start)
         last = np.searchsorted(self._pause_stops, stop, "right")
@@ -218,11 +214,11 @@ class WindowPlanner:
 
     @property
     def _shortest(self) -> int:
-        """The least samples of a window that is cut inside speech."""
+        """The least number of samples of a window that is cut inside speech."""
         return self.limit - self.limit // CUT_PART
 
     def _stop(self, start: int, last: int, due: int) -> int:
-        """Where a window ends: at `last` if it fits; else in the last pause that fits, provided
+        """Return where a window ends: at `last` if it fits; else in the last pause that fits, if
         speech resumes at `due` or later; else inside speech.
         """
         furthest = start + self.limit
@@ -234,18 +230,17 @@ class WindowPlanner:
         return window_stop(self._loudness, start, last, self.limit)
 
     def _margin_stop(self, position: int) -> int:
-        """Where the margin around `position` ends: a window decoded again may use all of it."""
+        """Return the end of the margin around `position`, which a retried window may use."""
         return int(self._stops[int(np.searchsorted(self._starts, position, "left")) - 1])
 
     def _cuts_speech(self, position: int) -> bool:
-        """Whether `position` lies inside a span of speech."""
         index = int(np.searchsorted(self._starts, position, "left")) - 1
         return position < int(self._speech[index, 1])
 
     def _with_margins(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Starts and stops of speech with its margins, on the grid of frames.
+        """Return starts and stops of speech with its margins, on the grid of frames.
 
-        Margins that would overlap meet where the pause is quietest.
+        Margins that would overlap meet at the quietest point of the pause.
         """
         grid = SAMPLES_PER_TOKEN
         starts = np.maximum((self._speech[:, 0] - self._margin) // grid * grid, 0)
@@ -259,8 +254,8 @@ class WindowPlanner:
 
 
 def window_stop(loudness: Loudness, start: int, stop: int, limit: int) -> int:
-    """Where a window from `start` ends: at `stop` if within `limit` samples, else at the quietest
-    point of its last 1/8.
+    """Return where a window from `start` ends: at `stop` if within `limit` samples, else at the
+    quietest point of its last 1/8.
     """
     if stop - start <= limit:
         return stop
@@ -268,7 +263,7 @@ def window_stop(loudness: Loudness, start: int, stop: int, limit: int) -> int:
 
 
 def _frame_power(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The mean square of each frame of 20 ms, and of the samples left at the end."""
+    """Return the mean square of each frame of 20 ms, and of the samples left at the end."""
     count = len(samples) // SAMPLES_PER_TOKEN
     frames = samples[: count * SAMPLES_PER_TOKEN].reshape(count, SAMPLES_PER_TOKEN)
     rest = samples[frames.size :]
@@ -277,8 +272,8 @@ def _frame_power(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _moving_mean(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """The mean of the `width` values around the boundary before each value, of fewer at the ends;
-    as many as `values`.
+    """Return for each value the mean of the `width` values around the boundary before it, of fewer
+    at the ends.
     """
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     middle = np.arange(len(values))

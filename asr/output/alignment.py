@@ -1,14 +1,14 @@
-"""When each word was spoken: the words of a window's segments, timed by attention and loudness.
+"""Times the words of a window's segments by attention and loudness.
 
 A token's cross-attention is high over the sound it stands for, so words are laid along the window
 on the path that collects the most attention (dynamic time warping, as in openai/whisper's
-`timing.py`). Attention says little about silence, though: words alone on the path also take every
-pause, and mostly the word after the pause grows.
+`timing.py`). Attention says little about silence, though: if words alone are on the path, they also
+take every pause, and mostly the word after the pause grows.
 
-Pauses are part of the path. Before each word and after the last there is a pause, possibly of no
-duration. It gains in quiet frames and loses in loud ones, so it takes the silence that words would
-otherwise be stretched over. Whisper's own timestamps only bound where the words of a segment may
-lie. Speech that has no words, as where a text ends too early, is loud: a word of more than two
+Therefore pauses are on the path too. Before each word and after the last there is a pause, possibly
+of no duration. It gains in quiet frames and loses in loud ones, so it takes the silence that words
+would otherwise be stretched over. Whisper's own timestamps only bound where the words of a segment
+may lie. Speech without words, as after a text that ends too early, is loud: a word of more than two
 seconds is bounded by the speech around the peak of its attention.
 
 Two grids are used: attention has frames of 20 ms, loudness has steps of 10 ms.
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.request import DecodeResult
-from asr.output.dtw import dtw
 from asr.output.segments import Segment
 from asr.output.words import WordTokens, split_words
 from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
@@ -36,16 +35,16 @@ LONGEST_WORD = 2 * STEPS_PER_SECOND  # a longer one is bounded by the speech aro
 WORD_PAUSE = 3 * STEPS_PER_SECOND // 10  # quiet for so long no word goes on
 PAUSE_GAIN = 1.0  # of a quiet frame, in standard deviations of attention; a loud one costs as much
 FORBIDDEN = -1000.0  # gain of a frame far outside the segment, and of a token without a frame
-PAUSE = -1  # the pause's row of the gain, after those of all tokens
+PAUSE = -1  # the row of the gain that belongs to pauses, after the rows of all tokens
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 98, 10
-LAST_TOKENS = 8  # which tell how far a text came; some look elsewhere
+LAST_TOKENS = 8  # whose attention shows how far a text came; single tokens may look elsewhere
 MAX_RANGE = 40.0  # dB below speech; anything lower counts as silence
 QUIET_SHARE = 0.25  # of the decibels between the floor and speech
 
 
 @dataclass(frozen=True, slots=True)
 class WordToAlign:
-    """A word of segment number `segment`: the rows of attention of its tokens, and the frames
+    """A word of segment number `segment`: its tokens, their `rows` of the attention, and the frames
     `earliest` to `latest` between which it must lie.
     """
 
@@ -58,8 +57,8 @@ class WordToAlign:
 
 @dataclass(frozen=True, slots=True)
 class AlignedWord:
-    """A word of segment number `segment`, in seconds from the window's beginning; `places` are
-    those of its tokens in the window's text.
+    """A word of segment number `segment`, in seconds from the window's beginning; `places` are the
+    places of its tokens in the window's text.
     """
 
     segment: int
@@ -74,13 +73,12 @@ def timed_words(
     models: WhisperModels,
     language: str | None,
 ) -> list[tuple[Word, ...]]:
-    """The words of each segment of a window, in seconds from the window's beginning.
+    """Return the words of each segment of a window, in seconds from the window's beginning.
 
-    `result` was decoded with `DecodeOptions(words=True)`; `segments` are the first of those read
-    from it; `samples` (n,) at 16 kHz are the window's, or only its beginning where the rest will be
-    decoded again; `language` is the code of the text's language. Joined, the words are the text.
-    No word starts before the one before it ends, and none ends after the samples. A word's
-    probability is the mean over its spoken tokens.
+    `segments` are the first ones read from `result`; `samples` (n,) at 16 kHz are the window's, or
+    only its beginning if the rest will be decoded again; `language` is the code of the text's
+    language. Joined, the words are the text. No word starts before the previous one ends, and none
+    ends after the samples. A word's probability is the mean over its spoken tokens.
     """
     words: list[list[Word]] = [[] for _ in segments]
     for each in aligned_words(result, segments, samples, models, language):
@@ -95,7 +93,10 @@ def aligned_words(
     models: WhisperModels,
     language: str | None,
 ) -> list[AlignedWord]:
-    """The same, with the tokens that each word is made of; none without attention."""
+    """Return the words of `timed_words` in one list, with the places of their tokens.
+
+    Without attention there are none.
+    """
     to_align = _words_to_align(result, segments, models, language)
     if result.attention is None or not to_align:
         return []
@@ -115,9 +116,9 @@ def aligned_words(
     return found
 
 
-def heard_until(result: DecodeResult) -> float:
-    """About when the last of a text was spoken, in seconds from the window's beginning: where the
-    attention of its last tokens is highest, by the median. `result` holds attention.
+def spoken_until(result: DecodeResult) -> float:
+    """Estimate when the last word was spoken, in seconds from the window's beginning: the median
+    peak of the attention of the last tokens. `result` must hold attention.
     """
     assert result.attention is not None
     peaks = result.attention[-LAST_TOKENS:].argmax(axis=1)
@@ -125,12 +126,12 @@ def heard_until(result: DecodeResult) -> float:
 
 
 def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
-    """Which of the first `count` steps of 10 ms hold no speech, (count,), judged by the window's
-    own loudness.
+    """Return which of the first `count` steps of 10 ms hold no speech, (count,), judged by the
+    window's own loudness.
 
-    Speech is the level of the loudest steps, the floor that of the softest, at most 40 dB below.
-    Quiet is the lowest quarter between the two, in decibels: in a window without background noise
-    that is everything 30 dB below speech. Steps beyond the samples are quiet.
+    Speech has the level of the loudest steps, the floor that of the softest, at most 40 dB below.
+    The lowest quarter between the two, in decibels, is quiet: in a window without background noise
+    everything 30 dB below speech. Steps beyond the samples are quiet.
     """
     size = SAMPLE_RATE // STEPS_PER_SECOND
     whole = samples[: min(len(samples) // size, count) * size].reshape(-1, size)
@@ -144,11 +145,11 @@ def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
 
 
 def pause_gain(quiet: NDArray[np.bool_], segments: Sequence[Segment]) -> NDArray[np.float32]:
-    """What a pause gains from each frame, (frames,): quiet frames count for it, loud ones against.
+    """Return what a pause gains from each frame, (frames,): a quiet frame adds, a loud one takes.
 
-    Outside all segments loud frames count for it too: it may be another speaker, whose words are
-    not among these. A word with strong attention there is still placed there; that is often
-    correct when two people speak at once, because Whisper's timestamps never go back.
+    Outside all segments loud frames add too: another speaker may be heard, whose words are not
+    among these. A word with strong attention there is still placed there; that is often correct
+    when two people speak at once, because Whisper's timestamps never go back.
     """
     gain = np.full(len(quiet) // 2, PAUSE_GAIN, np.float32)
     for segment in segments:
@@ -165,7 +166,6 @@ def _frame(seconds: float) -> int:
 def _words_to_align(
     result: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[WordToAlign]:
-    """Every word of the segments, in order."""
     end_of_text = models.special_tokens.end_of_text
     rows = np.flatnonzero(np.array(result.tokens) < end_of_text)  # of the text tokens left
     found: list[WordToAlign] = []
@@ -179,10 +179,10 @@ def _words_to_align(
 
 
 def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tuple[int, int]]:
-    """The steps from which to which the spoken tokens of each word lie on the best path.
+    """Return the first step and the stop of each word's spoken tokens on the best path.
 
-    `gain` (tokens + 1, frames) is what each token gains from each frame, and in its last row what a
-    pause gains. The rows of the path are pause, word, pause, word, ..., pause.
+    `gain` (tokens + 1, frames) is what each token gains from each frame; its last row is for
+    pauses. The rows of the path are pause, word, pause, word, ..., pause.
     """
     order = [PAUSE]
     for word in words:
@@ -203,8 +203,8 @@ def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tupl
 def _bound(
     first: int, stop: int, attention: NDArray[np.float32], quiet: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """The part of a long word, steps `first` to `stop`, that lies in the speech around the peak of
-    its `attention`, (frames,); at most LONGEST_WORD of it.
+    """Return the part of a long word, steps `first` to `stop`, in the speech around the peak of its
+    `attention`, (frames,); at most LONGEST_WORD.
 
     Words of a translation do not follow the speech in order, and the last word of a text that ends
     too early is left with the rest of the window: the path then stretches one word over sentences.
@@ -220,8 +220,35 @@ def _bound(
 
 
 def _trim(first: int, stop: int, quiet: NDArray[np.bool_]) -> tuple[int, int]:
-    """The steps `first` to `stop` without the quiet ones at either end; unchanged where all are
-    quiet.
-    """
+    """Drop the quiet steps at either end of `first` to `stop`, unless all are quiet."""
     loud = np.flatnonzero(~quiet[first:stop])
     return (first + int(loud[0]), first + int(loud[-1]) + 1) if len(loud) else (first, stop)
+
+
+def dtw(gain: NDArray[np.float32], empty: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Share the columns of `gain` (rows, columns) out among its rows, in order, for the most gain.
+
+    Row r gets columns edges[r] to edges[r + 1] of the answer (rows + 1,) and gains their sum; a row
+    without columns gains `empty[r]`. Unlike openai/whisper's `dtw`, a column counts for one row
+    only: shared columns would move the start of every row forward.
+
+    A whole row is one step. If row r ends before column j and began at k < j, it gained sums[r, j]
+    - sums[r, k]; the best k for every j is therefore a running maximum.
+    """
+    rows, columns = gain.shape
+    sums = np.zeros((rows, columns + 1))
+    np.cumsum(gain, axis=1, out=sums[:, 1:])
+    total = np.full((rows + 1, columns + 1), -np.inf)  # the most the first rows gain up to a column
+    total[0, 0] = 0.0
+    for row in range(rows):
+        best = np.maximum.accumulate(total[row] - sums[row])
+        total[row + 1] = total[row] + empty[row]
+        np.maximum(total[row + 1, 1:], sums[row, 1:] + best[:-1], out=total[row + 1, 1:])
+    edges = np.full(rows + 1, columns)
+    for row in reversed(range(rows)):
+        end = edges[row + 1]
+        before = total[row, :end] - sums[row, :end]
+        begin = int(np.argmax(before)) if end else 0
+        has_columns = end and sums[row, end] + before[begin] == total[row + 1, end]
+        edges[row] = begin if has_columns else end
+    return edges

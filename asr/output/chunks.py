@@ -1,16 +1,16 @@
-"""What is kept of a decoded window: its segments as chunks in the time of the audio, with words.
+"""Reads decoded windows: decides which segments to keep, and makes chunks with words of them.
 
 The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably holds no speech and
-was decoded with low probability is dropped; so is, beyond OpenAI's rules, one for which the model
-would rather have written what captions write of laughter or music, and one in which no speech was
-found unless the model is sure of its text. A segment without duration is dropped. Text after the
-last closed segment is decoded again with the next window where there is one. One rule is added:
-Whisper often closes a sentence at the very point where the window is cut, so a short last segment
-before such a cut is decoded again whole.
+was decoded with low probability is dropped. Beyond OpenAI's rules two more are dropped: a window
+for which the model would rather have written a caption of laughter or music, and a window in which
+the detector found no speech, unless the model is sure of its text. A segment without duration is
+dropped. Text after the last closed segment is decoded again with the next window, if there is one.
+One rule is added: Whisper often closes a sentence at the very point where the window is cut, so a
+short last segment before such a cut is decoded again whole.
 
-Reading changes nothing. `read` says up to where the window was decoded and what is unfinished
-there, the schedule decides whether that part is decoded again, and `chunks` turns the segments that
-stay into chunks.
+Reading changes nothing. `read` returns how far the window was decoded and what is unfinished there,
+the schedule decides whether that part is decoded again, and `chunks` turns the segments that stay
+into chunks, in the time of the audio.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from asr.checkpoint.loading import WhisperModels
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback, compression_ratio
 from asr.engine.request import DecodeResult
 from asr.frontend.windows import Window
-from asr.output.alignment import heard_until, timed_words
-from asr.output.segments import Segment, Segments, read_segments
-from asr.output.sentences import split_sentences
+from asr.output.alignment import spoken_until, timed_words
+from asr.output.segments import Segment, Segments, read_segments, split_sentences
 from asr.output.words import split_words
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Word
@@ -51,8 +50,8 @@ SURE_LOGPROB, SURE_NO_SPEECH, SURE_TOKENS, SURE_RATE = -0.45, 0.4, 8, 0.5
 class ReadWindow:
     """The segments of a decoded window: closed ones, and at most one that is unfinished.
 
-    `seek` is the sample of the audio at which the last closed segment ends; None where the window
-    was decoded to its end. `looped` says that the text was cut there because it repeated itself.
+    `seek` is the sample of the audio at which the last closed segment ends; None if the window was
+    decoded to its end. `looped`: the text was cut there because it repeated itself.
     """
 
     closed: tuple[Segment, ...] = ()
@@ -62,19 +61,19 @@ class ReadWindow:
 
     @property
     def length(self) -> int:
-        """The number of tokens of all segments."""
+        """The tokens of all segments together."""
         return sum(len(each.tokens) for each in (*self.closed, *self.unfinished))
 
     def kept(self, decoded_again: bool) -> tuple[Segment, ...]:
-        """The segments that stay, where the unfinished one will be decoded again or will not."""
+        """Return the segments that stay: without the unfinished one if it is decoded again."""
         return self.closed if decoded_again else self.closed + self.unfinished
 
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the decoded windows of one request, whose text is in the `language` of this code.
+    """Reads the decoded windows of a request with text in one language; `language` is its code.
 
-    `fallback` says which windows are silent.
+    `fallback` decides which windows are silent.
     """
 
     models: WhisperModels
@@ -85,10 +84,8 @@ class ChunkReader:
     def read(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """The segments of a decoded window, in seconds from its beginning; none where the window
-        probably holds no speech.
-
-        `samples` (n,) at 16 kHz are those it was decoded from.
+        """Return the segments of a decoded window, in seconds from its beginning; none if it
+        probably holds no speech. `samples` (n,) at 16 kHz are the window's.
         """
         made_up = window.retries > 0 and _is_made_up(result)
         made_up |= window.tentative and not self._is_sure(window, result)
@@ -104,12 +101,12 @@ class ChunkReader:
             return self._read_stopped(window, result, samples)
         if result.cut or (self.timestamps and not result.timestamps):
             every = closed if unfinished is None else (*closed, unfinished)
-            closed = tuple(split_sentences(result, every, samples, self.models, self.language))
+            closed = tuple(self._sentences(result, every, samples))
             end = closed[-1].end if closed else 0.0
             cut_at = window.start + round(end * SAMPLE_RATE)
             if not result.cut:
                 return ReadWindow(closed, seek=cut_at if closed else None)
-            # What was heard again and again goes on behind the last time that was written.
+            # A speaker who repeats something goes on behind the last time that was written.
             rest = () if result.repetitive else (Segment((), end, window.seconds),)
             return ReadWindow(closed, rest, cut_at, looped=result.repetitive)
         if not self.timestamps:
@@ -122,16 +119,23 @@ class ChunkReader:
     def _read_stopped(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """Of a text that met its limit, where no timestamp says how far it came: what follows is
-        decoded next, and a short last sentence with it.
+        """Return the sentences of a text that met its limit, if no timestamp shows how far it came.
+
+        The rest of the window is decoded next, and a short last sentence with it.
         """
-        whole = Segment(result.tokens, 0.0, min(heard_until(result), window.seconds))
-        closed = split_sentences(result, (whole,), samples, self.models, self.language)
+        whole = Segment(result.tokens, 0.0, min(spoken_until(result), window.seconds))
+        closed = self._sentences(result, (whole,), samples)
         rest = Segment((), closed[-1].end, window.seconds)
         if len(closed) > 1 and _is_short(closed[-1], window):
             rest = closed.pop()
         seek = window.start + round(closed[-1].end * SAMPLE_RATE)
         return ReadWindow(tuple(closed), (rest,), seek)
+
+    def _sentences(
+        self, result: DecodeResult, segments: Sequence[Segment], samples: NDArray[np.float32]
+    ) -> list[Segment]:
+        words = timed_words(result, segments, samples, self.models, self.language)
+        return split_sentences(segments, words, self.models, self.language)
 
     def chunks(
         self,
@@ -140,10 +144,9 @@ class ChunkReader:
         samples: NDArray[np.float32],
         result: DecodeResult,
     ) -> list[Chunk]:
-        """The chunks of the `segments` that stay of a window; those without text or duration are
-        left out.
+        """Return the chunks of the `segments` that stay of a window, without empty ones.
 
-        `samples` (n,) at 16 kHz are those the window was decoded from.
+        `samples` (n,) at 16 kHz are the window's.
         """
         words = timed_words(result, segments, samples, self.models, self.language)
         end_of_text = self.models.special_tokens.end_of_text
@@ -164,8 +167,8 @@ class ChunkReader:
         return found
 
     def since(self, chunk: Chunk, begin: float) -> list[Chunk]:
-        """The chunk, or what is left of it where the words before `begin` seconds are left out:
-        those whose middle is before.
+        """Return the chunk without words before `begin` seconds, judged by their middles, if
+        anything is left of it.
         """
         if not chunk.words:
             return [chunk] if chunk.start + chunk.end >= 2 * begin else []
@@ -173,7 +176,7 @@ class ChunkReader:
         return self.part(chunk, before, len(chunk.words))
 
     def part(self, chunk: Chunk, first: int, stop: int) -> list[Chunk]:
-        """The chunk's words number `first` to `stop` as a chunk; none where there are none."""
+        """Return the chunk's words number `first` to `stop` as a chunk; none if there are none."""
         if (first, stop) == (0, len(chunk.words)):
             return [chunk]
         words = chunk.words[first:stop]
@@ -194,13 +197,13 @@ class ChunkReader:
         ]
 
     def log_probs(self, result: DecodeResult) -> list[float]:
-        """How likely each text token is, natural logarithms."""
+        """Return the natural log-probability of each text token."""
         end_of_text = self.models.special_tokens.end_of_text
         pairs = zip(result.tokens, result.log_probs, strict=False)  # the end of text may have one
         return [log_prob for token, log_prob in pairs if token < end_of_text]
 
     def _is_sure(self, window: Window, result: DecodeResult) -> bool:
-        """Whether Whisper hears speech where the detector does not."""
+        """Tell whether Whisper is sure of a text for which the detector found no speech."""
         end_of_text = self.models.special_tokens.end_of_text
         count = sum(token < end_of_text for token in result.tokens)
         return (
@@ -213,8 +216,8 @@ class ChunkReader:
 
 
 def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK) -> bool:
-    """Whether Whisper is unsure of its text, and thinks the window silent or full of other sounds
-    than speech.
+    """Tell whether Whisper is unsure of its text, and takes the window for silence or for other
+    sounds than speech.
     """
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
     unlikely = result.avg_logprob < ANNOTATION_LOGPROB
@@ -222,20 +225,18 @@ def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK)
 
 
 def _is_made_up(result: DecodeResult) -> bool:
-    """Whether a text for speech that was left out the first time is too unlikely."""
+    """Tell whether a text for speech that a first text left out is too unlikely."""
     is_speech = result.no_speech_prob <= RETRY_NO_SPEECH
     return result.text_logprob < (RETRY_SPEECH_LOGPROB if is_speech else RETRY_LOGPROB)
 
 
 def _stopped(result: DecodeResult) -> bool:
-    """Whether a limit ended the text, and attention tells where."""
-    ended = result.ended or result.cut
-    return bool(result.tokens) and not ended and result.attention is not None
+    """Tell whether a limit ended the text."""
+    return bool(result.tokens) and not result.ended and not result.cut
 
 
 def _closed_by_cut(window: Window, found: Segments) -> bool:
-    """Whether the last of several segments was closed only because the window is cut there, inside
-    speech.
+    """Tell whether the last of several segments was closed only by the window's cut inside speech.
 
     A long last segment is kept: decoding it again would decode most of the window twice.
     """
@@ -246,14 +247,14 @@ def _closed_by_cut(window: Window, found: Segments) -> bool:
 
 
 def _is_short(segment: Segment, window: Window) -> bool:
-    """Whether to decode it again costs little."""
+    """Tell whether decoding the segment again costs little."""
     return segment.end - segment.start <= window.seconds * LONGEST_REPEAT
 
 
 def _chunk(
     window: Window, segment: Segment, text: str, words: Sequence[Word], result: DecodeResult
 ) -> Chunk:
-    """A segment as a chunk, its times moved from the window's clock to that of the audio."""
+    """Return a segment as a chunk, its times moved from the window's clock to the audio's."""
     offset = window.start / SAMPLE_RATE
     moved = [replace(word, start=offset + word.start, end=offset + word.end) for word in words]
     return Chunk(

@@ -1,4 +1,4 @@
-"""Splits one window's tokens into segments at Whisper's timestamps.
+"""Splits one window's tokens into segments: at Whisper's timestamps, or into sentences.
 
     <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo
     two closed segments, then an unfinished one
@@ -6,6 +6,10 @@
 An unfinished segment is returned apart from the closed ones. The schedule of windows decides
 whether it is decoded again with the next window or stays as it is. The rules are those of
 openai/whisper's `transcribe.py`.
+
+Text without timestamps is split into sentences, timed by their words. Not every model writes
+punctuation, so a long pause ends a sentence too. A sentence is a segment like those between
+timestamps, so no later step knows where the times come from.
 """
 
 from __future__ import annotations
@@ -13,7 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from asr.checkpoint.loading import WhisperModels
+from asr.output.words import split_words
 from timebase import TIME_PRECISION
+from transcript import Word, sentence_ends_between
+
+SENTENCE_PAUSE = 1.0  # seconds; a speaker who draws breath takes less
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +36,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The closed segments of a window, and the unfinished one, if any: it starts where the last
-    closed one ends, and ends with the window.
+    """The closed segments of a window, and the unfinished one, if any: it starts at the end of the
+    last closed one and ends with the window.
     """
 
     closed: tuple[Segment, ...]
@@ -36,11 +45,10 @@ class Segments:
 
 
 def read_segments(tokens: Sequence[int], timestamp_begin: int, seconds: float) -> Segments:
-    """Split the tokens of a window `seconds` long at its timestamps; later times are clipped to its
-    end.
+    """Split the tokens of a window `seconds` long at its timestamps, clipped to the window's end.
 
-    Tokens from `timestamp_begin` on are timestamps. Text without any closed segment before it is
-    closed by the end of the window: there is no point to decode again from.
+    Tokens from `timestamp_begin` on are timestamps. If no segment is closed, the window's end
+    closes the text: there is no point from which to decode again.
     """
     closed: list[Segment] = []
     start, text = 0.0, list[int]()
@@ -58,3 +66,39 @@ def read_segments(tokens: Sequence[int], timestamp_begin: int, seconds: float) -
     if closed and is_open and closed[-1].end < seconds:
         return Segments(tuple(closed), Segment(tuple(text), closed[-1].end, seconds))
     return Segments(tuple(closed))
+
+
+def split_sentences(
+    segments: Sequence[Segment],
+    words: Sequence[Sequence[Word]],
+    models: WhisperModels,
+    language: str | None,
+) -> list[Segment]:
+    """Cut the segments of a window after every sentence and in long pauses.
+
+    `words` are the timed words of each segment. A sentence begins with its first word and ends with
+    its last. A segment without words stays as it is.
+    """
+    end_of_text = models.special_tokens.end_of_text
+    found: list[Segment] = []
+    for segment, timed in zip(segments, words, strict=True):
+        if not timed:
+            found.append(segment)
+            continue
+        tokens = tuple(token for token in segment.tokens if token < end_of_text)
+        parts = split_words(tokens, models.text_of, language)
+        first = 0
+        for number, (word, part) in enumerate(zip(timed, parts, strict=True)):
+            if _ends_sentence(word, timed[number + 1] if number + 1 < len(timed) else None):
+                begin, start = parts[first].first, timed[first].start
+                end = max(word.end, start + TIME_PRECISION)
+                found.append(Segment(tokens[begin : part.stop], start, end))
+                first = number + 1
+    return found
+
+
+def _ends_sentence(word: Word, following: Word | None) -> bool:
+    """Tell whether a sentence ends between two words; None follows the last."""
+    if following is None or following.start - word.end >= SENTENCE_PAUSE:
+        return True
+    return sentence_ends_between(word, following)

@@ -1,9 +1,9 @@
-"""Speech that a text leaves out: what a detector found and no word accounts for.
+"""Finds speech that a text leaves out: the detector found it, and no word accounts for it.
 
-Whisper stops early above all where a sentence is said again and again. Its timestamps then claim
-the rest of the window, and so may its words: alignment has to put them somewhere, and stretches one
-over all that is left. A word therefore accounts for LONGEST_WORD of speech at most. A span is left
-out where speech exceeds what its words account for by FEWEST.
+Whisper stops early above all if a sentence is said again and again. Its timestamps then claim the
+rest of the window, and so may its words, because alignment stretches one over all that is left.
+Therefore a word accounts for LONGEST_WORD of speech at most. A span is left out if its speech
+exceeds by FEWEST the speech that its words account for.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from transcript import Unwritten, Word
 
-# From times in seconds, in order, to the seconds of speech before each.
+# Maps times in seconds, in order, to the seconds of speech before each.
 SpeechBefore = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 FEWEST = 1.5  # seconds
 LONGEST_WORD = 1.0  # seconds
-SHORTEST_PAUSE = 1.0  # seconds between two spans that are told apart
+SHORTEST_PAUSE = 1.0  # seconds between two spans that are kept separate
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Seconds `start` to `end`, and the words `first` to `stop` that stand there but are too few
-    for so much speech; mostly there are none.
+    """Seconds `start` to `end`, and the words `first` to `stop` in it, if any: too few for so much
+    speech.
     """
 
     start: float
@@ -38,16 +38,14 @@ class Gap:
 def find_unwritten(
     words: Sequence[Word], start: float, end: float, speech_before: SpeechBefore
 ) -> list[Gap]:
-    """Return the unwritten spans from `start` to `end` seconds, in order, of a text with these
-    `words`, which are in order of time.
-    """
+    """Return the unwritten spans from `start` to `end` seconds, in order; `words` are in order."""
     edges = [start]
     for word in words:
         begin = max(edges[-1], min(word.start, end))
         edges += [begin, max(begin, min(word.end, end))]
     edges.append(max(edges[-1], end))
     excess = np.diff(speech_before(np.array(edges)))
-    excess[1::2] -= LONGEST_WORD  # of words, which stand between two pauses
+    excess[1::2] -= LONGEST_WORD  # every second span is a word
     runs = _runs(excess.tolist())
     return [Gap(edges[first], edges[stop], first // 2, stop // 2) for first, stop in runs]
 
@@ -55,9 +53,7 @@ def find_unwritten(
 def unwritten_speech(
     words: Sequence[Word], speech: Sequence[tuple[float, float]], speech_before: SpeechBefore
 ) -> tuple[Unwritten, ...]:
-    """Return the parts of the spans of `speech`, in seconds and in order, for which a transcript
-    has no words.
-    """
+    """Return the parts of the spans of `speech`, in seconds and in order, that lack words."""
     found: list[Unwritten] = []
     for gap in find_unwritten(words, 0.0, speech[-1][1] if speech else 0.0, speech_before):
         spans: list[Unwritten] = []
@@ -74,7 +70,7 @@ def unwritten_speech(
 
 
 def _runs(excess: Sequence[float]) -> list[tuple[int, int]]:
-    """Return the places from which to which values add up to FEWEST or more.
+    """Return the first place and the stop of each run whose values add up to FEWEST or more.
 
     Two runs are one unless the values between them add up to -FEWEST or less.
     """

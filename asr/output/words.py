@@ -1,12 +1,11 @@
-"""Splits text tokens into words: which tokens make up a word, and which of them are spoken.
+"""Splits text tokens into words, and tells which tokens of a word are spoken.
 
     tokens   | I| don|'t| know|,| José|.|        ->   " I"  " don't"  " know,"  " José."
 
-Words are slices of the decoded text, cut only where a token ends on a whole character, so that
-joined words equal the text for any tokenizer. A word is what stands between spaces; in languages
-written without spaces every token is a word. Punctuation belongs to the word it touches and takes
-no time. Compare openai/whisper's `split_to_word_tokens` (`tokenizer.py`) and `merge_punctuations`
-(`timing.py`).
+Words are slices of the decoded text, cut only at tokens that end on a whole character, so joined
+words equal the text for any tokenizer. Spaces separate words; in languages written without spaces
+every token is a word. Punctuation belongs to the word it touches and takes no time. Compare
+openai/whisper's `split_to_word_tokens` (`tokenizer.py`) and `merge_punctuations` (`timing.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ Decode = Callable[[list[int]], str]
 class WordTokens:
     """A word and its tokens, `first` to `stop` of the tokens given.
 
-    Of these, `spoken` to `silent`, counted from `first`, are pronounced; the others are
-    punctuation.
+    Tokens `spoken` to `silent`, counted from `first`, are pronounced; the others are punctuation.
     """
 
     text: str
@@ -50,16 +48,14 @@ class Piece:
 
     @property
     def is_punctuation(self) -> bool:
-        """Whether nothing of it is spoken."""
         return all(map(_is_silent, self.text))
 
 
 def split_words(tokens: Sequence[int], decode: Decode, language: str | None) -> list[WordTokens]:
-    """The words of text `tokens`, in order and without gaps.
+    """Return the words of text `tokens`, in order and without gaps.
 
     `language` is a code; None counts as a language written with spaces. Punctuation that stands
-    alone joins the word before it, or the word after it where it opens something or nothing
-    precedes it.
+    alone joins the word before it, or the word after it if it opens something or comes first.
     """
     words: list[list[Piece]] = []
     opening: list[Piece] = []
@@ -80,9 +76,7 @@ def split_words(tokens: Sequence[int], decode: Decode, language: str | None) -> 
 
 
 def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
-    """`tokens` cut wherever the text so far is whole characters; joined, the pieces are the whole
-    text.
-    """
+    """Cut `tokens` wherever the text so far is whole characters; joined, pieces are the text."""
     whole, found = decode(list(tokens)), list[Piece]()
     first = begin = 0
     for stop in range(1, len(tokens) + 1):
@@ -98,8 +92,8 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
 
 
 def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
-    """Pieces that belong together: up to the next space, or one by one where the language has no
-    spaces. A combining mark always stays with the letter before it.
+    """Yield pieces that belong together: up to the next space if the language is `spaced`, else one
+    by one. A combining mark always stays with the letter before it.
     """
     group: list[Piece] = []
     for piece in found:
@@ -114,14 +108,13 @@ def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
 
 
 def _is_silent(character: str) -> bool:
-    """Whether a character is a space or punctuation that nobody reads aloud."""
-    if character.isspace():
-        return True
-    return unicodedata.category(character)[0] == "P" and character not in PRONOUNCED
+    """Tell whether a character is a space or punctuation that nobody reads aloud."""
+    punctuation = unicodedata.category(character)[0] == "P"
+    return character.isspace() or (punctuation and character not in PRONOUNCED)
 
 
 def _opens(group: Sequence[Piece]) -> bool:
-    """Whether punctuation that stands alone belongs to the word after it."""
+    """Tell whether punctuation that stands alone belongs to the word after it."""
     text = "".join(piece.text for piece in group)
     marks = text.strip()
     if text[0].isspace() and QUOTES.issuperset(marks):
@@ -132,7 +125,7 @@ def _opens(group: Sequence[Piece]) -> bool:
 
 
 def _word_tokens(word: Sequence[Piece]) -> WordTokens:
-    """The tokens of a word made of these pieces; one of punctuation alone counts as spoken."""
+    """Return the word made of these pieces; punctuation alone counts as spoken."""
     spoken = [piece for piece in word if not piece.is_punctuation] or word
     text, first = "".join(piece.text for piece in word), word[0].first
     return WordTokens(text, first, word[-1].stop, spoken[0].first - first, spoken[-1].stop - first)

@@ -189,7 +189,7 @@ def beside_recognition(bench: Bench, threads: int) -> list[str]:
 
     def recognise() -> object:
         return transcriber.transcribe(
-            bench.conversation, TranscriptionOptions(decode=DecodeOptions(words=True))
+            bench.conversation, TranscriptionOptions(decode=DecodeOptions())
         )
 
     def diarize() -> object:

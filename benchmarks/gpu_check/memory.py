@@ -16,8 +16,7 @@ from torch import Tensor
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.weights import WhisperModel
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
-from asr.engine.drafters import DraftModel
+from asr.engine.drafters import MAX_DRAFTS, DraftModel
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table

@@ -16,8 +16,7 @@ import torch
 
 from asr.checkpoint.weights import below
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
-from asr.engine.drafters import MedusaDrafter
+from asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
 from asr.engine.engine import DecodeEngine
 from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
 from benchmarks.gpu_check.checks import NO_GPU, check_clocks

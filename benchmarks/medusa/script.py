@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.engine.draft_length import AcceptanceRate
+from asr.engine.drafting import AcceptanceRate
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from asr.model.draft_heads import MedusaModel

@@ -25,7 +25,7 @@ from transformers import AutomaticSpeechRecognitionPipeline
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.decode_state import DecodeState
-from asr.engine.draft_length import MAX_DRAFTS
+from asr.engine.drafters import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.row_state import StepShape
