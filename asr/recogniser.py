@@ -80,7 +80,7 @@ class Job(Generic[T]):
     result: Future[T] = field(default_factory=Future)
     cancelled: bool = False
     reported: float = field(default=0.0, init=False)  # seconds of speech
-    spent: float = field(default=0.0, init=False)  # seconds that its own steps took
+    cost: float = field(default=0.0, init=False)  # charged for its steps
 
     def __post_init__(self) -> None:
         self.result.set_running_or_notify_cancel()  # so that a waiting caller cannot cancel it
@@ -204,7 +204,7 @@ class Recogniser:
             del entry  # while the thread waits it should hold nothing
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
-            self._engine.left(job.work, job.spent)
+            self._engine.left(job.work, job.cost)
             self._remove(job)
         return not ended
 
@@ -238,7 +238,7 @@ class Recogniser:
             self._remove(job)
             job.result.set_exception(error)
             return
-        job.spent += charged.seconds
+        job.cost += charged.cost
         self.counts.windows += recognition.windows_read - read_before
         result = recognition.result
         self._report(job, result is not None)

@@ -44,10 +44,10 @@ class StandInEngine:
     @contextmanager
     def charged(self, work: Work) -> Iterator[SimpleNamespace]:
         self.charges.append(work)
-        yield SimpleNamespace(seconds=1.0)
+        yield SimpleNamespace(cost=1.0)
 
-    def left(self, work: Work, seconds: float) -> None:
-        self.leavers.append((work, seconds))
+    def left(self, work: Work, cost: float) -> None:
+        self.leavers.append((work, cost))
 
     def step(self) -> int:
         self.before(self.steps)

@@ -115,7 +115,7 @@ class DecodeEngine:
         """Placeholder."""
         from types import SimpleNamespace
 
-        yield SimpleNamespace(seconds=0.0)
+        yield SimpleNamespace(cost=0.0)
 
     def left(self, work, seconds):  # type: ignore
         """Placeholder."""
