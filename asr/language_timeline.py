@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.engine.prefill import LanguagePosterior
-from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from payload.languages import language_name
@@ -215,10 +214,6 @@ class WindowLanguage:
     language: str | None
     probability: float | None
     seconds: float
-
-    @classmethod
-    def of(cls, window: Window, result: DecodeResult, seconds: float) -> WindowLanguage:
-        return cls(window, result.language, result.language_probability, seconds)
 
 
 def other_language_warning(

@@ -73,40 +73,29 @@ class Hypothesis:
     language_probability: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """The input of a pass: `samples` (n,) at 16 kHz, one window. A `language` of None is detected.
-    For `prefix` and `draft` see `asr.engine.request.Request`.
-    """
-
-    samples: NDArray[np.float32]
-    language: str | None
-    prefix: tuple[int, ...] = ()
-    draft: tuple[int, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        return len(self.samples) / SAMPLE_RATE
-
-    @property
-    def max_tokens(self) -> int:
-        """Return the most tokens that its text may have."""
-        spoken = math.ceil(self.seconds * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
-        return max(spoken, len(self.prefix) + FEWEST_NEW if self.prefix else 0)
-
-
 class LivePass(Recognition[Hypothesis]):
-    """A passage that is being decoded. A step raises ValueError for options that sample or ask for
-    beams. The pass has no chunks, because its words are not final.
+    """One window, `samples` (n,) at 16 kHz, that is being decoded in the planner's language, or if
+    that is None in the likeliest. For `prefix` and `draft` see `asr.engine.request.Request`.
+
+    A step raises ValueError for options that sample or ask for beams. The pass has no chunks,
+    because its words are not final.
     """
 
-    def __init__(self, engine: DecodeEngine, passage: Passage, planner: Planner) -> None:
+    def __init__(
+        self,
+        engine: DecodeEngine,
+        planner: Planner,
+        samples: NDArray[np.float32],
+        prefix: tuple[int, ...] = (),
+        draft: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(engine, planner)
-        self._passage = passage
+        self._samples, self._prefix, self._draft = samples, prefix, draft
+        self._length = len(samples) / SAMPLE_RATE
 
     @property
     def seconds(self) -> tuple[float, float]:
-        return self._passage.seconds * self.windows_read, self._passage.seconds
+        return self._length * self.windows_read, self._length
 
     @property
     def windows_read(self) -> int:
@@ -117,11 +106,11 @@ class LivePass(Recognition[Hypothesis]):
         return 1 - self.windows_read
 
     async def _recognise(self) -> Hypothesis:
-        passage, language = self._passage, self._passage.language
-        frames = self._engine.context.encoder.part_of_window(passage.seconds)
+        samples, language = self._samples, self._planner.options.language
+        frames = self._engine.context.encoder.part_of_window(self._length)
         detected: LanguagePosterior | None = None
         if language is None:
-            detected = self._engine.detect_language(passage.samples, frames)
+            detected = self._engine.detect_language(samples, frames)
             language = detected.language
             await give_way()
         plan = self._planner.plan(LanguageTimeline.single(language))
@@ -129,52 +118,56 @@ class LivePass(Recognition[Hypothesis]):
         if options.num_beams > 1 or options.temperature:
             raise ValueError("a live pass is decoded greedily")
         request = Request(
-            passage,
-            passage.samples,
+            None,
+            samples,
             own.prompt,
-            passage.max_tokens,
+            self._max_tokens(),
             detected and detected.encoded,
             once=True,
-            prefix=passage.prefix,
-            draft=passage.draft,
+            prefix=self._prefix,
+            draft=self._draft,
             frames=frames,
         )
         with self._engine.session(options) as self.session:
             self.session.add([request])
             ((_, result),) = await finished(self.session)
-        return _read(result, passage, own.reader, language, detected)
+        return self._read(result, own.reader, language, detected)
 
+    def _max_tokens(self) -> int:
+        spoken = math.ceil(self._length * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
+        return max(spoken, len(self._prefix) + FEWEST_NEW if self._prefix else 0)
 
-def _read(
-    result: DecodeResult,
-    passage: Passage,
-    reader: ChunkReader,
-    language: str,
-    detected: LanguagePosterior | None,
-) -> Hypothesis:
-    end_of_text = reader.models.special_tokens.end_of_text
-    text = [token for token in result.tokens if token < end_of_text]
-    return Hypothesis(
-        result.tokens,
-        () if holds_no_speech(result) else _words(result, passage, reader),
-        result.no_speech_prob,
-        result.avg_logprob,
-        letter_compression_ratio(reader.models.text_of(text)),
-        language,
-        detected and detected.probability,
-    )
+    def _read(
+        self,
+        result: DecodeResult,
+        reader: ChunkReader,
+        language: str,
+        detected: LanguagePosterior | None,
+    ) -> Hypothesis:
+        end_of_text = reader.models.special_tokens.end_of_text
+        text = [token for token in result.tokens if token < end_of_text]
+        return Hypothesis(
+            result.tokens,
+            () if holds_no_speech(result) else _words(result, self._samples, reader),
+            result.no_speech_prob,
+            result.avg_logprob,
+            letter_compression_ratio(reader.models.text_of(text)),
+            language,
+            detected and detected.probability,
+        )
 
 
 def _words(
-    result: DecodeResult, passage: Passage, reader: ChunkReader
+    result: DecodeResult, samples: NDArray[np.float32], reader: ChunkReader
 ) -> tuple[HypothesisWord, ...]:
     """Return the words of all segments, also of an unfinished one."""
-    segments = [Segment(result.tokens, 0.0, passage.seconds)]
+    seconds = len(samples) / SAMPLE_RATE
+    segments = [Segment(result.tokens, 0.0, seconds)]
     if result.timestamps:
         begin = reader.models.special_tokens.timestamp_begin
-        found = read_segments(result.tokens, begin, passage.seconds)
+        found = read_segments(result.tokens, begin, seconds)
         segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
-    aligned = aligned_words(result, segments, passage.samples, reader.models, reader.language)
+    aligned = aligned_words(result, segments, samples, reader.models, reader.language)
     return tuple(
         HypothesisWord(
             each.word.text,

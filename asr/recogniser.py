@@ -26,7 +26,7 @@ from asr.transcriber import Transcriber
 from errors import ModelError
 from runtime.openmp import set_threads
 from runtime.turns import Work
-from transcript import Chunk
+from transcript import Chunk, DecodeStats
 
 logger = logging.getLogger("endpoint")
 
@@ -50,18 +50,15 @@ class Progress:
 class EngineCounts:
     """What the engine has done since the start.
 
-    `rows` counts a row once for every step it was in. `windows` counts windows that were read.
-    Tokens and drafts are counted when their transcription ends, however it ends.
+    `rows` counts a row once for every step it was in, and `windows` those that were read. `decoded`
+    is the sum over all recognitions that have ended, also by an error or because a client left.
     """
 
     steps: int = 0
     rows: int = 0
     windows: int = 0
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    retries: int = 0
     cancelled: int = 0
+    decoded: DecodeStats = field(default_factory=DecodeStats)
 
 
 def ignore(_: Progress) -> None:
@@ -261,11 +258,7 @@ class Recogniser:
         job.recognition.close()
         self._jobs.remove(job)
         if job.recognition.session is not None:
-            stats, counts = job.recognition.session.stats, self.counts
-            counts.tokens += stats.tokens
-            counts.drafted += stats.drafted
-            counts.accepted += stats.accepted
-            counts.retries += stats.retries
+            self.counts.decoded.add(job.recognition.session.stats)
 
     def _end(self) -> None:
         with self._lock:

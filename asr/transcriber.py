@@ -23,7 +23,7 @@ from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
 from asr.frontend.windows import MARGIN, Span
-from asr.live_pass import LivePass, Passage
+from asr.live_pass import LivePass
 from asr.transcription import NO_PRIOR, Prior, Transcription
 from errors import InvalidParameter, Unsupported
 from payload.languages import ENGLISH, language_code, language_name
@@ -144,11 +144,8 @@ class Transcriber:
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
         decode = replace(options.decode, words=True, live=True)
-        return LivePass(
-            self.engine,
-            Passage(samples, options.language, prefix, draft),
-            self._planner(replace(options, decode=decode)),
-        )
+        planner = self._planner(replace(options, decode=decode))
+        return LivePass(self.engine, planner, samples, prefix, draft)
 
     def _planner(self, options: TranscriptionOptions) -> Planner:
         decode = replace(options.decode, fallback=options.decode.fallback or self.fallback)

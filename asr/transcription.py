@@ -282,8 +282,9 @@ class WindowDecoding:
         """
         window, schedule = request.key, self._schedule
         if not (window.tentative or window.retries):
+            sounds_like = result.language, result.language_probability
             seconds = schedule.speech_seconds(window)
-            self.languages.append(WindowLanguage.of(window, result, seconds))
+            self.languages.append(WindowLanguage(window, *sounds_like, seconds))
         reader = self._plan.at(window.start).reader
         read, chunks = reader.read(window, result, request.samples), self._previous.pop(window, [])
         fruitless = read.length <= sum(len(each.tokens) for each in chunks)

@@ -58,16 +58,16 @@ class EngineMetrics(Collector):
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
             "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
-            "asr_tokens": ("Tokens decoded", counts.tokens),
+            "asr_tokens": ("Tokens decoded", counts.decoded.tokens),
             "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
             "asr_live_audio_seconds": ("Audio of them", self.admission.live.audio_seconds),
-            "asr_fallbacks": ("Windows decoded again", counts.retries),
+            "asr_fallbacks": ("Windows decoded again", counts.decoded.retries),
         }
         for name, (what, total) in counters.items():
             yield CounterMetricFamily(name, what, total)
         drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
-        drafts.add_metric(["accepted"], counts.accepted)
-        drafts.add_metric(["rejected"], counts.drafted - counts.accepted)
+        drafts.add_metric(["accepted"], counts.decoded.accepted)
+        drafts.add_metric(["rejected"], counts.decoded.drafted - counts.decoded.accepted)
         yield drafts
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.engine.prefill import LanguagePosterior
-from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import MARGIN, Span, Window
 from asr.language_timeline import (
@@ -155,18 +154,21 @@ def test_one_switch_is_worth_a_few_sure_seconds():
     assert 5 < 2 * SWITCH_COST / most < 6
 
 
-def heard(*windows: tuple[float, str | None, float | None, float]) -> list[WindowLanguage]:
+def window_languages(
+    *windows: tuple[float, str | None, float | None, float],
+) -> list[WindowLanguage]:
+    *windows: tuple[float, str | None, float | None, float],
+) -> list[WindowLanguage]:
     found = []
     for start, language, probability, seconds in windows:
         first = round(start * SAMPLE_RATE)
-        result = DecodeResult((), 0.0, (), 0.0, None, True, False, False, language, probability)
         window = Window(first, first + LIMIT, first + LIMIT)
-        found.append(WindowLanguage.of(window, result, seconds))
+        found.append(WindowLanguage(window, language, probability, seconds))
     return found
 
 
 def test_another_language_is_warned_of_with_its_first_second():
-    windows = heard((60, "de", 0.99, 20), (0, "en", 0.99, 20), (31.23, "de", 0.9, 20))
+    windows = window_languages((60, "de", 0.99, 20), (0, "en", 0.99, 20), (31.23, "de", 0.9, 20))
     assert other_language_warning("en", windows) == (
         "language: from 31.2 s on some of the speech seems to be German (de); "
         "multilingual: true writes each part in its own language",
@@ -185,7 +187,7 @@ def test_another_language_is_warned_of_with_its_first_second():
     ],
 )
 def test_doubtful_or_little_speech_is_not_warned_of(windows):
-    assert other_language_warning("en", heard(*windows)) == ()
+    assert other_language_warning("en", window_languages(*windows)) == ()
 
 
 def test_cuts_lie_at_the_end_of_a_margin():
