@@ -9,18 +9,19 @@ short recordings go first, by seconds of audio (`runtime.shortest_first`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
 from answer.attribution import attributed
 from answer.response import Answer
-from asr import Progress, Recogniser, Transcription, recognise
+from asr import Job, Progress, Recogniser, Transcription
 from audio.crosstalk import without_crosstalk
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig
@@ -31,7 +32,8 @@ from errors import InvalidParameter, Unsupported
 from payload.parameters import ReferenceClip
 from runtime.device import set_threads
 from runtime.errors import endpoint_errors
-from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
+from runtime.shortest_first import Recording, ShortestFirst, in_one_step
+from runtime.steps import give_way
 from transcript import Transcript
 from transcription_request import (
     Inputs,
@@ -123,7 +125,7 @@ class Endpoint:
         can = None if self.diarizer is None else self.diarizer.capabilities
         speakers = wanted_speakers(config, can)
         wanted = wanted_transcription(config, by_speaker=config.separate or speakers is not None)
-        options = self.recogniser.validate(wanted)
+        options = self.recogniser.transcriber.validate(wanted)
         warnings += unused_wishes(config, can)
         return TranscriptionRequest(Upload(inputs), config, options, speakers, warnings)
 
@@ -172,16 +174,18 @@ class Endpoint:
         stream = self.diarizer.stream() if can.streams else None
         return SessionSpeakers(client, known, threshold, stream, unused_wishes(config, can))
 
-    async def prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
+    async def prepare(
+        self, recording: Recording, steps: Coroutine[Any, None, T], decodes: bool = False
+    ) -> T:
         """Run `steps` in a preparation thread and return their result. Raises EndpointError."""
-        submitted = self.preparation.submit(recording, _guarded(steps), decodes)
-        return await asyncio.wrap_future(submitted)
+        with endpoint_errors():
+            return await asyncio.wrap_future(self.preparation.submit(recording, steps, decodes))
 
     async def enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
         """Embed the voices of a request's reference clips; return names alone if the request wants
         no speakers. Each clip is a recording of its own: other requests have turns between two.
         """
-        clips, find_speech = config.known_speakers, self.recogniser.find_speech
+        clips, find_speech = config.known_speakers, self.recogniser.transcriber.find_speech
         enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)
         if enrolment is None or not clips:
             return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
@@ -225,8 +229,7 @@ class Call:
         guess = len(self._request.upload) / GUESSED_BYTES_PER_SECOND
         preparation = self._endpoint.preparation
         self._recording = self._resources.enter_context(preparation.recording(guess))
-        steps = self._decoding_steps()
-        self._audio = await self._endpoint.prepare(self._recording, steps, decodes=True)
+        self._audio = await self._endpoint.prepare(self._recording, self._decode(), decodes=True)
         return self._audio.duration
 
     def diarize(self) -> None:
@@ -237,8 +240,8 @@ class Call:
     async def recognise(self) -> AsyncGenerator[Progress]:
         """Transcribe every channel; yield the progress of all channels together."""
         endpoint = self._endpoint
-        transcriptions = await endpoint.prepare(self._recording, self._starting_steps())
-        async with aclosing(recognise(endpoint.recogniser, transcriptions)) as events:
+        transcriptions = await endpoint.prepare(self._recording, self._start())
+        async with aclosing(_recognise(endpoint.recogniser, transcriptions)) as events:
             async for event in events:
                 if isinstance(event, Progress):
                     yield event
@@ -251,7 +254,7 @@ class Call:
         finish = in_one_step(partial(self._finish, found))
         return await self._endpoint.prepare(self._recording, finish)
 
-    def _decoding_steps(self) -> Steps[Audio]:
+    async def _decode(self) -> Audio:
         """Decode the audio, without crosstalk if its channels are transcribed separately.
 
         Raises InvalidAudio, AudioTooLong, InvalidParameter.
@@ -259,24 +262,24 @@ class Call:
         config = self._request.config
         limits = self._endpoint.limits.less(config.reference_bytes)
         data = decode_base64(self._request.upload.take(), limits)
-        audio = yield from decoding_steps(data, config.sampling_rate, limits, config.separate)
+        audio = await decoding_steps(data, config.sampling_rate, limits, config.separate)
         del data  # frees the file before channels are compared
-        yield DecodingStep(audio.seconds, audio.seconds)
+        await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
             return audio
         if config.channel_names and len(config.channel_names) != len(audio.channels):
             count = len(audio.channels)
             raise InvalidParameter(f"channel_names: should be as many as the audio's {count}")
-        return (yield from without_crosstalk(audio))
+        return await without_crosstalk(audio)
 
-    def _starting_steps(self) -> Steps[dict[int | None, Transcription]]:
+    async def _start(self) -> dict[int | None, Transcription]:
         """Find speech and plan windows: a Transcription by channel; by None for mixed audio."""
         separate, options = self._request.config.separate, self._request.options
         started: dict[int | None, Transcription] = {}
         for channel, samples in enumerate(self._audio.channels):
-            steps = self._endpoint.recogniser.starting_steps(samples, options)
-            started[channel if separate else None] = yield from steps
-            yield None
+            transcriber = self._endpoint.recogniser.transcriber
+            started[channel if separate else None] = await transcriber.start(samples, options)
+            await give_way()
         return started
 
     def _finish(self, found: Sequence[Diarization | None]) -> Answer:
@@ -304,6 +307,43 @@ def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[st
     return ("assisted: measured costs do not show that drafts save time; decoded without them",)
 
 
-def _guarded(steps: Steps[T]) -> Steps[T]:
-    with endpoint_errors():
-        return (yield from steps)
+async def _recognise(
+    recogniser: Recogniser, transcriptions: Mapping[int | None, Transcription]
+) -> AsyncGenerator[Progress | list[Transcript]]:
+    """Yield the progress of all transcriptions together, by channel, None if channels are mixed;
+    at last their transcripts in order.
+
+    Raises EndpointError; closing the iterator frees the rows.
+    """
+    loop = asyncio.get_running_loop()
+    reports: asyncio.Queue[tuple[int | None, Progress | None]] = asyncio.Queue()
+
+    def report(channel: int | None, progress: Progress | None) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(reports.put_nowait, (channel, progress))
+
+    def end(channel: int | None, _: Future[Transcript]) -> None:
+        report(channel, None)
+
+    seconds = {channel: each.seconds for channel, each in transcriptions.items()}
+    jobs: dict[int | None, Job[Transcript]] = {}
+    try:
+        for channel, transcription in transcriptions.items():
+            jobs[channel] = recogniser.submit(transcription, partial(report, channel))
+            jobs[channel].result.add_done_callback(partial(end, channel))
+        left = len(jobs)
+        while left:
+            channel, progress = await reports.get()
+            if progress is None:
+                with endpoint_errors():
+                    jobs[channel].result.result()
+                left -= 1
+            else:
+                seconds[channel] = progress.done, progress.total
+                done, total = map(sum, zip(*seconds.values(), strict=True))
+                chunks = [replace(chunk, channel=channel) for chunk in progress.chunks]
+                yield Progress(done, total, tuple(chunks))
+        yield [job.result.result() for job in jobs.values()]
+    finally:
+        for job in jobs.values():
+            job.cancel()

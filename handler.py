@@ -30,8 +30,15 @@ with modules_that_stay():
     import torch
 
     from answer.response import response
-    from asr import DEFAULT_LIMITS, Limits, Recogniser, Transcriber, load_whisper, with_assistant
-    from asr import start as start_engine
+    from asr import (
+        DEFAULT_LIMITS,
+        Limits,
+        Recogniser,
+        Transcriber,
+        load_whisper,
+        start_transcriber,
+        with_assistant,
+    )
     from audio.decode import AudioLimits
     from diarization import load_diarizer
     from endpoint import Endpoint
@@ -131,7 +138,7 @@ def load_asr(
     if assistant is not None:
         with loading("ASSISTANT_MODEL", assistant.name):
             models = with_assistant(models, checkpoint(assistant, settings))
-    return start_engine(models, settings.cuda_graphs, limits)
+    return start_transcriber(models, settings.cuda_graphs, limits)
 
 
 def load_diarization(settings: ModelSettings, device: torch.device) -> Diarizer | None:

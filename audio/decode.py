@@ -20,7 +20,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -28,7 +28,7 @@ from io import BytesIO
 from itertools import groupby, islice
 from math import ceil
 from threading import Lock
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 import av
 import av.buffer
@@ -50,6 +50,7 @@ from audio.filters import filtered
 from audio.timeline import BARE, TOLERANCE, ByteClock, Timeline
 from errors import AudioTooLong, InvalidAudio
 from payload.encodings import Base64Text, address_in, base64_digits, decode_digits
+from runtime.steps import give_way, run_steps
 from runtime.versions import open_container
 from timebase import SAMPLE_RATE
 
@@ -175,10 +176,6 @@ class DecodingStep(NamedTuple):
     expected: float
 
 
-DecodingSteps = Generator[DecodingStep, None, Audio]
-T = TypeVar("T")
-
-
 @dataclass
 class _Progress:
     """What is known of one file so far: seconds decoded of how many channels, how many of them
@@ -263,17 +260,17 @@ def decode_audio(
     and rates outside 4-384 kHz. Raises AudioTooLong beyond `limits`: before decoding, or while
     decoding if the packets' durations are wrong.
     """
-    return all_at_once(decoding_steps(data, sampling_rate, limits, separate))
+    return run_steps(decoding_steps(data, sampling_rate, limits, separate))
 
 
-def decoding_steps(
+async def decoding_steps(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
-) -> DecodingSteps:
-    """The same in small steps, so that the caller may do something else between two of them."""
+) -> Audio:
+    """Decode as `decode_audio` does, in small steps, each of which reports a `DecodingStep`."""
     _refuse_large(len(data), limits)
     data = without_id3(data)
     expected = _measure(data, limits, separate)
-    yield DecodingStep(0.0, expected)
+    await give_way(DecodingStep(0.0, expected))
     progress, channels = _Progress(), [_Channel()]
     with _opened(data) as (container, stream):
         timeline = _timeline(container, stream, data)
@@ -285,7 +282,7 @@ def decoding_steps(
             _check_budget(spent, float(progress.seconds), len(data))
             decoded = float(progress.seconds * progress.channels)
             if decoded >= pause:
-                yield DecodingStep(decoded, max(expected, decoded))
+                await give_way(DecodingStep(decoded, max(expected, decoded)))
                 pause = int(decoded) + STEP_SECONDS
             started = time.thread_time()  # the caller may go on in another thread
         warnings = _warnings(data, container, stream, timeline, progress)
@@ -320,16 +317,6 @@ def check_container(data: bytes) -> None:
     refuse_mp4_bomb(data)
     with _opened(data):
         pass
-
-
-def all_at_once(steps: Generator[object, None, T]) -> T:
-    """What decoding in steps comes to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def announced_seconds(file: IO[bytes]) -> float:

@@ -31,7 +31,7 @@ from audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_step
 from diarization.diarizer import Diarization, Diarizer, Span, SpeakerHints, Vector
 from errors import ClientError, InvalidReference
 from payload.parameters import ReferenceClip
-from runtime.shortest_first import Steps
+from runtime.steps import give_way
 from timebase import SAMPLE_RATE
 from transcript import KnownSpeaker, SpeakerTurn
 
@@ -109,19 +109,19 @@ class Enrolment:
         )
         return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
 
-    def decode(self, clip: ReferenceClip) -> Steps[NDArray[np.float32]]:
+    async def decode(self, clip: ReferenceClip) -> NDArray[np.float32]:
         """Decode the next clip to samples, (n,) at 16 kHz. Its last step counts all as held.
 
         Raises InvalidReference.
         """
         try:
             data = decode_base64(clip.reference, self._limits)
-            audio = yield from decoding_steps(data, self._rate, self._limits)
+            audio = await decoding_steps(data, self._rate, self._limits)
         except ClientError as error:
             reason = str(error).removeprefix(f"{error.code}: ")
             raise self._unusable(reason.replace("inputs", "reference", 1)) from None
         self._limits = self._limits.less(len(data))
-        yield DecodingStep(audio.seconds, audio.seconds)
+        await give_way(DecodingStep(audio.seconds, audio.seconds))
         return audio.samples
 
     def enrol(

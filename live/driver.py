@@ -25,6 +25,7 @@ from live.speakers import OpenSpeakers
 from live.turn_detection import TurnDetector
 from live.wanted_speakers import WantedSpeakers
 from runtime.errors import endpoint_errors
+from runtime.steps import run_steps
 from transcript import Transcript
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class LiveDriver:
     ) -> None:
         self._recogniser, self._workers, self._send = recogniser, workers, send
         self._input, self._options = AudioInput(detector), options
-        window_seconds = recogniser.models.window_seconds
+        window_seconds = recogniser.transcriber.models.window_seconds
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
@@ -76,7 +77,7 @@ class LiveDriver:
         Raises InvalidParameter (as for a change of speakers after the first audio),
         InvalidReference, Unsupported, and as diarization does.
         """
-        known = self._recogniser.validate(with_settings(self._options, settings))
+        known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
         await self._speakers.change(settings, begun=self.session.seconds > 0)
         if audio_format is not self._input.format:
             await self._feed(self._input.flush)
@@ -164,13 +165,12 @@ class LiveDriver:
 
     async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
         """Decode a pass, and free its rows in any case. Raises EndpointError."""
+        transcriber = self._recogniser.transcriber
 
         def start() -> LivePass | Transcription:
             if wanted.before is not None:
-                return self._recogniser.transcriber.start(
-                    wanted.samples, wanted.options, wanted.before
-                )
-            return self._recogniser.live_pass(
+                return run_steps(transcriber.start(wanted.samples, wanted.options, wanted.before))
+            return transcriber.live_pass(
                 wanted.samples, wanted.options, wanted.prefix, wanted.draft
             )
 

@@ -1,23 +1,22 @@
-"""Threads for work on recordings, which is done in small steps, the shortest recording first.
+"""Threads for work on recordings, in small steps, the shortest recording first.
 
-Between two steps another recording may have its turn: the one with the fewest seconds of audio,
-except that the one that came first is passed over seven times at most. So a short recording waits
-for no long one to end, however many there are, and no long one waits for ever. Where a long step
-lets others go first between its batches, they have seven parts of the time to one of its own.
-Seconds are those that are known so far, and grow while a file is decoded: what it says about itself
-is not believed for long.
+Between two steps other recordings have their turns: the one with the fewest seconds of audio in
+seven of eight, and the one that came first in the eighth. So a short recording waits for no long
+one to end, however many there are, and no long one waits for ever. A step that lasts, as of
+diarization, lets shorter recordings go first between its batches, for seven parts of the time to
+one of its own. Seconds are those known so far and grow while a file is decoded: what the file
+announces is not believed for long.
 
-Decoded audio is counted, 64 kB a second. A recording is decoded while as much room again is free as
-it will take, so that shorter ones find room beside any number of long ones. Of those that have
-begun the oldest goes on in any case: none waits for another that waits, and the limit is passed by
-no more than one recording and a step of each thread.
+Decoded audio is counted, 64 kB a second. A recording is decoded only while twice its own bytes are
+free, so that shorter ones find room beside any number of long ones. Of the recordings that hold
+audio the oldest always goes on: none waits for another that waits, and the limit is exceeded by no
+more than one recording and a step of each thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,22 +25,21 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
+from runtime.steps import Steps
+from runtime.turns import Turns
 from timebase import SAMPLE_RATE
 
 BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32
-FIRST_COME_EVERY = 8  # turns
-# Seconds for others between two batches of a long step, to each of the batch before.
-OTHERS_SHARE = FIRST_COME_EVERY - 1
+SHARE = 7.0  # turns of the shortest to each of the oldest, and seconds of others to each of a batch
+OLDEST, SHORTEST = "oldest", "shortest"
+OWN, OTHERS = "own", "others"
 
 T = TypeVar("T")
-# What is done in steps; those of decoding tell how far it is: seconds decoded, and at least how
-# many there will be.
-Steps = Generator[tuple[float, float] | None, None, T]
 
 
 @dataclass(eq=False)
 class Recording:
-    """About `seconds` of audio, `held` of them decoded and in memory; `left` once nobody asks."""
+    """About `seconds` of audio, `held` of them decoded and in memory; `left` by its client."""
 
     seconds: float
     held: float = 0.0
@@ -51,19 +49,17 @@ class Recording:
 
 @dataclass(eq=False)
 class Work:
-    """Steps of a recording, None once nobody asks, and what they will return; `decodes` says that
-    they take memory.
-    """
+    """The steps of a recording and their result. If it `decodes`, its steps take memory."""
 
     recording: Recording
-    steps: Steps[Any] | None
+    steps: Steps[Any]
     decodes: bool
     result: Future[Any] = field(default_factory=Future)
 
 
 class ShortestFirst:
-    """Takes the steps of what is submitted in `threads` of its own, which `prepare` begins; while
-    less than `limit` bytes of audio are held. `clock` returns seconds.
+    """Takes the steps of submitted coroutines in `threads` of its own, each of which begins with
+    `prepare`; new audio is decoded while less than `limit` bytes are held. `clock` returns seconds.
     """
 
     def __init__(
@@ -79,20 +75,20 @@ class ShortestFirst:
         self._pool = ThreadPoolExecutor(threads, name, prepare)
         self._lock = Lock()
         self._waiting: list[Work] = []
-        self._works: dict[Future[Any], Work] = {}  # apart, or a result would hold on to itself
+        # By future, because a future that refers to its work would keep its own result alive.
+        self._works: dict[Future[Any], Work] = {}
         self._holding: dict[Recording, None] = {}  # in the order in which they began
-        # Turns since the oldest had one, and those within a step of another recording.
-        self._passed_over: Counter[bool] = Counter()
+        self._turns = _turns_of_recordings()
 
     @property
     def held_bytes(self) -> int:
-        """How much decoded audio there is."""
+        """Return the bytes of decoded audio in memory."""
         with self._lock:
             return round(BYTES_PER_SECOND * sum(each.held for each in self._holding))
 
     @contextmanager
     def recording(self, seconds: float) -> Iterator[Recording]:
-        """A recording of about so many seconds; its audio is held until the block ends."""
+        """Yield a recording of about so many seconds, whose audio is held until the block ends."""
         recording = Recording(seconds)
         try:
             yield recording
@@ -104,81 +100,86 @@ class ShortestFirst:
             for _ in range(waiting):  # there may be room for them now
                 self._submit_turn()
 
-    def submit(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> Future[T]:
-        """What `steps` will return. Once it is cancelled no further one is taken, and nothing holds
-        on to them.
+    def submit(
+        self, recording: Recording, steps: Coroutine[Any, None, T], decodes: bool = False
+    ) -> Future[T]:
+        """Return the future result of `steps`, which belong to this queue from now on.
 
-        Raises RuntimeError after shutdown.
+        If the future is cancelled no further step is taken, and nothing keeps the steps alive.
+        Steps that decode report (seconds held, seconds expected). Raises RuntimeError after
+        shutdown.
         """
-        work = Work(recording, steps, decodes)
+        work = Work(recording, Steps(steps), decodes)
         with self._lock:
             self._works[work.result] = work
             self._waiting.append(work)
         work.result.add_done_callback(self._forget)
-        self._pool.submit(self._turn)
+        try:
+            self._pool.submit(self._turn)
+        except RuntimeError:
+            work.result.cancel()
+            raise
         return work.result
 
     def shutdown(self) -> None:
-        """Wait for the steps that run; what is not finished is cancelled."""
+        """Wait for the steps that run, and cancel what is not finished."""
         self._pool.shutdown(cancel_futures=True)
         for work in [*self._waiting]:
             work.result.cancel()
 
     def between_batches(self, recording: Recording) -> Callable[[], None]:
-        """What one step of `recording` calls before its first batch and after each: in that call
-        steps are taken of recordings that are at most half as long, where any wait.
+        """Return a function for a long step of `recording` to call before its first batch and after
+        each: it takes steps of waiting recordings that are at most half as long.
 
-        They have OTHERS_SHARE times the seconds of the batch before. The last one of them may take
-        more, which the next ones have less; what nobody takes is not saved up. One that has no
-        length, as of somebody who is speaking now, goes first in any case.
+        They have SHARE times the seconds of the batch before. The last of their steps may exceed
+        that, at the expense of the next ones; seconds that nobody uses are not saved. Recordings
+        without length, as of live streams, go first in any case, one step between two batches.
         """
-        left, resumed = 0.0, inf
+        shares, turns = Turns({OWN: 1 / SHARE, OTHERS: 1.0}), _turns_of_recordings()
+        resumed = inf
 
         def let_pass() -> None:
-            nonlocal left, resumed
-            now, half = self._clock(), recording.seconds / 2
-            left = min(left, 0.0) + OTHERS_SHARE * max(0.0, now - resumed)
-            passes = self._take_turn(half if left > 0 else 0.0)
-            while passes:
+            nonlocal resumed
+            now = self._clock()
+            shares.charge(OWN, max(0.0, now - resumed))
+            longest = recording.seconds / 2 if shares.next((OWN, OTHERS)) == OTHERS else 0.0
+            while self._take_turn(turns, longest):
                 before, now = now, self._clock()
-                left -= now - before
-                passes = left > 0 and self._take_turn(half)
+                shares.charge(OTHERS, now - before)
+                if shares.next((OWN, OTHERS)) == OWN:
+                    break
+            shares.next((OWN,))  # others that do not wait save nothing
             resumed = now
 
         return let_pass
 
     def _turn(self) -> None:
-        if self._take_turn(inf):
+        if self._take_turn(self._turns, inf):
             self._submit_turn()
 
-    def _take_turn(self, longest: float) -> bool:
-        """Take one step of whose turn it is, of those of at most `longest` seconds: whether there
-        was one.
-        """
+    def _submit_turn(self) -> None:
+        with suppress(RuntimeError):  # after shutdown
+            self._pool.submit(self._turn)
+
+    def _take_turn(self, turns: Turns[str], longest: float) -> bool:
+        """Take one step of a recording of at most `longest` seconds. Return False if none waits."""
         with self._lock:
-            work = self._choose(longest)
+            work = self._choose(turns, longest)
         if work is None:
             return False
-        self._take_step(work)
+        with suppress(InvalidStateError):  # the result was cancelled meanwhile
+            try:
+                progress = work.steps.advance()
+            except BaseException as error:
+                work.result.set_exception(error)
+                return True
+            if work.steps.done:
+                work.result.set_result(work.steps.result)
+            elif not self._put_back(work, progress):
+                work.steps.close()
         return True
 
-    def _take_step(self, work: Work) -> None:
-        steps = work.steps
-        if steps is None:
-            return
-        try:
-            step = next(steps)
-        except StopIteration as end:
-            with suppress(InvalidStateError):  # cancelled meanwhile
-                work.result.set_result(end.value)
-        except BaseException as error:
-            with suppress(InvalidStateError):
-                work.result.set_exception(error)
-        else:
-            if not self._put_back(work, step):
-                steps.close()
-
-    def _choose(self, longest: float) -> Work | None:
+    def _choose(self, turns: Turns[str], longest: float) -> Work | None:
         ready = [
             each
             for each in self._waiting
@@ -186,11 +187,9 @@ class ShortestFirst:
         ]
         if not ready:
             return None
-        within = longest < inf
-        oldest, shortest = min(ready, key=_number), min(ready, key=_length)
-        first_come = self._passed_over[within] == FIRST_COME_EVERY - 1
-        work = oldest if first_come else shortest
-        self._passed_over[within] = 0 if work is oldest else self._passed_over[within] + 1
+        turn = OLDEST if turns.next((OLDEST, SHORTEST)) == OLDEST else SHORTEST
+        turns.charge(turn, 1.0)
+        work = min(ready, key=_arrival if turn == OLDEST else _length)
         self._waiting.remove(work)
         return work
 
@@ -201,44 +200,41 @@ class ShortestFirst:
         others = sum(each.held for each in self._holding if each is not recording)
         return BYTES_PER_SECOND * (others + 2 * recording.seconds) <= self.limit
 
-    def _put_back(self, work: Work, step: tuple[float, float] | None) -> bool:
-        """Whether there will be another step: not where nobody asks any more."""
+    def _put_back(self, work: Work, progress: tuple[float, float] | None) -> bool:
+        """Queue the next step. Return False if the client has left."""
         recording = work.recording
         with self._lock:
             if recording.left or work.result.cancelled():
                 return False
-            if step is not None:
-                recording.held, recording.seconds = step
+            if progress is not None:
+                recording.held, recording.seconds = progress
                 if recording.held:
                     self._holding[recording] = None
             self._waiting.append(work)
         return True
 
     def _forget(self, result: Future[Any]) -> None:
-        """Let go of what nobody asks for; a step that runs is the last, and who takes it closes
-        the steps after it: to close a generator that runs elsewhere can crash the interpreter.
+        """Free the steps of a cancelled result. If a step is running, its thread closes them
+        afterwards: to close a coroutine while another thread runs it can crash.
         """
         with self._lock:
             work = self._works.pop(result)
-            steps, work.steps = work.steps, None
             if work not in self._waiting:
                 return
             self._waiting.remove(work)
-        if steps is not None:
-            steps.close()
-
-    def _submit_turn(self) -> None:
-        with suppress(RuntimeError):  # after the end
-            self._pool.submit(self._turn)
+        work.steps.close()
 
 
-def in_one_step(work: Callable[[], T]) -> Steps[T]:
-    """Work that cannot be divided."""
-    yield from ()
+async def in_one_step(work: Callable[[], T]) -> T:
+    """Return the result of a function that cannot be divided."""
     return work()
 
 
-def _number(work: Work) -> int:
+def _turns_of_recordings() -> Turns[str]:
+    return Turns({OLDEST: 1 / SHARE, SHORTEST: 1.0})
+
+
+def _arrival(work: Work) -> int:
     return work.recording.number
 
 

@@ -40,13 +40,14 @@ class EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series with its value of now."""
         recogniser = self.endpoint.recogniser
+        scheduler = recogniser.transcriber.engine.scheduler
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.places.taken),
             "asr_held_body_bytes": ("Bytes of their bodies", self.admission.places.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
-            "asr_running_rows": ("Windows being decoded", recogniser.running_rows),
+            "asr_running_rows": ("Windows being decoded", scheduler.running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
-            "asr_waiting_windows": ("Windows that wait for a row", recogniser.waiting_windows),
+            "asr_waiting_windows": ("Windows that wait for a row", scheduler.waiting),
             "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
             "asr_engine_alive": ("Whether the engine's thread runs", int(recogniser.alive)),
         }
@@ -57,16 +58,16 @@ class EngineMetrics(Collector):
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
             "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
-            "asr_tokens": ("Tokens decoded", counts.tokens),
+            "asr_tokens": ("Tokens decoded", counts.decoded.tokens),
             "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
             "asr_live_audio_seconds": ("Audio of them", self.admission.live.audio_seconds),
-            "asr_fallbacks": ("Windows decoded again", counts.retries),
+            "asr_fallbacks": ("Windows decoded again", counts.decoded.retries),
         }
         for name, (what, total) in counters.items():
             yield CounterMetricFamily(name, what, total)
         drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
-        drafts.add_metric(["accepted"], counts.accepted)
-        drafts.add_metric(["rejected"], counts.drafted - counts.accepted)
+        drafts.add_metric(["accepted"], counts.decoded.accepted)
+        drafts.add_metric(["rejected"], counts.decoded.drafted - counts.decoded.accepted)
         yield drafts
 
 

@@ -19,7 +19,7 @@ from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidParameter
 from server.app import create_app
 from server.settings import ServerSettings
-from transcript import Transcript
+from transcript import DecodeStats, Transcript
 from transcription_request import TranscriptionRequest, Upload
 
 MAX_AUDIO_BYTES = 3000
@@ -119,10 +119,11 @@ class FakeTokenizer:
 class FakeRecogniser:
     """Says what the metrics ask for."""
 
-    models = SimpleNamespace(name="org/whisper", tokenizer=FakeTokenizer())
-
-    running_rows, waiting_windows = 2, 3
-    counts = EngineCounts(steps=7, rows=9, windows=5, tokens=11, drafted=6, accepted=4, retries=1)
+    transcriber = SimpleNamespace(
+        models=SimpleNamespace(name="org/whisper", tokenizer=FakeTokenizer()),
+        engine=SimpleNamespace(scheduler=SimpleNamespace(running=2, waiting=3)),
+    )
+    counts = EngineCounts(7, 9, 5, decoded=DecodeStats(tokens=11, drafted=6, accepted=4, retries=1))
 
     def __init__(self) -> None:
         self.alive = True

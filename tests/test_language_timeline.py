@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.engine.prefill import LanguagePosterior
-from asr.engine.request import DecodeResult
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import MARGIN, Span, Window
 from asr.language_timeline import (
     OTHER_SECONDS,
     SWITCH_COST,
-    HeardWindow,
     LanguageTimeline,
+    WindowLanguage,
     find_language,
     find_languages,
     other_language_warning,
 )
+from runtime.steps import run_steps
 from testing.tiny_whispers import hears_sound
 from timebase import SAMPLE_RATE
 
@@ -34,16 +34,6 @@ def speech(code: str, seconds: float, pause: float = 0.6) -> np.ndarray:
     return np.append(sound, np.zeros(round(pause * SAMPLE_RATE), np.float32))
 
 
-def listen(search, hear):
-    """What a search finds that is told what `hear` says of its windows."""
-    try:
-        window = next(search)
-        while True:
-            window = search.send(hear(window))
-    except StopIteration as found:
-        return found.value
-
-
 class Listener:
     """Hears how much of a window is in each language, at most `sure` of it in one."""
 
@@ -52,7 +42,7 @@ class Listener:
         self.sure, self.no_speech = sure, no_speech
         self.asked: list[Window] = []
 
-    def __call__(self, window: Window) -> LanguagePosterior:
+    async def __call__(self, window: Window) -> LanguagePosterior:
         self.asked.append(window)
         samples = self.schedule.samples(window)
         spoken = np.round((samples[samples > 0] - 0.2) / 0.2).astype(int)
@@ -63,7 +53,7 @@ class Listener:
         )
 
     def find(self) -> LanguageTimeline:
-        return listen(find_languages(self.schedule), self)
+        return run_steps(find_languages(self.schedule, self))
 
 
 sections = st.lists(
@@ -111,11 +101,11 @@ def test_an_unsure_window_changes_nothing():
     listener = Listener(samples)
     second = listener.schedule.planned()[1]
 
-    def detect(window: Window) -> LanguagePosterior:
+    async def detect(window: Window) -> LanguagePosterior:
         inside = second.start <= window.start < second.stop
-        return LanguagePosterior(shares, 0.0) if inside else listener(window)
+        return LanguagePosterior(shares, 0.0) if inside else await listener(window)
 
-    assert listen(find_languages(listener.schedule), detect).languages == ("de",)
+    assert run_steps(find_languages(listener.schedule, detect)).languages == ("de",)
 
 
 def test_what_is_no_speech_says_nothing():
@@ -128,8 +118,12 @@ def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_sile
     """As where no detector says what is speech, and a recording begins with music."""
     sound = np.ones(90 * SAMPLE_RATE, np.float32)
     schedule = Schedule(sound, [Span(0, len(sound))], 30 * SAMPLE_RATE)
-    heard = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])
-    found = listen(find_language(schedule, 0.6), lambda _: next(heard))
+    posteriors = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])
+
+    async def detect(_: Window) -> LanguagePosterior:
+        return next(posteriors)
+
+    found = run_steps(find_language(schedule, 0.6, detect))
     assert (found.language, found.probability) == ("de", 0.8)
 
 
@@ -160,18 +154,21 @@ def test_one_switch_is_worth_a_few_sure_seconds():
     assert 5 < 2 * SWITCH_COST / most < 6
 
 
-def heard(*windows: tuple[float, str | None, float | None, float]) -> list[HeardWindow]:
+def window_languages(
+    *windows: tuple[float, str | None, float | None, float],
+) -> list[WindowLanguage]:
+    *windows: tuple[float, str | None, float | None, float],
+) -> list[WindowLanguage]:
     found = []
     for start, language, probability, seconds in windows:
         first = round(start * SAMPLE_RATE)
-        result = DecodeResult((), 0.0, (), 0.0, None, True, False, False, language, probability)
         window = Window(first, first + LIMIT, first + LIMIT)
-        found.append(HeardWindow.of(window, result, seconds))
+        found.append(WindowLanguage(window, language, probability, seconds))
     return found
 
 
 def test_another_language_is_warned_of_with_its_first_second():
-    windows = heard((60, "de", 0.99, 20), (0, "en", 0.99, 20), (31.23, "de", 0.9, 20))
+    windows = window_languages((60, "de", 0.99, 20), (0, "en", 0.99, 20), (31.23, "de", 0.9, 20))
     assert other_language_warning("en", windows) == (
         "language: from 31.2 s on some of the speech seems to be German (de); "
         "multilingual: true writes each part in its own language",
@@ -190,7 +187,7 @@ def test_another_language_is_warned_of_with_its_first_second():
     ],
 )
 def test_doubtful_or_little_speech_is_not_warned_of(windows):
-    assert other_language_warning("en", heard(*windows)) == ()
+    assert other_language_warning("en", window_languages(*windows)) == ()
 
 
 def test_cuts_lie_at_the_end_of_a_margin():

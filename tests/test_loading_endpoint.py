@@ -62,14 +62,11 @@ class FirstStarts:
     def __init__(self, error):
         self.error, self.starts = error, []
 
-    def __call__(self, models, cuda_graphs, limits):
+    def __call__(self, models, cuda_graphs=True, limits=None):
         self.starts.append(cuda_graphs)
-        engine = SimpleNamespace(threads=CpuThreads(1))
-        return SimpleNamespace(warm_up=lambda: self.warm_up(cuda_graphs), engine=engine)
-
-    def warm_up(self, cuda_graphs):
         if cuda_graphs:
             raise self.error
+        return SimpleNamespace(engine=SimpleNamespace(threads=CpuThreads(1)))
 
 
 @pytest.fixture
@@ -78,8 +75,8 @@ def first_starts(monkeypatch):
 
     def make(error):
         starts, restarts = FirstStarts(error), []
-        monkeypatch.setattr("asr.startup.Transcriber", starts)
         monkeypatch.setattr("loading.restart_without_graphs", restarts.append)
+        monkeypatch.setattr("asr.transcriber.Transcriber", starts)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         on_cuda = SimpleNamespace(device=torch.device("cuda"))
         monkeypatch.setattr(handler, "load_whisper", lambda *_: on_cuda)
@@ -122,7 +119,7 @@ def engine_threads() -> list[threading.Thread]:
 def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whisper_folder):
     """Diarization's too; whoever asks for the endpoint computes nothing."""
     loaded_in = []
-    for name in ("load_whisper", "start_engine", "load_diarizer"):
+    for name in ("load_whisper", "start_transcriber", "load_diarizer"):
         load = getattr(handler, name)
 
         def noted(*arguments, load=load):
@@ -139,7 +136,7 @@ def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whis
     assert not engine.is_alive()
 
 
-@pytest.mark.parametrize("fails", ["load_whisper", "start_engine", "load_diarizer"])
+@pytest.mark.parametrize("fails", ["load_whisper", "start_transcriber", "load_diarizer"])
 def test_a_start_that_fails_leaves_no_thread(monkeypatch, whisper_folder, fails):
     def fail(*_):
         ended.append(threading.current_thread())
