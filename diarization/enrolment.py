@@ -73,7 +73,7 @@ class Enrolment:
         """
         try:
             data = decode_base64(clip.reference, self._left)
-            audio = yield from decoding_steps(data, self._rate, self._left)
+            audio = yield from decoding_steps(data, self._rate, self._left).__await__()
         except ClientError as error:
             reason = str(error).removeprefix(f"{error.code}: ")
             raise self._useless(reason.replace("inputs", "reference", 1)) from None

@@ -1,0 +1,64 @@
+"""Work in small steps: coroutines that give way to other work, resumed by hand, without asyncio.
+
+    async def decode(data: bytes) -> Audio:
+        for block in blocks(data):
+            ...
+            await give_way((decoded, expected))
+
+    steps = Steps(decode(data))
+    while not steps.done:  # in whichever thread, and with other work between two steps
+        steps.advance()
+    steps.result
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@types.coroutine
+def give_way(report: object = None) -> Generator[object, None, None]:
+    """End the current step, and hand `report` to the caller of `Steps.advance`."""
+    yield report
+
+
+class Steps(Generic[T]):
+    """A coroutine that runs from one `give_way` to the next; for one thread at a time.
+
+    Nothing runs before the first `advance`. `result` exists once the steps are `done`.
+    """
+
+    result: T
+
+    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
+        self._coroutine = coroutine
+        self.done = False
+
+    def advance(self) -> Any:
+        """Take one step. Return what the coroutine reports of it; None at the end.
+
+        Raises what the coroutine raises; no step follows then.
+        """
+        try:
+            return self._coroutine.send(None)
+        except StopIteration as end:
+            self.result, self.done = end.value, True
+            return None
+
+    def close(self) -> None:
+        """Free what the coroutine holds. Only for the thread that may advance it: a coroutine that
+        runs in another thread must not be closed.
+        """
+        self._coroutine.close()
+
+
+def run_steps(coroutine: Coroutine[Any, None, T]) -> T:
+    """Take all steps without a pause, and return the result."""
+    steps = Steps(coroutine)
+    while not steps.done:
+        steps.advance()
+    return steps.result
