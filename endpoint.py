@@ -234,7 +234,9 @@ class Endpoint:
         config = request.config
         limits = self.limits.less(config.reference_bytes)
         data = decode_base64(request.upload.take(), limits)
-        audio = yield from decoding_steps(data, config.sampling_rate, limits, config.separate).__await__()
+        audio = yield from decoding_steps(
+            data, config.sampling_rate, limits, config.separate
+        ).__await__()
         del data  # before channels are compared
         yield DecodingStep(audio.seconds, audio.seconds)
         if not config.separate:

@@ -1,8 +1,8 @@
 """Reads a recording with ffmpeg's libraries: what the confined process does (`audio.sandbox`).
 
-`decode` measures the length over packets, before it decodes any, and again over samples. Samples are
-placed on the file's timeline (`timeline`), checked, downmixed and resampled a block at a time.
-Channels that are kept separate count like as many recordings.
+`decode` measures the length over packets before it decodes any, and again over samples. It places
+samples on the file's timeline (`audio.timeline`), checks, downmixes and resamples them a block at a
+time. Channels that are kept separate count like as many recordings.
 
 Nothing that a file says about itself is trusted. libavformat reads this memory and nothing else: no
 protocol is open to it, and demuxers that open other files are left out.
@@ -51,10 +51,10 @@ MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 384_001)  # Hz
 MAX_FORMAT_CHANGES = 100
 MAX_READ_ERRORS = 100
-# Packets that are read between two extensions of processor time; seconds decoded between two steps.
+# Packets read between two extensions of processor time; seconds decoded between two steps.
 STEP_PACKETS, STEP_SECONDS = 1_000, 30
-# Channels cancel each other out if their mean has less than this share of the power that the loudest
-# would leave in it beside silence; until it has 6 dB less than that again (hysteresis).
+# Channels cancel each other out if their mean has less than CANCELLED of the power that the loudest
+# would leave in it beside silence, and until it has RESTORED of that power (hysteresis).
 CANCELLED, RESTORED = 1 / 16, 1 / 4
 # A mean of more than this share of the samples' deviation from it is an offset, which recorders add
 # and nobody hears: Whisper base then changes what it writes, and word times move by up to 0.3 s.

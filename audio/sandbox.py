@@ -16,8 +16,8 @@ The system limits what a fork may use:
 macOS enforces no limit of address space. Linux does all of it without privileges. System calls are
 not filtered: no well-kept package on PyPI does that.
 
-Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says. The
-parent unpickles nothing that a fork writes. Samples pass through the socket too: one hour takes
+Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says.
+The parent unpickles nothing that a fork writes. Samples pass through the socket too: one hour takes
 0.27 s, and 0.25 s through a shared mapping, which would need a descriptor for each recording.
 """
 
