@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -24,7 +25,7 @@ import torch
 
 from answer.attribution import attributed
 from answer.response import Answer, response
-from asr import Progress, Recogniser, Transcription, recognise
+from asr import Job, Progress, Recogniser, Transcription
 from audio.crosstalk import without_crosstalk
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig
@@ -36,7 +37,8 @@ from errors import EndpointError, InvalidParameter, Unsupported
 from payload.reference_clips import ReferenceClip
 from runtime.error_edge import end_process, endpoint_errors
 from runtime.openmp import set_threads
-from runtime.shortest_first import Recording, ShortestFirst, Steps, in_one_step
+from runtime.shortest_first import Recording, ShortestFirst, in_one_step
+from runtime.steps import give_way
 from transcript import Transcript
 from transcription_request import (
     Inputs,
@@ -127,7 +129,7 @@ class Endpoint:
                 logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
                 return await asyncio.to_thread(response, answer, request.config)
         except EndpointError:
-            if self.recogniser.failed:
+            if self.recogniser.failure is not None:
                 end_process("speech recognition has stopped")
             raise
 
@@ -152,10 +154,9 @@ class Endpoint:
                 yield Decoded(audio.duration)
                 if request.speakers is not None:
                     speakers.begin(recording, audio.channels, request.speakers)
-                starting = self._starting_steps(audio, request)
-                transcriptions = await self._prepare(recording, starting)
+                transcriptions = await self._prepare(recording, self._start(audio, request))
                 heard: list[Transcript] = []
-                async with aclosing(recognise(self.recogniser, transcriptions)) as events:
+                async with aclosing(_recognise(self.recogniser, transcriptions)) as events:
                     async for event in events:
                         if isinstance(event, Progress):
                             yield event
@@ -206,7 +207,7 @@ class Endpoint:
         can = None if self.diarizer is None else self.diarizer.capabilities
         speakers = wanted_speakers(config, can)
         wanted = wanted_transcription(config, by_speaker=config.separate or speakers is not None)
-        options = self.recogniser.validate(wanted)
+        options = self.recogniser.transcriber.validate(wanted)
         warnings += unused_wishes(config, can)
         return TranscriptionRequest(Upload(inputs), config, options, speakers, warnings)
 
@@ -214,7 +215,7 @@ class Endpoint:
         """The voices of a request's clips, before its audio is touched; their names alone where
         nobody hears them. Each is a recording of its own: others have their turn between two.
         """
-        clips, find_speech = config.known_speakers, self.recogniser.find_speech
+        clips, find_speech = config.known_speakers, self.recogniser.transcriber.find_speech
         enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)
         if enrolment is None or not clips:
             return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
@@ -225,7 +226,7 @@ class Endpoint:
                 await speakers.hear(enrolment, recording, clip.name, samples)
         return enrolment.known
 
-    def _decode(self, request: TranscriptionRequest) -> Steps[Audio]:
+    async def _decode(self, request: TranscriptionRequest) -> Audio:
         """The audio, all of which counts as held in the end; clips leave fewer bytes. Of channels
         that are heard apart each has its own speech alone.
 
@@ -234,27 +235,25 @@ class Endpoint:
         config = request.config
         limits = self.limits.less(config.reference_bytes)
         data = decode_base64(request.upload.take(), limits)
-        audio = yield from decoding_steps(
-            data, config.sampling_rate, limits, config.separate
-        ).__await__()
+        audio = await decoding_steps(data, config.sampling_rate, limits, config.separate)
         del data  # before channels are compared
-        yield DecodingStep(audio.seconds, audio.seconds)
+        await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
             return audio
         if config.channel_names and len(config.channel_names) != len(audio.channels):
             count = len(audio.channels)
             raise InvalidParameter(f"channel_names: should be as many as the audio's {count}")
-        return (yield from without_crosstalk(audio))
+        return await without_crosstalk(audio)
 
-    def _starting_steps(
+    async def _start(
         self, audio: Audio, request: TranscriptionRequest
-    ) -> Steps[dict[int | None, Transcription]]:
-        """A transcription of each channel, of None where channels are mixed."""
+    ) -> dict[int | None, Transcription]:
+        """Find speech. Return a transcription of each channel, or of None if channels are mixed."""
         started: dict[int | None, Transcription] = {}
         for channel, samples in enumerate(audio.channels):
-            steps = self.recogniser.starting_steps(samples, request.options)
-            started[channel if request.config.separate else None] = yield from steps
-            yield None
+            key = channel if request.config.separate else None
+            started[key] = await self.recogniser.transcriber.start(samples, request.options)
+            await give_way()
         return started
 
     def _finish(
@@ -270,10 +269,12 @@ class Endpoint:
         warnings = (*request.warnings, *audio.warnings, *answer.warnings)
         return replace(answer, warnings=warnings + _undrafted(request.config, heard))
 
-    async def _prepare(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> T:
-        """What `steps` return in a thread that prepares. Raises EndpointError."""
-        submitted = self._preparation.submit(recording, _guarded(steps), decodes)
-        return await asyncio.wrap_future(submitted)
+    async def _prepare(
+        self, recording: Recording, steps: Coroutine[Any, None, T], decodes: bool = False
+    ) -> T:
+        """Return what `steps` return in a thread that prepares. Raises EndpointError."""
+        with endpoint_errors():
+            return await asyncio.wrap_future(self._preparation.submit(recording, steps, decodes))
 
 
 async def answer_of(events: AsyncGenerator[Event]) -> Answer:
@@ -294,6 +295,43 @@ def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[st
     return ("assisted: measured costs do not show that drafts save time; decoded without them",)
 
 
-def _guarded(steps: Steps[T]) -> Steps[T]:
-    with endpoint_errors():
-        return (yield from steps)
+async def _recognise(
+    recogniser: Recogniser, transcriptions: Mapping[int | None, Transcription]
+) -> AsyncGenerator[Progress | list[Transcript]]:
+    """Yield the progress of all transcriptions together, by channel, None if channels are mixed;
+    at last their transcripts in order.
+
+    Raises EndpointError; closing the iterator frees the rows.
+    """
+    loop = asyncio.get_running_loop()
+    reports: asyncio.Queue[tuple[int | None, Progress | None]] = asyncio.Queue()
+
+    def report(channel: int | None, progress: Progress | None) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(reports.put_nowait, (channel, progress))
+
+    def end(channel: int | None, _: Future[Transcript]) -> None:
+        report(channel, None)
+
+    seconds = {channel: each.seconds for channel, each in transcriptions.items()}
+    jobs: dict[int | None, Job[Transcript]] = {}
+    try:
+        for channel, transcription in transcriptions.items():
+            jobs[channel] = recogniser.submit(transcription, partial(report, channel))
+            jobs[channel].result.add_done_callback(partial(end, channel))
+        left = len(jobs)
+        while left:
+            channel, progress = await reports.get()
+            if progress is None:
+                with endpoint_errors():
+                    jobs[channel].result.result()
+                left -= 1
+            else:
+                seconds[channel] = progress.done, progress.total
+                done, total = map(sum, zip(*seconds.values(), strict=True))
+                chunks = [replace(chunk, channel=channel) for chunk in progress.chunks]
+                yield Progress(done, total, tuple(chunks))
+        yield [job.result.result() for job in jobs.values()]
+    finally:
+        for job in jobs.values():
+            job.cancel()

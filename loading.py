@@ -18,7 +18,7 @@ from asr import (
     Recogniser,
     Transcriber,
     load_whisper,
-    start,
+    start_transcriber,
     with_assistant,
 )
 from audio.decode import AudioLimits
@@ -100,7 +100,7 @@ def _load_whisper(
         with loading("ASSISTANT_MODEL", assistant.name):
             models = with_assistant(models, _checkpoint(assistant, settings))
     with _start_errors():
-        return start(models, settings.cuda_graphs, limits)
+        return start_transcriber(models, settings.cuda_graphs, limits)
 
 
 def _load_diarizer(settings: ModelSettings, device: torch.device) -> Diarizer | None:

@@ -1,24 +1,21 @@
-"""Speech recognition: samples in, timed text out.
+"""Speech recognition: samples at 16 kHz in, timed text out.
 
-Everything here works on plain samples at 16 kHz and knows nothing of HTTP requests or servers. What
-the endpoint needs is exported here; the rest is internal.
+Nothing here knows of HTTP requests or servers. The endpoint needs what is exported; the rest is
+internal.
 """
 
-from asr.channels import recognise
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.fallback import with_thresholds
 from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeOptions
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from asr.frontend.vad import VadOptions
 from asr.live_pass import Hypothesis, HypothesisWord, LivePass
-from asr.options import TranscriptionOptions
 from asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped
-from asr.startup import start
-from asr.transcriber import Transcriber
-from asr.transcription import Transcription
-from asr.window_decoding import Guess, HeardBefore
+from asr.transcriber import Transcriber, start_transcriber
+from asr.transcription import Guess, Prior, Transcription
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -27,12 +24,12 @@ __all__ = [
     "DecodeOptions",
     "EngineCounts",
     "Guess",
-    "HeardBefore",
     "Hypothesis",
     "HypothesisWord",
     "Job",
     "Limits",
     "LivePass",
+    "Prior",
     "Progress",
     "Recogniser",
     "Transcriber",
@@ -41,8 +38,7 @@ __all__ = [
     "VadOptions",
     "WhisperModels",
     "load_whisper",
-    "recognise",
-    "start",
+    "start_transcriber",
     "stopped",
     "with_assistant",
     "with_thresholds",

@@ -1,17 +1,41 @@
-"""How a recording is decoded once its languages are known: prompt, assistant, readers."""
+"""What a request asks of speech recognition, and how its recording is decoded once its languages
+are known: prompt, assistant, readers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.request import DecodeOptions
+from asr.frontend.vad import DEFAULT_OPTIONS, VadOptions
 from asr.language_timeline import LanguageTimeline
-from asr.options import TranscriptionOptions
 from asr.output.chunks import ChunkReader
 from payload.languages import ENGLISH, language_name
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionOptions:
+    """How a recording is transcribed.
+
+    `language` is a code or a name. None detects it: once, or with `multilingual` for each part of
+    the recording. `prompt` and `hotwords` precede every window as previous text (Whisper's
+    `initial_prompt`), for style and spelling. `text` is what the client says is spoken: its words
+    are those of the transcript (`asr.given_text`). `decode` says how texts are found; without a
+    `fallback` there, the transcriber's is used. `vad` says what counts as speech; None: everything.
+    """
+
+    task: str = "transcribe"
+    language: str | None = None
+    multilingual: bool = False
+    chunk_length_s: int = 30
+    prompt: str = ""
+    hotwords: tuple[str, ...] = ()
+    text: str = ""
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+    vad: VadOptions | None = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +48,10 @@ class InLanguage:
 
 @dataclass(frozen=True, slots=True)
 class DecodingPlan:
-    """How a recording is decoded whose languages are known: each of its languages in its own way.
+    """How a recording is decoded: each of its languages with its own prompt and reader.
 
-    With `expects_one_language` a second one is warned of, between `warnings` and those `of_prompt`.
+    If it `expects_one_language`, the transcript warns of a second one, between `warnings` and
+    `prompt_warnings`.
     """
 
     options: DecodeOptions
@@ -34,39 +59,42 @@ class DecodingPlan:
     languages: Mapping[str | None, InLanguage]
     expects_one_language: bool
     warnings: tuple[str, ...] = ()
-    of_prompt: tuple[str, ...] = ()
+    prompt_warnings: tuple[str, ...] = ()
 
     def at(self, position: int) -> InLanguage:
-        """That of the language which is spoken at a sample."""
+        """Return how to decode the language that is spoken at a sample."""
         return self.languages[self.timeline.language_at(position)]
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans how recordings are decoded with one set of models and the same options."""
+    """Plans the decoding of recordings with one set of models and the same options."""
 
     models: WhisperModels
     options: TranscriptionOptions
 
     def plan(self, timeline: LanguageTimeline) -> DecodingPlan:
-        """That of a recording with these languages."""
-        options = self.options
+        """Return how to decode a recording with these languages."""
+        options, asked = self.options, self.options.decode
         assisted, warnings = self._use_assistant(timeline.languages)
-        previous, cut = self._previous_text()
-        if options.multilingual:
-            warnings += self._unused_detection()
-        expects_one = options.language is None and not options.multilingual
+        previous, prompt_warnings = self._previous_text()
+        if options.multilingual and options.language is not None:
+            english_only = not self.models.special_tokens.multilingual
+            reason = "the model is English-only" if english_only else "the language was given"
+            warnings += (f"multilingual: {reason}; no other was looked for",)
+        decode = replace(
+            asked, timestamps=_decodes_timestamps(asked), assisted=assisted, words=True
+        )
         return DecodingPlan(
-            self._decode_options(assisted),
+            decode,
             timeline,
             {each: self._in_language(each, previous) for each in timeline.languages},
-            expects_one and not previous,
+            options.language is None and not options.multilingual and not previous,
             warnings,
-            cut,
+            prompt_warnings,
         )
 
     def _in_language(self, language: str | None, previous: tuple[int, ...]) -> InLanguage:
-        """How windows of a language are decoded: `previous` text is the same for all."""
         task, decode = self.options.task, self.options.decode
         prompt = self.models.special_tokens.prompt(
             language, task, _decodes_timestamps(decode), previous
@@ -76,25 +104,11 @@ class Planner:
         reader = ChunkReader(self.models, written, decode.timestamps, fallback)
         return InLanguage(prompt, reader)
 
-    def _unused_detection(self) -> tuple[str, ...]:
-        """A warning where `multilingual` was asked for and the language was known before."""
-        if self.options.language is None:
-            return ()
-        english_only = not self.models.special_tokens.multilingual
-        reason = "the model is English-only" if english_only else "the language was given"
-        return (f"multilingual: {reason}; no other was looked for",)
-
-    def _decode_options(self, assisted: bool) -> DecodeOptions:
-        """What the engine is told."""
-        asked = self.options.decode
-        timestamps = _decodes_timestamps(asked)
-        return replace(asked, timestamps=timestamps, assisted=assisted, words=True)
-
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
         """Return whether the assistant or heads may draft, and a warning if the request asked for
         drafts that the recording cannot have.
 
-        By default they draft for recordings; live passes are guesses for each other.
+        By default they draft for recordings. A live pass is drafted by the pass before it.
         """
         decode = self.options.decode
         if decode.assisted is False or (decode.assisted is None and decode.live):
@@ -119,7 +133,8 @@ class Planner:
         return None
 
     def _previous_text(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Hot words and prompt as tokens, at most half of what a text may hold; a warning if cut.
+        """Return hot words and prompt as tokens, at most half of what a text may hold, and a
+        warning if they were cut.
 
         As in openai/whisper the prompt keeps its end. Hot words come first and are cut last.
         """
@@ -135,7 +150,7 @@ class Planner:
         )
 
     def _tokens(self, text: str) -> list[int]:
-        """Tokens of a client's text: names of special tokens in it are text like any other."""
+        """Tokenize a client's text, in which names of special tokens are text like any other."""
         text = text.strip()
         if not text:
             return []
@@ -146,8 +161,8 @@ class Planner:
 
 
 def _decodes_timestamps(options: DecodeOptions) -> bool:
-    """Whether Whisper writes timestamps into its text.
+    """Return whether Whisper writes timestamps into its text.
 
-    Beams that must place timestamps too find worse texts: there sentences are timed by attention.
+    Beams that place timestamps too find worse texts: there attention alone times sentences.
     """
     return options.timestamps and options.num_beams == 1

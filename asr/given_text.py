@@ -1,18 +1,19 @@
-"""A text that the client has: which of its words stands in which window, and which are not spoken.
+"""A transcript that the client has already: which of its words stand in which window, and which
+are not spoken.
 
-    heard (recognised)    | as you no and as | I have given you proof | |  I have the greatest
+    recognised            | as you no and as | I have given you proof | |  I have the greatest
     the client's text       As you know, and as I have given you proof, dear reader, I have the ...
     forced                | As you know, and as| I have given you proof, ~~~~~~~~~~~~| I have the
 
-The recording is recognised first, which tells how far the text goes in each window, however long
-the recording is and whatever it lacks or has besides. Its words are then paired with the client's
-by the fewest edits, those between two equal words letter by letter, and every segment gets the
-client's words instead of its own. The window is read once more with these tokens given: attention
-and probabilities are then of the client's words.
+The recording is recognised first. That shows how far the text goes in each window, however long the
+recording is, and whatever it lacks or has besides. The recognised words are paired with the
+client's by the fewest edits, those between two equal words letter by letter, and every segment gets
+the client's words instead of its own. Its window is then decoded again with these tokens as a
+prefix, so that attention and probabilities are those of the client's words.
 
-A word much like what was heard is spoken. The others, which recognition may have missed,
-are given too, and a run of them stays if the model then finds it likely enough; otherwise the
-window is read again without it.
+A word much like the recognised one is spoken. The other words, which recognition may have missed,
+are given too. A run of them stays if the model then finds it likely enough; otherwise the window is
+decoded again without it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -29,22 +30,36 @@ import numpy as np
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.special_tokens import SpecialTokens
+from asr.decoding_plan import DecodingPlan, InLanguage
+from asr.engine.engine import DecodeEngine
+from asr.engine.request import Request
+from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from asr.output.edits import NONE, Items, pair_items
 from asr.output.segments import Segment
 from asr.output.words import split_words
+from asr.recognition import finished
+from runtime.steps import give_way
 from timebase import SAMPLE_RATE, TIME_PRECISION
 from transcript import Chunk, Unspoken
 
-ALIKE = 0.5  # equal letters, as a share of those of the given word and of what was heard for it
-# The mean log-probability of a run of words that were not heard, but are spoken: those had -1.3 or
-# more, sentences put in between -5.4 or less (docs/decoding.md).
+ALIKE = 0.5  # equal letters, as a share of those of the given word and of the recognised one
+# The least mean log-probability of a run of words that were not recognised, but are spoken: spoken
+# ones had -1.3 or more, sentences put in between -5.4 or less (docs/decoding.md).
 SPOKEN_LOGPROB = -3.0
-MISHEARD_LOGPROB = -5.0  # where something else was heard instead, of half the length at least
+MISHEARD_LOGPROB = -5.0  # if other words at least half as long were recognised instead
 LETTERS_A_SECOND = 30  # nobody speaks faster
 LARGEST_TABLE = 2**22  # pairs of letters; longer runs are unlike each other, and take too long
 TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
-PART = 1000  # characters that are split into words at once
+PART = 1000  # characters that are split into words in one step
+
+
+class Recognised(NamedTuple):
+    """The text of a window, decoded with timestamps or without."""
+
+    window: Window
+    chunks: Sequence[Chunk]
+    timestamps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +73,7 @@ class GivenWord:
 
 @dataclass(frozen=True, slots=True)
 class GivenSegment:
-    """The words of the text, by number, that are read from `start` to `end` seconds of a window."""
+    """The numbers of the words that stand between `start` and `end` seconds of a window."""
 
     words: tuple[int, ...]
     start: float
@@ -67,10 +82,10 @@ class GivenSegment:
 
 @dataclass(frozen=True, slots=True)
 class GivenWindow:
-    """A window and what is given in each of its segments.
+    """A window and the words that are given for each of its segments.
 
-    `timestamps` says whether recognition wrote some, which are then given, too: where it wrote
-    none, words are likely only without them.
+    With `timestamps`, those are given too. Without, as if recognition wrote none in this window:
+    words are then likely only without them.
     """
 
     window: Window
@@ -79,11 +94,10 @@ class GivenWindow:
 
     @property
     def words(self) -> list[int]:
-        """Of all segments."""
         return [word for segment in self.segments for word in segment.words]
 
     def without(self, words: set[int]) -> GivenWindow:
-        """The same with fewer words; segments that lose all of theirs go."""
+        """Return the window without these words, and without segments that lose all of theirs."""
         fewer = [
             replace(each, words=tuple(word for word in each.words if word not in words))
             for each in self.segments
@@ -93,33 +107,34 @@ class GivenWindow:
 
 @dataclass(frozen=True)
 class GivenText:
-    """The words of a text, which of them were `heard` by recognition, and where something else
-    was heard `instead`.
+    """The words of a text. The `recognised` ones were recognised, or words much like them; in
+    place of the `misheard` ones other words were.
     """
 
     words: Sequence[GivenWord]
-    heard: frozenset[int]
-    instead: frozenset[int]
+    recognised: frozenset[int]
+    misheard: frozenset[int]
 
     def fitting(self, given: GivenWindow, most: int) -> GivenWindow:
-        """What somebody can say in a window, in at most so many tokens: without the words that were
-        not heard where all are too many, and without the last ones.
+        """Return a window with no more words than `most` tokens hold and a speaker can say in it.
+
+        If there are too many, words that were not recognised go, and then the last ones.
         """
         tokens = [len(self.words[word].tokens) for word in given.words]
         letters = sum(len(self.words[word].letters) for word in given.words)
         if sum(tokens) <= most and letters <= LETTERS_A_SECOND * given.window.seconds:
             return given
-        kept = [word for word in given.words if word in self.heard]
+        kept = [word for word in given.words if word in self.recognised]
         ends = np.cumsum([len(self.words[word].tokens) for word in kept])
         kept = kept[: int(np.searchsorted(ends, most, "right"))]
         return given.without(set(given.words) - set(kept))
 
     def segments(self, given: GivenWindow) -> list[Segment]:
-        """What stands in a window, as if it had been recognised."""
+        """Return a window's words as segments that look recognised."""
         return [Segment(self._tokens(each.words), each.start, each.end) for each in given.segments]
 
     def prefix(self, given: GivenWindow, special_tokens: SpecialTokens) -> tuple[int, ...]:
-        """All tokens of a window."""
+        """Return all tokens of a window."""
         tokens: list[int] = []
         for each in given.segments:
             text = self._tokens(each.words)
@@ -131,20 +146,20 @@ class GivenText:
         return tuple(tokens)
 
     def unlikely(self, given: GivenWindow, log_probs: Sequence[float]) -> set[int]:
-        """The words in runs that nobody heard and that are unlikely, too; `log_probs` are those of
-        the text's tokens.
+        """Return the words in runs that were not recognised and are unlikely, too; `log_probs` are
+        those of the text's tokens.
         """
         left, found = iter(log_probs), set[int]()
-        for heard, run in groupby(given.words, self.heard.__contains__):
+        for recognised, run in groupby(given.words, self.recognised.__contains__):
             words = list(run)
             values = [next(left) for word in words for _ in self.words[word].tokens]
-            instead = self.instead.issuperset(words)
-            if not heard and np.mean(values) < (MISHEARD_LOGPROB if instead else SPOKEN_LOGPROB):
+            least = MISHEARD_LOGPROB if self.misheard.issuperset(words) else SPOKEN_LOGPROB
+            if not recognised and np.mean(values) < least:
                 found.update(words)
         return found
 
     def unspoken(self, spoken: set[int]) -> tuple[Unspoken, ...]:
-        """The runs of words that are not among the `spoken` ones."""
+        """Return the runs of words that are not among the `spoken` ones."""
         found, before = [], 0
         for is_spoken, run in groupby(range(len(self.words)), spoken.__contains__):
             words = list(run)
@@ -158,36 +173,102 @@ class GivenText:
         return tuple(token for word in words for token in self.words[word].tokens)
 
 
-class Heard(NamedTuple):
-    """What was recognised in a window, with timestamps or without."""
+async def force_text(
+    engine: DecodeEngine,
+    schedule: Schedule,
+    plan: DecodingPlan,
+    text: str,
+    recognised: Sequence[Recognised],
+) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
+    """Decode windows again with the words of a client's `text`, in place of the recognised ones.
 
-    window: Window
-    chunks: Sequence[Chunk]
-    timestamps: bool
+    Return the chunks, and the runs of words that nobody speaks.
+    """
+    recognised = sorted(recognised, key=lambda each: each.window.start)
+    words = await split_text(text, engine.models, plan.timeline.language)
+    placed, windows = await place_text(words, recognised)
+    chunks: list[Chunk] = []
+    spoken: set[int] = set()
+    for timestamps in (True, False):
+        alike = [each for each in windows if each.timestamps == timestamps]
+        more, more_spoken = await _force_windows(engine, schedule, plan, placed, alike)
+        chunks += more
+        spoken |= more_spoken
+    return chunks, placed.unspoken(spoken)
 
 
-def split_text(
-    text: str, models: WhisperModels, language: str | None
-) -> Generator[None, None, list[GivenWord]]:
-    """The words of a `text` in the `language` of this code, in small steps.
+async def _force_windows(
+    engine: DecodeEngine,
+    schedule: Schedule,
+    plan: DecodingPlan,
+    text: GivenText,
+    windows: Sequence[GivenWindow],
+) -> tuple[list[Chunk], set[int]]:
+    """Return the chunks of windows that all have timestamps, or all have none, in no order, and the
+    words that are spoken in them.
+    """
+    special_tokens = engine.models.special_tokens
+
+    def requests(given: GivenWindow, language: InLanguage) -> list[Request]:
+        """Return the window's request; none if it has no words."""
+        if not given.segments:
+            return []
+        prompt = special_tokens.with_timestamps(language.prompt, given.timestamps)
+        prefix, samples = text.prefix(given, special_tokens), schedule.samples(given.window)
+        left = len(windows)
+        key = given, language
+        return [Request(key, samples, prompt, len(prefix), windows_left=left, prefix=prefix)]
+
+    options = replace(
+        plan.options,
+        timestamps=any(each.timestamps for each in windows),
+        fallback=None,
+        num_beams=1,
+        temperature=0.0,
+        assisted=False,
+    )
+    chunks: list[Chunk] = []
+    spoken: set[int] = set()
+    with engine.session(options) as session:
+        for given in windows:
+            language = plan.at(given.window.start)
+            room = special_tokens.max_length - len(language.prompt) - 2 * len(given.segments) - 1
+            session.add(requests(text.fitting(given, room), language))
+        while not session.done:
+            for request, result in await finished(session):
+                given, language = request.key
+                if unlikely := text.unlikely(given, language.reader.log_probs(result)):
+                    session.add(requests(given.without(unlikely), language))
+                    continue
+                # Words are counted as the text was split.
+                reader = replace(language.reader, language=plan.timeline.language)
+                segments = text.segments(given)
+                chunks += reader.chunks(given.window, segments, request.samples, result)
+                spoken.update(given.words)
+                await give_way()
+    return chunks, spoken
+
+
+async def split_text(text: str, models: WhisperModels, language: str | None) -> list[GivenWord]:
+    """Split a `text` into words, as the language of this code has them, in small steps.
 
     Joined, they are the text with one space for each stretch of white space, and one before it, and
     without Whisper's timestamps.
     """
     found: list[GivenWord] = []
-    # Tokens of their own, whatever the tokenizer is told.
+    # Timestamps would become tokens of their own, whatever the tokenizer is told.
     for part in _parts(TIMESTAMP.sub(" ", text)):
         tokens = models.tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
         for word in split_words(tokens, models.text_of, language):
             found.append(
                 GivenWord(word.text, tuple(tokens[word.first : word.stop]), _letters(word.text))
             )
-        yield
+        await give_way()
     return found
 
 
 def _parts(text: str) -> Iterator[str]:
-    """`text` with plain spaces, in parts that end where a word does, or after PART characters."""
+    """Yield `text` with plain spaces, in parts that end with a word, or after PART characters."""
     text = " " + " ".join(text.split())
     while text:
         cut = text.rfind(" ", 1, PART + 1) if len(text) > PART else len(text)
@@ -197,55 +278,50 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _letters(text: str) -> str:
-    """What is compared of a word: letters, digits and marks, without case or width."""
+    """Return what is compared of a word: letters, digits and marks, without case or width."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(each for each in folded if unicodedata.category(each)[0] in "LMN")
 
 
-def place_text(
-    words: Sequence[GivenWord], heard: Sequence[Heard]
-) -> Generator[None, None, tuple[GivenText, list[GivenWindow]]]:
-    """Which of a text's words stand in which of the windows that were `heard`, in order of time;
-    in small steps.
-    """
-    chunks = [(number, chunk) for number, each in enumerate(heard) for chunk in each.chunks]
+async def place_text(
+    words: Sequence[GivenWord], recognised: Sequence[Recognised]
+) -> tuple[GivenText, list[GivenWindow]]:
+    """Find the words of a text that stand in each window; windows are in order of time."""
+    chunks = [(number, chunk) for number, each in enumerate(recognised) for chunk in each.chunks]
     owners = [place for place, (_, chunk) in enumerate(chunks) for _ in chunk.words]
     letters = [_letters(word.text) for _, chunk in chunks for word in chunk.words]
     ids: defaultdict[str, int] = defaultdict(lambda: len(ids))
     left = np.array([ids[each.letters] for each in words], np.int32)
     right = np.array([ids[each] for each in letters], np.int32)
-    partners = yield from pair_items(left, right)
+    partners = pair_items(left, right)
+    await give_way()
     same = [
         (place, partner)
         for place, partner in enumerate(partners.tolist())
         if partner != NONE and left[place] == right[partner]
     ]
-    found, instead = {place for place, _ in same}, set[int]()
+    found, misheard = {place for place, _ in same}, set[int]()
     for (first, begin), (stop, end) in pairwise([(-1, -1), *same, (len(left), len(right))]):
-        run = range(first + 1, stop), range(begin + 1, end)
-        found.update((yield from _pair_letters(words, letters, run, partners)))
-        ours, theirs = (
-            sum(map(len, each))
-            for each in ([words[n].letters for n in run[0]], [letters[n] for n in run[1]])
-        )
-        if ours <= 2 * theirs:
-            instead.update(run[0])
+        ours, theirs = range(first + 1, stop), range(begin + 1, end)
+        found.update(await _pair_letters(words, letters, (ours, theirs), partners))
+        count = sum(len(letters[number]) for number in theirs)
+        if sum(len(words[number].letters) for number in ours) <= 2 * count:
+            misheard.update(ours)
     segments: defaultdict[int, defaultdict[int, list[int]]]
     segments = defaultdict(lambda: defaultdict(list))
     if owners:
         for word, partner in enumerate(_filled(partners)):
             number, _ = chunks[owners[partner]]
             segments[number][owners[partner]].append(word)
-    text = GivenText(words, frozenset(found), frozenset(instead))
     windows = []
     for number in sorted(segments):
-        window = heard[number].window
+        window, _, timestamps = recognised[number]
         given = [
             _segment(window, chunks[place][1], numbers)
             for place, numbers in sorted(segments[number].items())
         ]
-        windows.append(GivenWindow(window, tuple(given), heard[number].timestamps))
-    return text, windows
+        windows.append(GivenWindow(window, tuple(given), timestamps))
+    return GivenText(words, frozenset(found), frozenset(misheard)), windows
 
 
 def _segment(window: Window, chunk: Chunk, words: Sequence[int]) -> GivenSegment:
@@ -253,17 +329,18 @@ def _segment(window: Window, chunk: Chunk, words: Sequence[int]) -> GivenSegment
     return GivenSegment(tuple(words), start, end)
 
 
-def _pair_letters(
+async def _pair_letters(
     words: Sequence[GivenWord], letters: Sequence[str], run: tuple[range, range], partners: Items
-) -> Generator[None, None, list[int]]:
-    """Pair the words of a run letter by letter; those that are much like what was heard."""
+) -> list[int]:
+    """Pair the words of a run letter by letter. Return those much like the recognised ones."""
     ours = [(number, ord(each)) for number in run[0] for each in words[number].letters]
     theirs = [(number, ord(each)) for number in run[1] for each in letters[number]]
     if not ours or not theirs or len(ours) * len(theirs) > LARGEST_TABLE:
         return []
     left, right = (np.array([code for _, code in side], np.int32) for side in (ours, theirs))
     equal = defaultdict[int, list[int]](list)
-    pairs = yield from pair_items(left, right)
+    pairs = pair_items(left, right)
+    await give_way()
     for (number, code), partner in zip(ours, pairs.tolist(), strict=True):
         if partner != NONE and theirs[partner][1] == code:
             equal[number].append(theirs[partner][0])
@@ -278,7 +355,7 @@ def _pair_letters(
 
 
 def _filled(partners: Items) -> list[int]:
-    """Each word's partner, or the one before it, or where there is none the first."""
+    """Return each word's partner, or the one before it, or if there is none the first."""
     known = np.maximum.accumulate(partners)
     first = partners[partners != NONE][:1]
     filled: list[int] = np.where(known == NONE, first[0] if len(first) else 0, known).tolist()

@@ -1,17 +1,16 @@
-"""One decoding of what somebody has said so far, while they go on speaking.
+"""One decoding of what a speaker has said so far, while they go on speaking.
 
-A live transcript is made of passes over a growing buffer. Each decodes the whole buffer, as a
-window of a file is decoded, but what was said for certain before is not chosen again: the text
-begins with it, and the last pass's guess of the rest is verified in one go. Word times come from
-the attention over all of the text, so they may still move for words that are old.
+A live transcript is made of passes over a growing buffer. Each pass decodes the whole buffer, as a
+window of a file is decoded. Its text begins with the words that are final, and the previous pass's
+guess of the rest is its draft. Word times come from the attention over the whole text, so the times
+of final words may still move.
 
-A pass is made once, without fallback: the next one hears more anyway.
+A pass has no fallback, because the next pass follows anyway, with more audio.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,14 +25,15 @@ from asr.language_timeline import LanguageTimeline
 from asr.output.alignment import aligned_words
 from asr.output.chunks import ChunkReader, holds_no_speech
 from asr.output.segments import Segment, read_segments
-from asr.recognition import Recognition
+from asr.recognition import Recognition, finished
+from runtime.steps import give_way
 from timebase import SAMPLE_RATE
 
-# Tokens a second that are decoded at most, and a few for timestamps: the fastest speech of real
-# recordings has well below ten, so a text with more is a loop, which should not cost a whole row.
+# The most tokens a second, and a few more for timestamps: the fastest speech of real recordings has
+# well below ten, so a longer text is a loop, which should not fill the KV cache.
 MOST_TOKENS_A_SECOND, SPARE_TOKENS = 10, 16
-# Of some scripts a token is a part of a letter (173 letters of Georgian are 425 tokens): behind
-# what is final there may always be what is said in a second.
+# In some scripts a token is a part of a letter (173 letters of Georgian are 425 tokens): a second
+# of speech always fits after the final words.
 FEWEST_NEW = 48
 
 
@@ -41,9 +41,9 @@ FEWEST_NEW = 48
 class HypothesisWord:
     """A word as it is written, with the space before it and the punctuation around it.
 
-    `start` and `end` are seconds from the buffer's start. `stop` counts the tokens of the
-    hypothesis up to and with the word, timestamps included; `log_probs` are natural logarithms of
-    its own `tokens`, and `probability` is the mean over the spoken ones.
+    `start` and `end` are seconds from the buffer's start. `stop` counts the hypothesis' tokens up
+    to the word's last one, timestamps included. `log_probs` are the natural logarithms of its own
+    `tokens`, and `probability` is the mean over the spoken ones.
     """
 
     text: str
@@ -57,11 +57,11 @@ class HypothesisWord:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What a pass has heard; no words where there is probably no speech.
+    """The text of a pass; without words if there is probably no speech.
 
     `tokens` hold the text with its prefix and timestamps. `no_speech_prob` and `avg_logprob` are
-    OpenAI's, `compression_ratio` that of letters. `language_probability` is None where the language
-    was given.
+    OpenAI's, `compression_ratio` is that of the letters. `language_probability` is None if the
+    language was given.
     """
 
     tokens: tuple[int, ...]
@@ -75,8 +75,8 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What is decoded: `samples` (n,) at 16 kHz, one window, in a `language` or, where it is None,
-    in the likeliest. For `prefix` and `draft` see `asr.engine.request.Request`.
+    """The input of a pass: `samples` (n,) at 16 kHz, one window. A `language` of None is detected.
+    For `prefix` and `draft` see `asr.engine.request.Request`.
     """
 
     samples: NDArray[np.float32]
@@ -86,19 +86,18 @@ class Passage:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
         return len(self.samples) / SAMPLE_RATE
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of its text."""
+        """Return the most tokens that its text may have."""
         spoken = math.ceil(self.seconds * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
         return max(spoken, len(self.prefix) + FEWEST_NEW if self.prefix else 0)
 
 
 class LivePass(Recognition[Hypothesis]):
     """A passage that is being decoded. A step raises ValueError for options that sample or ask for
-    beams. No chunks are taken from it: its words are not final.
+    beams. The pass has no chunks, because its words are not final.
     """
 
     def __init__(self, engine: DecodeEngine, passage: Passage, planner: Planner) -> None:
@@ -107,27 +106,24 @@ class LivePass(Recognition[Hypothesis]):
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """How many seconds are decoded, and how many there are."""
         return self._passage.seconds * self.windows_read, self._passage.seconds
 
     @property
     def windows_read(self) -> int:
-        """1 once there is a result."""
         return int(self.result is not None)
 
     @property
     def windows_left(self) -> int:
-        """1 until there is a result."""
         return 1 - self.windows_read
 
-    def _run(self) -> Generator[bool, None, None]:
+    async def _recognise(self) -> Hypothesis:
         passage, language = self._passage, self._passage.language
         frames = self._engine.context.encoder.part_of_window(passage.seconds)
         detected: LanguagePosterior | None = None
         if language is None:
             detected = self._engine.detect_language(passage.samples, frames)
             language = detected.language
-            yield True
+            await give_way()
         plan = self._planner.plan(LanguageTimeline.single(language))
         options, own = replace(plan.options, fallback=None), plan.languages[language]
         if options.num_beams > 1 or options.temperature:
@@ -145,10 +141,8 @@ class LivePass(Recognition[Hypothesis]):
         )
         with self._engine.session(options) as self.session:
             self.session.add([request])
-            while not (finished := self.session.take()):
-                yield False
-        ((_, result),) = finished
-        self.result = _read(result, passage, own.reader, language, detected)
+            ((_, result),) = await finished(self.session)
+        return _read(result, passage, own.reader, language, detected)
 
 
 def _read(
@@ -174,7 +168,7 @@ def _read(
 def _words(
     result: DecodeResult, passage: Passage, reader: ChunkReader
 ) -> tuple[HypothesisWord, ...]:
-    """The words of all segments, also of an unfinished one."""
+    """Return the words of all segments, also of an unfinished one."""
     segments = [Segment(result.tokens, 0.0, passage.seconds)]
     if result.timestamps:
         begin = reader.models.special_tokens.timestamp_begin

@@ -1,20 +1,17 @@
 """Speech recognition for any number of clients, in the one thread that computes with the models.
 
 A thread that computes has threads of its own beneath it, and several such teams on the same
-processors wait for each other; so models load, warm up and decode in this one. Its loop takes small
-steps of each recording, then one of the engine, in turns so short that no recording waits for
-another to end; those of which least is left go first, and beside short ones long ones have a
-quarter of the time between steps. Live ones go before all others, in order of their turns, and
-leave these a quarter of the time: one small step, or one thing that the engine does for them.
+processors wait for each other. So models load, warm up and decode in this thread alone. It does one
+unit of work after another: a small step of a recognition, or the engine's next step. The engine
+says which (`DecodeEngine.callers_turn`), by the classes of work that are ready, so that no
+recording waits for another to end. Within a class recognitions take turns.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import traceback
-import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,20 +20,12 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from asr.checkpoint.loading import WhisperModels
-from asr.engine.engine import DecodeEngine
-from asr.engine.lane_queue import LONGEST_WAITING_EVERY
-from asr.engine.sequence import LONG_WINDOWS
-from asr.live_pass import LivePass
-from asr.options import TranscriptionOptions
+from asr.engine.request import work_class
 from asr.recognition import Recognition
 from asr.transcriber import Transcriber
-from asr.transcription import Transcription
 from errors import ModelError
 from runtime.openmp import set_threads
+from runtime.turns import Work
 from transcript import Chunk
 
 logger = logging.getLogger("endpoint")
@@ -59,10 +48,10 @@ class Progress:
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What has been done since the start; counts only grow.
+    """What the engine has done since the start.
 
-    `rows` counts each row once for every step it was in, `windows` those that were read. Tokens and
-    drafts are those of transcriptions that have ended, in whatever way.
+    `rows` counts a row once for every step it was in. `windows` counts windows that were read.
+    Tokens and drafts are counted when their transcription ends, however it ends.
     """
 
     steps: int = 0
@@ -76,37 +65,38 @@ class EngineCounts:
 
 
 def ignore(_: Progress) -> None:
-    """For those who wait for the transcript alone."""
+    """Report no progress."""
 
 
 @dataclass(eq=False)
 class Job(Generic[T]):
-    """A recognition in the loop. `tell` is called in the loop's thread, and `result` is there at
-    the end, unless the job was cancelled.
+    """A recognition in the recogniser's thread, which calls `report` with its progress.
+
+    `result` is set at the end, unless the job was cancelled.
     """
 
     recognition: Recognition[T]
-    tell: Callable[[Progress], None]
+    report: Callable[[Progress], None]
     result: Future[T] = field(default_factory=Future)
     cancelled: bool = False
-    reported: float = field(default=0.0, init=False)  # seconds that were told of
+    reported: float = field(default=0.0, init=False)  # seconds of speech
+    spent: float = field(default=0.0, init=False)  # seconds that its own steps took
 
     def __post_init__(self) -> None:
-        self.result.set_running_or_notify_cancel()  # who waits for it does not end it
+        self.result.set_running_or_notify_cancel()  # so that a waiting caller cannot cancel it
 
     @property
-    def live(self) -> bool:
-        """Whether it goes before all that are not."""
-        return self.recognition.live
+    def work(self) -> Work:
+        return work_class(self.recognition.live, self.recognition.windows_left)
 
     def cancel(self) -> None:
-        """Free its rows before the next step; of no effect once it has ended."""
+        """Free its rows before the next unit of work; no effect once it has ended."""
         self.cancelled = True
 
 
 @dataclass(frozen=True)
 class Call:
-    """Work for the loop's thread, and what it will return."""
+    """A function for the recogniser's thread, and its result."""
 
     work: Callable[[], Any]
     result: Future[Any] = field(default_factory=Future)
@@ -114,158 +104,82 @@ class Call:
     def __post_init__(self) -> None:
         self.result.set_running_or_notify_cancel()
 
+    def answer(self) -> None:
+        try:
+            self.result.set_result(self.work())
+        except BaseException as error:
+            self.result.set_exception(error)
+
 
 class Recogniser:
     """Recognises speech with one set of models; safe to call from any thread.
 
-    `alive` is False once its thread has stopped: all jobs are told so then, and none is taken.
+    Its thread and its models stay until `close`. `alive` is False once the thread has stopped: all
+    jobs have failed then, and no job is accepted. `failure` is the error that stopped it.
     """
 
     def __init__(self, load: Callable[[], Transcriber], threads: int) -> None:
         """Start the thread, with `threads` threads of torch beneath it, and `load` the models in
-        it. Raises what that raises.
+        it. Raises what `load` raises.
         """
-        self._loop = loop = Loop(threads)
-        # The thread holds on to the loop, not to this: it ends when nobody holds on to this.
-        self._end = weakref.finalize(self, self._loop.end)
-        self._end.atexit = False  # its thread then rests to the end
-        try:
-            self.transcriber = self.run(lambda: loop.load(load))
-        except BaseException:
-            self._end()  # the error may be kept, and holds on to this
-            raise
-
-    @property
-    def models(self) -> WhisperModels:
-        """What it recognises with."""
-        return self.transcriber.models
-
-    @property
-    def alive(self) -> bool:
-        """Whether transcriptions are still taken."""
-        return self._loop.alive
-
-    @property
-    def failed(self) -> bool:
-        """Whether the thread has stopped though nobody closed this."""
-        return self._loop.failure is not None
-
-    @property
-    def counts(self) -> EngineCounts:
-        """What was done so far; read only."""
-        return self._loop.counts
-
-    @property
-    def running_rows(self) -> int:
-        """How many windows are being decoded."""
-        return self.transcriber.engine.scheduler.running
-
-    @property
-    def waiting_windows(self) -> int:
-        """How many windows wait for a row."""
-        return self.transcriber.engine.scheduler.waiting
-
-    def check_alive(self) -> None:
-        """Raises ModelError where the thread has stopped."""
-        self._loop.check_alive()
-
-    def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns in the thread that computes, between two of its turns.
-
-        Raises what it raises, or ModelError where the thread has stopped.
-        """
-        call = Call(work)
-        self._loop.put(call)
-        result: T = call.result.result()
-        return result
-
-    def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
-        """See Transcriber.validate."""
-        return self.transcriber.validate(options)
-
-    def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-        """When somebody speaks in `samples`, (n,) at 16 kHz, in seconds."""
-        return self.transcriber.find_speech(samples)
-
-    def starting_steps(
-        self, samples: NDArray[np.float32], options: TranscriptionOptions
-    ) -> Generator[None, None, Transcription]:
-        """What can be submitted, in small steps for the caller's thread while speech is found."""
-        return self.transcriber.starting_steps(samples, options)
-
-    def live_pass(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        prefix: tuple[int, ...] = (),
-        draft: tuple[int, ...] = (),
-    ) -> LivePass:
-        """What can be submitted to decode a buffer once; see Transcriber.live_pass."""
-        return self.transcriber.live_pass(samples, options, prefix, draft)
-
-    def submit(
-        self, recognition: Recognition[T], tell: Callable[[Progress], None] = ignore
-    ) -> Job[T]:
-        """Begin a transcription or a live pass. Raises ModelError where the thread has stopped."""
-        job = Job(recognition, tell)
-        self._loop.put(job)
-        return job
-
-    def close(self) -> None:
-        """End the thread after its current turn, and every job with an error."""
-        self._end()
-        self._loop.thread.join()
-
-
-class Loop:
-    """What the thread does."""
-
-    def __init__(self, threads: int) -> None:
         self.counts = EngineCounts()
         self.alive = True
-        self.failure: BaseException | None = None  # what ended the thread
-        self.inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the loop
-        self.transcriber: Transcriber | None = None
-        self._threads = threads
-        self._jobs: list[Job[Any]] = []  # in order of arrival, live ones in that of their turns
-        self._turns = 0
-        self._live_coming = 0  # live jobs in the inbox
-        self._lock = Lock()  # between `put` and the loop
-        self.thread = Thread(target=self._run, name="engine", daemon=True)
-        self.thread.start()
-
-    def load(self, load: Callable[[], Transcriber]) -> Transcriber:
-        """Keep and return what `load` returns, in the loop's own thread."""
-        self.transcriber = load()
-        return self.transcriber
-
-    def put(self, asked: Job[Any] | Call) -> None:
-        """Raises ModelError where the thread has stopped."""
-        with self._lock:
-            self.check_alive()
-            self._live_coming += isinstance(asked, Job) and asked.live
-            self.inbox.put(asked)
-
-    def end(self) -> None:
-        """Let the thread end after its current turn; the interpreter waits for that.
-
-        A thread that frees models while the interpreter ends would never get its lock back, and
-        that aborts the process.
-        """
-        self.inbox.put(None)
-        atexit.register(self.thread.join)
+        self.failure: BaseException | None = None
+        self._inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the thread
+        self._lock = Lock()  # held while a job is accepted, and when the thread ends
+        self._jobs: list[Job[Any]] = []  # the longest unserved first
+        loading = Call(load)
+        self._thread = Thread(target=self._run, args=(loading, threads), name="engine", daemon=True)
+        self._thread.start()
+        try:
+            self.transcriber: Transcriber = loading.result.result()
+        except BaseException:
+            self.close()  # the error may be kept, and holds this recogniser
+            raise
 
     def check_alive(self) -> None:
-        """Raises ModelError where the thread has stopped."""
+        """Raise ModelError if the thread has stopped."""
         if not self.alive:
             raise self._stopped()
 
-    def _run(self) -> None:
-        set_threads(self._threads)  # others may have set fewer
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in the recogniser's thread, between two units of its work.
+
+        Raises what `work` raises, or ModelError if the thread has stopped.
+        """
+        call = Call(work)
+        self._put(call)
+        result: T = call.result.result()
+        return result
+
+    def submit(
+        self, recognition: Recognition[T], report: Callable[[Progress], None] = ignore
+    ) -> Job[T]:
+        """Begin a transcription or a live pass. Raises ModelError if the thread has stopped."""
+        job = Job(recognition, report)
+        self._put(job)
+        return job
+
+    def close(self) -> None:
+        """End the thread after its current unit of work, and every job with an error."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _put(self, entry: Job[Any] | Call) -> None:
+        with self._lock:
+            self.check_alive()
+            self._inbox.put(entry)
+
+    # In the thread
+
+    def _run(self, loading: Call, threads: int) -> None:
+        set_threads(threads)  # other code may have set fewer
+        loading.answer()
         try:
-            while self._take_in():
-                self._advance()
-                self._step_engine()
+            if loading.result.exception() is None:
+                self._engine = loading.result.result().engine
+                while self._take_in():
+                    self._work()
         except BaseException as error:
             self.failure = error
             origin = traceback.extract_tb(error.__traceback__)[-1]
@@ -275,123 +189,74 @@ class Loop:
             self._end()
 
     def _take_in(self) -> bool:
-        """Welcome new jobs, do what was called for, and drop cancelled jobs. Waits where there is
-        none. False at the end.
+        """Accept new jobs, answer calls, and drop cancelled jobs. Wait while there is no job.
+
+        Return False at the end.
         """
         ended = False
-        while not ended and not (self._jobs and self.inbox.empty()):
-            asked = self._next()
-            if isinstance(asked, Job):
-                self._jobs.append(asked)
-                with self._lock:
-                    self._live_coming -= asked.live
-            elif isinstance(asked, Call):
-                _answer(asked)
-            ended = asked is None
-            del asked  # while it waits it should hold on to nothing
+        while not ended and not (self._jobs and self._inbox.empty()):
+            entry = self._next_entry()
+            if isinstance(entry, Job):
+                self._jobs.append(entry)
+            elif isinstance(entry, Call):
+                entry.answer()
+            ended = entry is None
+            del entry  # while the thread waits it should hold nothing
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
+            self._engine.left(job.work, job.spent)
             self._remove(job)
         return not ended
 
-    def _next(self) -> Job[Any] | Call | None:
-        """Wait for the next entry of the inbox, and watch meanwhile what other processes leave of
-        the processors.
-        """
+    def _next_entry(self) -> Job[Any] | Call | None:
+        """Wait for the next entry, and watch meanwhile which processors other processes leave."""
         while True:
-            timeout = None if self.transcriber is None else self._engine.threads.watch()
             with suppress(Empty):
-                return self.inbox.get(timeout=timeout)
+                return self._inbox.get(timeout=self._engine.threads.watch())
 
-    @property
-    def _engine(self) -> DecodeEngine:
-        assert self.transcriber is not None
-        return self.transcriber.engine
+    def _work(self) -> None:
+        """Do one unit of work: a step of the engine, or of the job whose turn it is."""
+        ready = [job for job in self._jobs if not job.recognition.waiting]
+        work = self._engine.callers_turn({job.work for job in ready})
+        if work is None:
+            rows = self._engine.step()
+            self.counts.steps += rows > 0
+            self.counts.rows += rows
+            return
+        job = next(job for job in ready if job.work is work)
+        self._jobs.remove(job)
+        self._jobs.append(job)
+        self._step(job, work)
 
-    @property
-    def _live_here(self) -> bool:
-        """Whether a live job is here."""
-        return any(job.live for job in self._jobs)
-
-    def _advance(self) -> None:
-        """Let jobs in turn do something small, until none can or the engine is due."""
-        due = self._engine.scheduler.clock() + self._engine.scheduler.limits.hold_seconds
-        self._advance_live(due)
-        self._advance_others(due)
-
-    def _advance_live(self, due: float) -> None:
-        """Who has done something goes behind the other live jobs."""
-        for job in [job for job in self._jobs if job.live]:
-            while job in self._jobs and self._step(job):
-                if job in self._jobs:
-                    self._jobs.remove(job)
-                    self._jobs.append(job)
-                if self._engine.scheduler.clock() >= due:
-                    return
-
-    def _advance_others(self, due: float) -> None:
-        """Beside live jobs, and for a while after them, others take one step."""
-        scheduler = self._engine.scheduler
-        small = scheduler.beside_live.small
-        left = {job: job.recognition.windows_left for job in self._jobs if not job.live}
-        beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
-        live_here = self._live_here  # once: there may be hundreds of jobs
-        for job in self._in_turn(left):
-            long = left[job] > LONG_WINDOWS
-            while job in self._jobs and (not long or scheduler.long_share.allows(beside_short)):
-                started = scheduler.clock()
-                live = live_here or self._live_coming > 0
-                if not scheduler.allows_others(live) or not self._step(job):
-                    break
-                self._turns += 1
-                scheduler.beside_live.count(started)
-                if long:
-                    scheduler.long_share.count(started)
-                if small or scheduler.clock() >= due:
-                    return
-
-    def _in_turn(self, left: Mapping[Job[Any], int]) -> list[Job[Any]]:
-        """The jobs, those with the fewest windows `left` first; every so often the one that came
-        first is before them.
-        """
-        jobs = sorted(left, key=left.__getitem__)
-        return [*list(left)[: self._turns % LONGEST_WAITING_EVERY == 0], *jobs]
-
-    def _step(self, job: Job[Any]) -> bool:
-        """Whether the job did something. What it raises is its own matter."""
-        done_before = job.recognition.windows_read
+    def _step(self, job: Job[Any], work: Work) -> None:
+        """Take one step of a job. What the step raises is the job's error alone."""
+        recognition, read_before = job.recognition, job.recognition.windows_read
         try:
-            did_something = job.recognition.step()
+            with self._engine.charged(work) as charged:
+                recognition.step()
         except Exception as error:
             self._remove(job)
             job.result.set_exception(error)
-            return True
-        self.counts.windows += job.recognition.windows_read - done_before
-        result = job.recognition.result
+            return
+        job.spent += charged.seconds
+        self.counts.windows += recognition.windows_read - read_before
+        result = recognition.result
         self._report(job, result is not None)
         if result is not None:
             self._remove(job)
             job.result.set_result(result)
-        return did_something or result is not None
 
     def _report(self, job: Job[Any], ended: bool) -> None:
         done, total = job.recognition.seconds
         if done <= job.reported and not ended:
             return
         job.reported, chunks = done, job.recognition.take_chunks()
-        # Over music there may be chunks without seconds of speech.
-        if total or chunks:
-            job.tell(Progress(done, total, chunks))
-
-    def _step_engine(self) -> None:
-        newcomers = len(self._jobs) > 1 or not self.inbox.empty()
-        rows = self._engine.step(newcomers, self._live_coming > 0 or self._live_here)
-        self.counts.steps += rows > 0
-        self.counts.rows += rows
+        if total or chunks:  # music may have chunks without seconds of speech
+            job.report(Progress(done, total, chunks))
 
     def _remove(self, job: Job[Any]) -> None:
-        """What a job has in the engine goes, and then it is forgotten: where the first fails, the
-        thread ends and answers it.
+        """Free a job's rows and forget the job. If its rows cannot be freed the thread ends, and
+        answers the job.
         """
         job.recognition.close()
         self._jobs.remove(job)
@@ -405,32 +270,23 @@ class Loop:
     def _end(self) -> None:
         with self._lock:
             self.alive = False
-        asked: list[Job[Any] | Call | None] = [*self._jobs]
-        while not self.inbox.empty():
-            asked.append(self.inbox.get())
-        for each in asked:
+        left: list[Job[Any] | Call | None] = [*self._jobs]
+        while not self._inbox.empty():
+            left.append(self._inbox.get())
+        for each in left:
             if isinstance(each, Job) and each in self._jobs:
                 with suppress(Exception):
                     self._remove(each)
             if each is not None and not (isinstance(each, Job) and each.cancelled):
                 each.result.set_exception(self._stopped())
         self._jobs.clear()
-        self.transcriber = None
 
     def _stopped(self) -> ModelError:
-        """An error for each who asks, caused by what ended the thread."""
         error = stopped()
         error.__cause__ = self.failure
         return error
 
 
-def _answer(call: Call) -> None:
-    try:
-        call.result.set_result(call.work())
-    except BaseException as error:
-        call.result.set_exception(error)
-
-
 def stopped() -> ModelError:
-    """What clients are told who wait for a thread that has ended."""
+    """Return the error of requests to a recogniser whose thread has ended."""
     return ModelError("speech recognition has stopped; the log of the endpoint says why")

@@ -1,42 +1,45 @@
-"""From samples to a transcript: what one set of models can be asked, and how it is decoded.
+"""Speech recognition with one set of models: requests are checked, recordings and passes begin.
 
-A request is checked before any audio is decoded, and what depends on the models alone is settled
-here: prompt, assistant, language names. `asr.transcription` holds the order of the steps.
+A request is checked before any audio is decoded. `asr.transcription` has the order of the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import gc
+import logging
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.decoding_plan import Planner
+from asr.decoding_plan import Planner, TranscriptionOptions
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
-from asr.engine.self_test import run_self_test
 from asr.frontend.schedule import Schedule
-from asr.frontend.vad import DetectSpeech, SpeechDetector
+from asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
 from asr.frontend.windows import MARGIN, Span
 from asr.live_pass import LivePass, Passage
-from asr.options import TranscriptionOptions
-from asr.transcription import Transcription
-from asr.window_decoding import NOTHING_HEARD, HeardBefore
+from asr.transcription import NO_PRIOR, Prior, Transcription
 from errors import InvalidParameter, Unsupported
 from payload.languages import ENGLISH, language_code, language_name
+from runtime.device_errors import is_device_lost
+from runtime.restart import ADVICE
+from runtime.steps import give_way, run_steps
 from timebase import SAMPLE_RATE
 from transcript import Transcript
+
+logger = logging.getLogger("endpoint")
 
 
 class Transcriber:
     """Speech recognition with one set of models, for one thread; `asr.recogniser` is for many.
 
-    `validate`, `find_speech`, `start`, `starting_steps` and `live_pass` may be called from any
-    thread.
+    `validate`, `find_speech`, `start` and `live_pass` may be called from any thread.
     """
 
     def __init__(
@@ -52,15 +55,11 @@ class Transcriber:
         self.detect_speech = detect_speech or SpeechDetector()
         self.engine = DecodeEngine(models, cuda_graphs, limits)
 
-    def warm_up(self) -> None:
-        """On CUDA, run everything once on noise and compare graphs with eager steps."""
-        run_self_test(self.engine)
-
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
-        """Refuse, before any audio is decoded, what this checkpoint cannot do.
+        """Refuse what this checkpoint cannot do; return the options with Whisper's language code.
 
-        Returns the options with the language as Whisper's code. Raises InvalidParameter, or
-        Unsupported for a prompt where the vocabulary has no token that announces one.
+        Raises InvalidParameter, or Unsupported for a prompt if the vocabulary has no token that
+        announces one.
         """
         if options.decode.temperature and options.decode.num_beams > 1:
             raise InvalidParameter("temperature: beams are not sampled")
@@ -87,52 +86,47 @@ class Transcriber:
             raise InvalidParameter(f"task: the model cannot {options.task}")
         return replace(options, language=code)
 
+    def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+        """Return the spans of speech in `samples` (n,) at 16 kHz, in seconds."""
+        return _seconds(self.detect_speech(samples))
+
     def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
         """Transcribe `samples` (n,), mono at 16 kHz, with options that `validate` returned.
 
-        Times are in seconds from the samples' start. Raises OutOfMemory where the device cannot
-        hold a batch of one window.
+        Times are in seconds from the samples' start. Raises OutOfMemory if the device cannot hold a
+        batch of one window.
         """
-        with closing(self.start(samples, options)) as transcription:
+        with closing(run_steps(self.start(samples, options))) as transcription:
             return transcription.run()
 
-    def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-        """When somebody speaks in `samples`, (n,) at 16 kHz, in seconds."""
-        return _seconds(self.detect_speech(samples))
-
-    def start(
+    async def start(
         self,
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
-        before: HeardBefore = NOTHING_HEARD,
+        prior: Prior = NO_PRIOR,
     ) -> Transcription:
-        """The same, to be taken step by step: speech is found and windows are planned here, in
-        about 10 ms a minute; nothing uses the device before the first step. `before` is what was
-        heard of them already.
-        """
-        steps = self.starting_steps(samples, options, before)
-        try:
-            while True:
-                next(steps)
-        except StopIteration as started:
-            transcription: Transcription = started.value
-            return transcription
+        """Find speech and plan windows in small steps, about 10 ms a minute of audio.
 
-    def starting_steps(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        before: HeardBefore = NOTHING_HEARD,
-    ) -> Generator[None, None, Transcription]:
-        """What `start` returns, in small steps while speech is looked for."""
+        The device is not used before the transcription's first step.
+        """
         detect = self.detect_speech
-        if options.vad is None:
-            return self._start(samples, options, (Span(0, len(samples)),), before)
-        if not isinstance(detect, SpeechDetector):
-            return self._start(samples, options, detect(samples), before)
-        speech = yield from detect.steps(samples, options.vad)
-        yield
-        return self._start(samples, options, speech, before)
+        speech: Sequence[Span] = (Span(0, len(samples)),)
+        if options.vad is not None and isinstance(detect, SpeechDetector):
+            probabilities = [np.zeros(0, np.float32)]
+            for block in detect.blocks(samples):
+                probabilities.append(block)
+                await give_way()
+            speech = find_speech(np.concatenate(probabilities), len(samples), options.vad)
+            await give_way()
+        elif options.vad is not None:
+            speech = detect(samples)
+        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
+        pad = None if options.vad is None else options.vad.speech_pad_ms
+        margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
+        limit = int(window_seconds * SAMPLE_RATE)
+        schedule = Schedule(samples, speech, limit, margin, options.vad is not None)
+        planner = self._planner(options)
+        return Transcription(self.engine, schedule, _seconds(speech), planner, prior)
 
     def live_pass(
         self,
@@ -141,11 +135,11 @@ class Transcriber:
         prefix: tuple[int, ...] = (),
         draft: tuple[int, ...] = (),
     ) -> LivePass:
-        """One decoding of what is heard so far, `samples` (n,), mono at 16 kHz: one window.
+        """Begin one decoding of a live buffer, `samples` (n,), mono at 16 kHz: one window.
 
         The text begins with `prefix`, and `draft` guesses what follows, as in `Request`. Words are
-        found whether the options ask for them or not. Raises ValueError for samples that are no
-        window, and for options that sample or ask for beams.
+        timed whether the options ask for times or not. Raises ValueError for samples that are no
+        window; for options that sample or ask for beams the first step raises it.
         """
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
@@ -157,31 +151,31 @@ class Transcriber:
         )
 
     def _planner(self, options: TranscriptionOptions) -> Planner:
-        """With the fallback that is used where the request asks for none."""
         decode = replace(options.decode, fallback=options.decode.fallback or self.fallback)
         return Planner(self.models, replace(options, decode=decode))
-
-    def _start(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        speech: Sequence[Span],
-        before: HeardBefore,
-    ) -> Transcription:
-        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
-        pad = None if options.vad is None else options.vad.speech_pad_ms
-        margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
-        limit = int(window_seconds * SAMPLE_RATE)
-        detected = options.vad is not None
-        schedule = Schedule(samples, speech, limit, margin, detected)
-        return Transcription(
-            self.engine,
-            schedule,
-            _seconds(speech),
-            self._planner(options),
-            before,
-        )
 
 
 def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
     return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)
+
+
+def start_transcriber(
+    models: WhisperModels, cuda_graphs: bool, limits: Limits = DEFAULT_LIMITS
+) -> Transcriber:
+    """Return a transcriber; without CUDA graphs if the models cannot be started with them.
+
+    Most failures leave the device usable. If the device is lost only a new process can try again
+    (`runtime.restart`).
+    """
+    if cuda_graphs and models.device.type == "cuda":
+        try:
+            return Transcriber(models, limits=limits)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        # Outside the except block, because the exception held the device's memory until here.
+        logger.critical("the start failed (%s): it is tried %s", reason, ADVICE)
+        gc.collect()
+        torch.cuda.empty_cache()
+    return Transcriber(models, cuda_graphs=False, limits=limits)

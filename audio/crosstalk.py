@@ -16,7 +16,7 @@ adds noise to an echo where that has power: what is left below the copy's spectr
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -27,6 +27,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.ndimage import uniform_filter1d
 
 from audio.decode import Audio
+from runtime.steps import give_way
 from timebase import SAMPLE_RATE
 
 Samples = NDArray[np.float32]
@@ -55,17 +56,17 @@ TINY = float(np.finfo(np.float32).tiny)
 COPY = 1e-3
 
 
-def without_crosstalk(audio: Audio) -> Generator[None, None, Audio]:
+async def without_crosstalk(audio: Audio) -> Audio:
     """Audio whose channels have their own speech alone, in small steps; the samples are changed in
     place. Warns of what was silenced, and where there is one channel only.
     """
-    warnings = yield from silence_crosstalk(audio.channels)
+    warnings = await silence_crosstalk(audio.channels)
     if len(audio.channels) == 1:
         warnings = ("channels: the audio has one, which is heard as it is",)
     return replace(audio, warnings=(*audio.warnings, *warnings))
 
 
-def silence_crosstalk(channels: Sequence[Samples]) -> Generator[None, None, tuple[str, ...]]:
+async def silence_crosstalk(channels: Sequence[Samples]) -> tuple[str, ...]:
     """Silence crosstalk in `channels`, each (n,) at 16 kHz, in place and in small steps.
 
     Returns a warning for each channel in which there was any.
@@ -76,7 +77,7 @@ def silence_crosstalk(channels: Sequence[Samples]) -> Generator[None, None, tupl
         gains = []
         for place in range(len(channels)):
             gains.append(_gain(channels, place, first))
-            yield
+            await give_way()
         for place, gain in enumerate(gains):
             if gain is not None:
                 channels[place][first : first + BLOCK] *= gain
@@ -87,7 +88,7 @@ def silence_crosstalk(channels: Sequence[Samples]) -> Generator[None, None, tupl
     return tuple(warnings)
 
 
-def _silence_copies(channels: Sequence[Samples]) -> Generator[str, None, None]:
+def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
     """Silence every channel that is another one's copy, and warn of it: the fainter one, where one
     has less than half of the other's power.
     """

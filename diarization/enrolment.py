@@ -23,7 +23,7 @@ from diarization.diarizer import Diarizer, Span, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, alike, unit
 from errors import ClientError, InvalidReference
 from payload.reference_clips import ReferenceClip
-from runtime.shortest_first import Steps
+from runtime.steps import give_way
 from timebase import SAMPLE_RATE
 
 # Seconds: of speech, of speech to be trusted, and of a whole clip. In a second of speech 0.8 s and
@@ -66,19 +66,19 @@ class Enrolment:
         )
         return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
 
-    def decode(self, clip: ReferenceClip) -> Steps[NDArray[np.float32]]:
+    async def decode(self, clip: ReferenceClip) -> NDArray[np.float32]:
         """The samples of the next clip, (n,) at 16 kHz, all of which count as held in the end.
 
         Raises InvalidReference.
         """
         try:
             data = decode_base64(clip.reference, self._left)
-            audio = yield from decoding_steps(data, self._rate, self._left).__await__()
+            audio = await decoding_steps(data, self._rate, self._left)
         except ClientError as error:
             reason = str(error).removeprefix(f"{error.code}: ")
             raise self._useless(reason.replace("inputs", "reference", 1)) from None
         self._left = self._left.less(len(data))
-        yield DecodingStep(audio.seconds, audio.seconds)
+        await give_way(DecodingStep(audio.seconds, audio.seconds))
         return audio.samples
 
     def hear(

@@ -25,6 +25,7 @@ from live.speakers import OpenSpeakers
 from live.turn_detection import TurnDetector
 from live.wanted_speakers import WantedSpeakers
 from runtime.error_edge import endpoint_errors
+from runtime.steps import run_steps
 from transcript import Transcript
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class LiveDriver:
     ) -> None:
         self._recogniser, self._workers, self._send = recogniser, workers, send
         self._input, self._options = AudioInput(detector), options
-        window_seconds = recogniser.models.window_seconds
+        window_seconds = recogniser.transcriber.models.window_seconds
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
@@ -74,7 +75,7 @@ class LiveDriver:
         """Hear what comes next otherwise; speakers, from the first sample on. Raises
         InvalidParameter, InvalidReference, Unsupported, or what diarization raises.
         """
-        known = self._recogniser.validate(with_settings(self._options, settings))
+        known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
         await self._speakers.change(settings, begun=self.session.seconds > 0)
         if audio_format is not self._input.format:
             await self._hear(self._input.flush)
@@ -162,13 +163,12 @@ class LiveDriver:
 
     async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
         """Raises EndpointError; frees the rows however it ends."""
+        transcriber = self._recogniser.transcriber
 
         def start() -> LivePass | Transcription:
             if wanted.before is not None:
-                return self._recogniser.transcriber.start(
-                    wanted.samples, wanted.options, wanted.before
-                )
-            return self._recogniser.live_pass(
+                return run_steps(transcriber.start(wanted.samples, wanted.options, wanted.before))
+            return transcriber.live_pass(
                 wanted.samples, wanted.options, wanted.prefix, wanted.draft
             )
 

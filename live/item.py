@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asr import HeardBefore, Hypothesis, HypothesisWord, TranscriptionOptions
+from asr import Hypothesis, HypothesisWord, Prior, TranscriptionOptions
 from errors import EndpointError
 from live.commit import FinalWords
 from live.events import Committed, Completed, Delta, Failed, ItemAdded, ItemDone, LiveEvent, Words
@@ -33,7 +33,7 @@ class WantedPass:
     options: TranscriptionOptions
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
-    before: HeardBefore | None = None
+    before: Prior | None = None
 
     @property
     def final(self) -> bool:

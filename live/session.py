@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asr import Guess, HeardBefore, Hypothesis, TranscriptionOptions
+from asr import Guess, Hypothesis, Prior, TranscriptionOptions
 from errors import EndpointError, InvalidRequest
 from live.audio_buffer import AudioBuffer
 from live.ended_items import SHORTEST_ITEM, EndedItems
@@ -369,7 +369,7 @@ class LiveSession:
             Guess((each.window - begin) / SAMPLE_RATE, each.found.prefix + each.found.draft)
             for each in together
         )
-        before = HeardBefore(guesses, (item.begin - begin) / SAMPLE_RATE)
+        before = Prior(guesses, (item.begin - begin) / SAMPLE_RATE)
         samples = self._audio.samples(begin, end)
         return WantedPass(item, begin, end, samples, options, before=before)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
+from runtime.steps import Steps
 from timebase import SAMPLE_RATE
 
 BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32
@@ -34,9 +35,6 @@ FIRST_COME_EVERY = 8  # turns
 OTHERS_SHARE = FIRST_COME_EVERY - 1
 
 T = TypeVar("T")
-# What is done in steps; those of decoding tell how far it is: seconds decoded, and at least how
-# many there will be.
-Steps = Generator[tuple[float, float] | None, None, T]
 
 
 @dataclass(eq=False)
@@ -104,18 +102,24 @@ class ShortestFirst:
             for _ in range(waiting):  # there may be room for them now
                 self._submit_turn()
 
-    def submit(self, recording: Recording, steps: Steps[T], decodes: bool = False) -> Future[T]:
+    def submit(
+        self, recording: Recording, steps: Coroutine[Any, None, T], decodes: bool = False
+    ) -> Future[T]:
         """What `steps` will return. Once it is cancelled no further one is taken, and nothing holds
         on to them.
 
         Raises RuntimeError after shutdown.
         """
-        work = Work(recording, steps, decodes)
+        work = Work(recording, Steps(steps), decodes)
         with self._lock:
             self._works[work.result] = work
             self._waiting.append(work)
         work.result.add_done_callback(self._forget)
-        self._pool.submit(self._turn)
+        try:
+            self._pool.submit(self._turn)
+        except RuntimeError:
+            work.result.cancel()
+            raise
         return work.result
 
     def shutdown(self) -> None:
@@ -167,16 +171,16 @@ class ShortestFirst:
         if steps is None:
             return
         try:
-            step = next(steps)
-        except StopIteration as end:
-            with suppress(InvalidStateError):  # cancelled meanwhile
-                work.result.set_result(end.value)
+            progress = steps.advance()
         except BaseException as error:
-            with suppress(InvalidStateError):
+            with suppress(InvalidStateError):  # cancelled meanwhile
                 work.result.set_exception(error)
-        else:
-            if not self._put_back(work, step):
-                steps.close()
+            return
+        if steps.done:
+            with suppress(InvalidStateError):
+                work.result.set_result(steps.result)
+        elif not self._put_back(work, progress):
+            steps.close()
 
     def _choose(self, longest: float) -> Work | None:
         ready = [
@@ -216,7 +220,7 @@ class ShortestFirst:
 
     def _forget(self, result: Future[Any]) -> None:
         """Let go of what nobody asks for; a step that runs is the last, and who takes it closes
-        the steps after it: to close a generator that runs elsewhere can crash the interpreter.
+        the steps after it: to close a coroutine that runs elsewhere can crash the interpreter.
         """
         with self._lock:
             work = self._works.pop(result)
@@ -232,9 +236,8 @@ class ShortestFirst:
             self._pool.submit(self._turn)
 
 
-def in_one_step(work: Callable[[], T]) -> Steps[T]:
+async def in_one_step(work: Callable[[], T]) -> T:
     """Work that cannot be divided."""
-    yield from ()
     return work()
 
 

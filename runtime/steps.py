@@ -6,9 +6,11 @@
             await give_way((decoded, expected))
 
     steps = Steps(decode(data))
-    while not steps.done:  # in whichever thread, and with other work between two steps
+    while not steps.done:
         steps.advance()
     steps.result
+
+The caller decides which thread takes a step, and what it does between two steps.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Steps(Generic[T]):
         self._coroutine = coroutine
         self.done = False
 
-    def advance(self) -> Any:
+    def advance(self) -> Any:  # noqa: ANN401
         """Take one step. Return what the coroutine reports of it; None at the end.
 
         Raises what the coroutine raises; no step follows then.

@@ -62,7 +62,7 @@ def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = Fa
     """What a request to this endpoint may ask for without being refused or warned, where so many
     more live sessions may be opened, and `jobs` are kept or not.
     """
-    models = endpoint.recogniser.models
+    models = endpoint.recogniser.transcriber.models
     tokens = models.special_tokens
     languages = [
         Language(code=code, name=language_name(code)) for code in tokens.languages or (ENGLISH,)

@@ -40,13 +40,14 @@ class EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series with its value of now."""
         recogniser = self.endpoint.recogniser
+        scheduler = recogniser.transcriber.engine.scheduler
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.places.taken),
             "asr_held_body_bytes": ("Bytes of their bodies", self.admission.places.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
-            "asr_running_rows": ("Windows being decoded", recogniser.running_rows),
+            "asr_running_rows": ("Windows being decoded", scheduler.running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
-            "asr_waiting_windows": ("Windows that wait for a row", recogniser.waiting_windows),
+            "asr_waiting_windows": ("Windows that wait for a row", scheduler.waiting),
             "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
             "asr_engine_alive": ("Whether the engine's thread runs", int(recogniser.alive)),
         }

@@ -119,9 +119,10 @@ class FakeTokenizer:
 class FakeRecogniser:
     """Says what the metrics ask for."""
 
-    models = SimpleNamespace(name="org/whisper", tokenizer=FakeTokenizer())
-
-    running_rows, waiting_windows = 2, 3
+    transcriber = SimpleNamespace(
+        models=SimpleNamespace(name="org/whisper", tokenizer=FakeTokenizer()),
+        engine=SimpleNamespace(scheduler=SimpleNamespace(running=2, waiting=3)),
+    )
     counts = EngineCounts(steps=7, rows=9, windows=5, tokens=11, drafted=6, accepted=4, retries=1)
 
     def __init__(self) -> None:

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 
-from asr import Limits, TranscriptionOptions
-from asr.engine.scheduler import Scheduler
+from asr import TranscriptionOptions
 from asr.model.cpu_threads import CpuThreads
+from runtime.steps import give_way
+from runtime.turns import Work
 from transcript import DecodeStats, Transcript
 
 
 class StandInEngine:
-    """Counts its steps; `before` is called with their number and whether somebody has come."""
+    """Counts its steps; `before` is called with the number of each.
+
+    Callers have their turns before a step, as many as they want or `turns_a_step`. `charged` and
+    `left` keep what callers tell.
+    """
 
     def __init__(
         self,
-        before: Callable[[int, bool], None] = lambda *_: None,
-        hold_seconds: float = Limits.hold_seconds,
+        before: Callable[[int], None] = lambda _: None,
+        turns_a_step: float = math.inf,
         rows: int = 2,
     ) -> None:
         self.steps, self.before, self.rows = 0, before, rows
+        self.turns_a_step, self.turns = turns_a_step, 0
         self.threads = CpuThreads(1)
-        self.scheduler = Scheduler(Limits(hold_seconds=hold_seconds))
+        self.charges: list[Work] = []
+        self.leavers: list[tuple[Work, float]] = []
 
-    def step(self, newcomers: bool = False, live: bool = False) -> int:
-        self.before(self.steps, newcomers)
+    def callers_turn(self, ready: Collection[Work]) -> Work | None:
+        if not ready or self.turns == self.turns_a_step:
+            return None
+        self.turns += 1
+        return max(ready, key=lambda each: each.value)
+
+    @contextmanager
+    def charged(self, work: Work) -> Iterator[SimpleNamespace]:
+        self.charges.append(work)
+        yield SimpleNamespace(seconds=1.0)
+
+    def left(self, work: Work, seconds: float) -> None:
+        self.leavers.append((work, seconds))
+
+    def step(self) -> int:
+        self.before(self.steps)
         self.steps += 1
+        self.turns = 0
         return self.rows
 
 
@@ -38,14 +63,14 @@ class StandInSession:
 class StandInTranscription:
     """Its only step calls `say`."""
 
-    session, windows_left, windows_read, seconds, live = None, 1, 0, (0.0, 0.0), False
+    session, windows_left, windows_read, seconds = None, 1, 0, (0.0, 0.0)
+    live = waiting = False
 
     def __init__(self, say: Callable[[], Transcript]) -> None:
         self.say, self.result, self.closed = say, None, 0
 
-    def step(self) -> bool:
+    def step(self) -> None:
         self.result = self.say()
-        return True
 
     def take_chunks(self) -> tuple[()]:
         return ()
@@ -67,11 +92,11 @@ class StandInTranscriber:
     def find_speech(self, samples: np.ndarray) -> tuple[tuple[float, float], ...]:
         return ((0.0, len(samples) / 16_000),)
 
-    def starting_steps(
-        self, samples: np.ndarray, options: TranscriptionOptions, draft: tuple[int, ...] = ()
-    ) -> Iterator[StandInTranscription]:
+    async def start(
+        self, samples: np.ndarray, options: TranscriptionOptions
+    ) -> StandInTranscription:
         self.asked.append(options)
-        yield
+        await give_way()
         return StandInTranscription(self.say)
 
     def say(self) -> Transcript:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.session import Client, Session
-from asr.options import TranscriptionOptions
 from timebase import SAMPLES_PER_TOKEN
 
 DECODE = {each.name for each in fields(DecodeOptions)}

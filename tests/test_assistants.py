@@ -10,7 +10,7 @@ from transformers import WhisperForCausalLM
 
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels
-from asr.options import TranscriptionOptions
+from asr.decoding_plan import TranscriptionOptions
 from asr.transcriber import Transcriber
 from errors import StartError
 from testing.tiny_whispers import (

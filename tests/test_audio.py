@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from audio import decode
 from audio.decode import Audio, AudioLimits, decode_audio, decode_base64, decoding_steps
 from errors import AudioTooLong, InvalidAudio
+from runtime.steps import run_steps
 from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
@@ -405,7 +406,7 @@ class TestSeparateChannels:
     def test_long_recordings_are_refused_before_they_are_decoded(self):
         data = files.encoded(files.wav_file(np.zeros((16_000 * 8, 8)), 16_000), "a.flac")
         with pytest.raises(AudioTooLong, match="all channels together"):
-            next(decoding_steps(data, 16_000, AudioLimits(60, 2**24), separate=True))
+            run_steps(decoding_steps(data, 16_000, AudioLimits(60, 2**24), separate=True))
 
 
 class TestOppositePhase:

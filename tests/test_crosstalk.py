@@ -9,6 +9,7 @@ import pytest
 from scipy.signal import istft, stft
 
 from audio.crosstalk import silence_crosstalk
+from runtime.steps import run_steps
 
 RATE = 16_000
 SECONDS = 20
@@ -46,12 +47,7 @@ def silenced(*channels: np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
 
 
 def warnings_of(channels: list[np.ndarray]) -> tuple[str, ...]:
-    steps = silence_crosstalk(channels)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return tuple(end.value)
+    return run_steps(silence_crosstalk(channels))
 
 
 def power(samples: np.ndarray, start: float, stop: float) -> float:

@@ -31,6 +31,7 @@ from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
 from runtime.shortest_first import Recording
+from runtime.steps import Steps, give_way
 from testing.audio_files import conversation
 from transcript import SpeakerTurn
 
@@ -88,7 +89,9 @@ def serving(handler):
 
     def make(**options) -> Endpoint:
         limits = Limits(shared=True)
-        load = partial(Transcriber, alone.recogniser.models, fallback=None, limits=limits)
+        load = partial(
+            Transcriber, alone.recogniser.transcriber.models, fallback=None, limits=limits
+        )
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
         made.append(Endpoint(recogniser, Speakers(), alone.limits, cpu, 1, **options))
@@ -126,8 +129,8 @@ def parsed(endpoint, inputs, **parameters):
 
 
 def idle(endpoint) -> bool:
-    recogniser = endpoint.recogniser
-    return endpoint.outstanding == recogniser.running_rows == recogniser.waiting_windows == 0
+    scheduler = endpoint.recogniser.transcriber.engine.scheduler
+    return endpoint.outstanding == scheduler.running == scheduler.waiting == 0
 
 
 async def events_of(endpoint, request):
@@ -402,7 +405,7 @@ def test_what_cannot_be_read_is_refused_and_harms_nobody(endpoint, recording):
 @pytest.fixture
 def poisoned(monkeypatch, handler):
     """Makes a function of the engine fail for requests with a prompt, among its `sequences`."""
-    announced = handler.endpoint.recogniser.models.special_tokens.start_of_previous
+    announced = handler.endpoint.recogniser.transcriber.models.special_tokens.start_of_previous
 
     def make(owner, name, sequences):
         work = getattr(owner, name)
@@ -569,8 +572,8 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, mo
         assert go_on.wait(60)
         return Speakers().diarize(samples, hints, cancelled)
 
-    def decoded(*arguments):
-        audio = yield from decoding_steps(*arguments)
+    async def decoded(*arguments):
+        audio = await decoding_steps(*arguments)
         if begun.is_set():
             weakref.finalize(audio.samples, freed.set)
         return audio
@@ -654,11 +657,11 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(endpoint, recording, 
     """The thread that reads audio is busy; the request behind it is never begun."""
     reading, go_on, read = threading.Event(), threading.Event(), []
 
-    def slow(data, *others):
+    async def slow(data, *others):
         read.append(len(data))
         reading.set()
         assert go_on.wait(60)
-        return (yield from decoding_steps(data, *others))
+        return await decoding_steps(data, *others)
 
     monkeypatch.setattr("endpoint.decoding_steps", slow)
     first, second = (parsed(endpoint, recording(seconds), language="en") for seconds in (3, 4))
@@ -700,17 +703,14 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(endpoint, reco
     begun, go_on, steps = threading.Event(), threading.Event(), []
     inputs = {seconds: recording(seconds) for seconds in (3, 8)}
 
-    def watched(data, *others):
-        long, inner = len(data) > 7 * 32_000, decoding_steps(data, *others)
-        while True:
-            try:
-                step = next(inner)
-            except StopIteration as end:
-                return end.value
+    async def watched(data, *others):
+        long, inner = len(data) > 7 * 32_000, Steps(decoding_steps(data, *others))
+        while (progress := inner.advance()) or not inner.done:
             steps.append(long)
             begun.set()
             assert go_on.wait(60)
-            yield step
+            await give_way(progress)
+        return inner.result
 
     monkeypatch.setattr("audio.decode.STEP_SECONDS", 1)
     monkeypatch.setattr("endpoint.decoding_steps", watched)
@@ -745,8 +745,8 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
     bodies *= 3
     alive, most = weakref.WeakSet(), []
 
-    def counted(*arguments):
-        audio = yield from decoding_steps(*arguments)
+    async def counted(*arguments):
+        audio = await decoding_steps(*arguments)
         alive.add(audio)
         most.append(sum(each.samples.nbytes for each in alive))
         return audio

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.signal import resample_poly
 
-from audio.decode import AudioLimits, all_at_once
+from audio.decode import AudioLimits
 from config import InferenceConfig
 from demo.build.dialogue import Style, draw_dialogue
 from demo.build.speech import draw_clip
@@ -23,6 +23,7 @@ from diarization.diarizer import SpeakerHints
 from diarization.enrolment import Enrolment
 from diarization.known_speakers import NO_THRESHOLD
 from errors import AudioTooLong, InvalidAudio, InvalidReference
+from runtime.steps import run_steps
 
 RATE = 16_000
 ANNA = Voice("espeak", "f2", "en-us", 50, 160)
@@ -265,10 +266,10 @@ def test_doubtful_clips_are_used_with_a_warning(demo_endpoint, encode):
     config = {
         "known_speakers": named([("A", encode(short)), ("B", encode(noisy)), ("C", encode(short))])
     }
-    find_speech, limits = demo_endpoint.recogniser.find_speech, demo_endpoint.limits
+    find_speech, limits = demo_endpoint.recogniser.transcriber.find_speech, demo_endpoint.limits
     enrolment = Enrolment(demo_endpoint.diarizer, find_speech, limits, RATE)
     for each in InferenceConfig.read(config).known_speakers:
-        enrolment.hear(each.name, all_at_once(enrolment.decode(each)))
+        enrolment.hear(each.name, run_steps(enrolment.decode(each)))
     text = " ".join(enrolment.known.warnings)
     assert "known_speakers[0]: 1." in text
     assert "known_speakers[1]: it is noisy" in text

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,11 +14,12 @@ from stand_ins import asking
 
 from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.frontend.windows import Window
-from asr.given_text import GivenWord, Heard, place_text, split_text
+from asr.given_text import GivenWord, Recognised, place_text, split_text
 from asr.output.edits import NONE, pair_items
 from asr.transcriber import Transcriber
 from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS
+from runtime.steps import run_steps
 from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import CONVERSATION
@@ -32,22 +32,12 @@ TRUTH = [
     if word["end"] < SECONDS
 ]
 MODELS = loaded(SMALL)
-T = TypeVar("T")
 EXTRA = "the hotel opens on monday and costs four hundred dollars"
 MOSTLY = 0.97  # of the conversation's words; in some places two people speak at once
 ITEMS = st.lists(st.integers(0, 3), max_size=40)
 WORDS = st.lists(
     st.sampled_from(["aa", "bb", "cc", "dd", "ee", "ff", "gg"]), min_size=1, max_size=40
 )
-
-
-def ended(steps: Generator[None, None, T]) -> T:
-    try:
-        while True:
-            next(steps)
-    except StopIteration as done:
-        result: T = done.value
-        return result
 
 
 def edits(left: Sequence[int], right: Sequence[int]) -> int:
@@ -62,7 +52,7 @@ def edits(left: Sequence[int], right: Sequence[int]) -> int:
 
 @given(ITEMS, ITEMS)
 def test_items_are_paired_by_the_fewest_edits(left, right):
-    partners = ended(pair_items(np.array(left, np.int32), np.array(right, np.int32))).tolist()
+    partners = pair_items(np.array(left, np.int32), np.array(right, np.int32)).tolist()
     pairs = [(here, there) for here, there in enumerate(partners) if there != NONE]
     assert pairs == sorted(pairs)
     assert len({there for _, there in pairs}) == len(pairs)
@@ -70,26 +60,26 @@ def test_items_are_paired_by_the_fewest_edits(left, right):
     assert changed + len(left) + len(right) - 2 * len(pairs) == edits(left, right)
 
 
-def heard(*texts: str) -> list[Heard]:
+def windows_of(*texts: str) -> list[Recognised]:
     """Windows of a second each, in which these words were recognised."""
     found = []
     for number, text in enumerate(texts):
         words = tuple(Word(f" {word}", number, number + 0.5) for word in text.split())
         window = Window(number * SAMPLE_RATE, (number + 1) * SAMPLE_RATE, 10**9)
-        found.append(Heard(window, [Chunk(text, number, number + 0.5, words=words)], True))
+        found.append(Recognised(window, [Chunk(text, number, number + 0.5, words=words)], True))
     return found
 
 
 def placed(script: str, *texts: str) -> tuple[list[str], str]:
     """The words of a script in each window, and those of them that were heard."""
     words = [GivenWord(f" {each}", (1,), each) for each in script.split()]
-    text, windows = ended(place_text(words, heard(*texts)))
+    text, windows = run_steps(place_text(words, windows_of(*texts)))
     by_window = ["" for _ in texts]
     for each in windows:
         by_window[each.window.start // SAMPLE_RATE] = " ".join(
             script.split()[word] for word in each.words
         )
-    return by_window, " ".join(script.split()[word] for word in sorted(text.heard))
+    return by_window, " ".join(script.split()[word] for word in sorted(text.recognised))
 
 
 def test_words_stand_where_their_like_was_heard():
@@ -117,7 +107,7 @@ def test_every_word_stands_once_and_in_order(script, first, second):
 
 @given(st.text(min_size=1, max_size=200), st.sampled_from(["en", "ja", None]))
 def test_the_words_joined_are_the_text(text, language):
-    words = ended(split_text(text, MODELS, language))
+    words = run_steps(split_text(text, MODELS, language))
     plain = MODELS.tokenizer.decode(
         MODELS.tokenizer.encode(
             " " + " ".join(text.split()), add_special_tokens=False, split_special_tokens=True
@@ -218,9 +208,7 @@ def test_the_true_text_is_timed_as_exactly_as_recognition_times_its_own(
     found = aligned(transcriber, samples, " ".join(script))
     assert len(words_of(found)) >= MOSTLY * len(script)
     own = words_of(recognised)
-    partners = ended(
-        pair_items(*(_ids(words) for words in ([each.text.strip() for each in own], script)))
-    )
+    partners = pair_items(*(_ids(words) for words in ([each.text.strip() for each in own], script)))
     right = [
         (word, partner)
         for word, partner in zip(own, partners.tolist(), strict=True)

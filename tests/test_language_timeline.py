@@ -14,12 +14,13 @@ from asr.frontend.windows import MARGIN, Span, Window
 from asr.language_timeline import (
     OTHER_SECONDS,
     SWITCH_COST,
-    HeardWindow,
     LanguageTimeline,
+    WindowLanguage,
     find_language,
     find_languages,
     other_language_warning,
 )
+from runtime.steps import run_steps
 from testing.tiny_whispers import hears_sound
 from timebase import SAMPLE_RATE
 
@@ -34,16 +35,6 @@ def speech(code: str, seconds: float, pause: float = 0.6) -> np.ndarray:
     return np.append(sound, np.zeros(round(pause * SAMPLE_RATE), np.float32))
 
 
-def listen(search, hear):
-    """What a search finds that is told what `hear` says of its windows."""
-    try:
-        window = next(search)
-        while True:
-            window = search.send(hear(window))
-    except StopIteration as found:
-        return found.value
-
-
 class Listener:
     """Hears how much of a window is in each language, at most `sure` of it in one."""
 
@@ -52,7 +43,7 @@ class Listener:
         self.sure, self.no_speech = sure, no_speech
         self.asked: list[Window] = []
 
-    def __call__(self, window: Window) -> LanguagePosterior:
+    async def __call__(self, window: Window) -> LanguagePosterior:
         self.asked.append(window)
         samples = self.schedule.samples(window)
         spoken = np.round((samples[samples > 0] - 0.2) / 0.2).astype(int)
@@ -63,7 +54,7 @@ class Listener:
         )
 
     def find(self) -> LanguageTimeline:
-        return listen(find_languages(self.schedule), self)
+        return run_steps(find_languages(self.schedule, self))
 
 
 sections = st.lists(
@@ -111,11 +102,11 @@ def test_an_unsure_window_changes_nothing():
     listener = Listener(samples)
     second = listener.schedule.planned()[1]
 
-    def detect(window: Window) -> LanguagePosterior:
+    async def detect(window: Window) -> LanguagePosterior:
         inside = second.start <= window.start < second.stop
-        return LanguagePosterior(shares, 0.0) if inside else listener(window)
+        return LanguagePosterior(shares, 0.0) if inside else await listener(window)
 
-    assert listen(find_languages(listener.schedule), detect).languages == ("de",)
+    assert run_steps(find_languages(listener.schedule, detect)).languages == ("de",)
 
 
 def test_what_is_no_speech_says_nothing():
@@ -128,8 +119,12 @@ def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_sile
     """As where no detector says what is speech, and a recording begins with music."""
     sound = np.ones(90 * SAMPLE_RATE, np.float32)
     schedule = Schedule(sound, [Span(0, len(sound))], 30 * SAMPLE_RATE)
-    heard = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])
-    found = listen(find_language(schedule, 0.6), lambda _: next(heard))
+    posteriors = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])
+
+    async def detect(_: Window) -> LanguagePosterior:
+        return next(posteriors)
+
+    found = run_steps(find_language(schedule, 0.6, detect))
     assert (found.language, found.probability) == ("de", 0.8)
 
 
@@ -160,13 +155,13 @@ def test_one_switch_is_worth_a_few_sure_seconds():
     assert 5 < 2 * SWITCH_COST / most < 6
 
 
-def heard(*windows: tuple[float, str | None, float | None, float]) -> list[HeardWindow]:
+def heard(*windows: tuple[float, str | None, float | None, float]) -> list[WindowLanguage]:
     found = []
     for start, language, probability, seconds in windows:
         first = round(start * SAMPLE_RATE)
         result = DecodeResult((), 0.0, (), 0.0, None, True, False, False, language, probability)
         window = Window(first, first + LIMIT, first + LIMIT)
-        found.append(HeardWindow.of(window, result, seconds))
+        found.append(WindowLanguage.of(window, result, seconds))
     return found
 
 

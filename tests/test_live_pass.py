@@ -12,7 +12,7 @@ import torch
 from oracle import encoder_passes
 from stand_ins import asking
 
-from asr import Guess, HeardBefore, Recogniser
+from asr import Guess, Prior, Recogniser
 from asr.engine.request import DecodeOptions, Request
 from asr.live_pass import FEWEST_NEW, MOST_TOKENS_A_SECOND, SPARE_TOKENS, Hypothesis, LivePass
 from asr.model.decoder import Decoder
@@ -21,6 +21,7 @@ from asr.model.encoder import repeated
 from asr.output.alignment import timed_words
 from asr.output.segments import Segment, read_segments
 from asr.transcriber import Transcriber
+from runtime.steps import run_steps
 from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
 from timebase import SAMPLE_RATE
 
@@ -54,8 +55,10 @@ def begun(transcriber: Transcriber, seed: int = 0, prefix=(), draft=(), **option
 
 def run(transcriber: Transcriber, live: LivePass) -> Hypothesis:
     while live.result is None:
-        if not live.step() and live.result is None:
+        if live.waiting:
             transcriber.engine.step()
+        else:
+            live.step()
     return live.result
 
 
@@ -157,7 +160,6 @@ def test_progress_is_that_of_one_window(transcriber):
     run(transcriber, live)
     assert (live.seconds, live.windows_read, live.windows_left) == ((SECONDS, SECONDS), 1, 0)
     assert live.take_chunks() == ()
-    assert not live.step()
 
 
 def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber):
@@ -182,7 +184,6 @@ def test_neither_beams_nor_chance_are_for_live_passes(transcriber, options):
     live = begun(transcriber, **options)
     with pytest.raises(ValueError, match="greedily"):
         live.step()
-    assert not live.step()
 
 
 @pytest.mark.parametrize("steps", range(5))
@@ -195,22 +196,25 @@ def test_a_pass_that_is_closed_leaves_no_row(transcriber, steps):
     assert transcriber.engine.scheduler.busy == (steps > 1)
     live.close()
     assert not transcriber.engine.scheduler.busy
-    assert not live.step()
     assert live.result is None
 
 
 def test_passes_beside_each_other_and_beside_a_file(recogniser):
-    options = recogniser.validate(asking(language="en"))
+    options = recogniser.transcriber.validate(asking(language="en"))
     alone = [
-        recogniser.submit(recogniser.live_pass(noise(SECONDS, seed), options)).result.result(60)
+        recogniser.submit(
+            recogniser.transcriber.live_pass(noise(SECONDS, seed), options)
+        ).result.result(60)
         for seed in range(3)
     ]
 
     def submit_all():
         """Between two turns, so that all of them are decoded together."""
-        file = recogniser.transcriber.start(np.tile(noise(2.5, 9), 4), options)
+        file = run_steps(recogniser.transcriber.start(np.tile(noise(2.5, 9), 4), options))
         lives = [
-            recogniser.live_pass(noise(SECONDS, seed), options, each.tokens[:seed], each.tokens)
+            recogniser.transcriber.live_pass(
+                noise(SECONDS, seed), options, each.tokens[:seed], each.tokens
+            )
             for seed, each in enumerate(alone)
         ]
         return [recogniser.submit(each) for each in (file, *lives)]
@@ -222,8 +226,8 @@ def test_passes_beside_each_other_and_beside_a_file(recogniser):
 
 
 def test_what_a_pass_raises_is_its_own_and_leaves_no_row(recogniser, monkeypatch):
-    options = recogniser.validate(asking(language="en"))
-    live = partial(recogniser.live_pass, noise(SECONDS), options)
+    options = recogniser.transcriber.validate(asking(language="en"))
+    live = partial(recogniser.transcriber.live_pass, noise(SECONDS), options)
 
     def fail(*_):
         raise ArithmeticError("unreadable")
@@ -234,21 +238,21 @@ def test_what_a_pass_raises_is_its_own_and_leaves_no_row(recogniser, monkeypatch
         failed = recogniser.submit(live())
         assert isinstance(failed.result.exception(60), ArithmeticError)
     assert recogniser.submit(live()).result.result(60) == expected
-    assert recogniser.running_rows == recogniser.waiting_windows == 0
+    assert not recogniser.transcriber.engine.scheduler.busy
 
 
 def test_a_pass_that_is_cancelled_leaves_no_row(recogniser):
-    options = recogniser.validate(asking(language="en"))
+    options = recogniser.transcriber.validate(asking(language="en"))
 
     def submit_and_cancel():
         """In one turn of the thread, so that it cannot end before."""
-        job = recogniser.submit(recogniser.live_pass(noise(SECONDS), options))
+        job = recogniser.submit(recogniser.transcriber.live_pass(noise(SECONDS), options))
         job.cancel()
         return job
 
     job = recogniser.run(submit_and_cancel)
     recogniser.run(int)  # what was cancelled is dropped before
-    assert recogniser.running_rows == recogniser.waiting_windows == 0
+    assert not recogniser.transcriber.engine.scheduler.busy
     assert recogniser.counts.cancelled == 1
     assert not job.result.done()
 
@@ -268,7 +272,7 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
             read.append(self)
             return forward(self, *arguments)
 
-        begun = patched.start(samples, options, HeardBefore((Guess(start, draft),)))
+        begun = run_steps(patched.start(samples, options, Prior((Guess(start, draft),))))
         with monkeypatch.context() as patch:
             patch.setattr(Decoder, "forward", counted)
             return begun.run(), len(read)
@@ -295,7 +299,7 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
 
 
 def test_guesses_are_one_text_whose_timestamps_count_from_the_window():
-    before = HeardBefore((Guess(1.0, (100, 5, 6, 150)), Guess(4.5, (100, 7, 151))))
+    before = Prior((Guess(1.0, (100, 5, 6, 150)), Guess(4.5, (100, 7, 151))))
     assert before.draft(1.0, range(100, 1600)) == (100, 5, 6, 150, 275, 7, 326)
     assert before.draft(1.5, range(100, 200)) == (100, 5, 6, 125, 199, 7, 199)
 
@@ -305,12 +309,12 @@ def test_what_is_said_before_is_heard_and_left_out(transcriber):
     pause = np.zeros(6400, np.float32)
     samples = np.concatenate([np.append(noise(2.5, seed), pause) for seed in range(4)])
     options = transcriber.validate(asking(language="en", words=True))
-    whole = transcriber.start(samples, options).run()
+    whole = run_steps(transcriber.start(samples, options)).run()
     words = [word for chunk in whole.chunks for word in chunk.words]
     assert len(words) > 2
     decode = transcriber.models.tokenizer.decode
     for begin in (0.5, 3.5, 6.0):
-        found = transcriber.start(samples, options, HeardBefore(begin=begin)).run()
+        found = run_steps(transcriber.start(samples, options, Prior(begin=begin))).run()
         expected = [word for word in words if (word.start + word.end) / 2 >= begin]
         assert [word for chunk in found.chunks for word in chunk.words] == expected
         for chunk in found.chunks:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import Guess, HeardBefore, TranscriptionOptions
+from asr import Guess, Prior, TranscriptionOptions
 from asr.live_pass import Hypothesis, HypothesisWord
 from errors import ModelError
 from live.audio_buffer import AudioBuffer
@@ -569,7 +569,7 @@ def test_the_draft_of_a_final_pass_is_what_was_heard_last() -> None:
     final = session.next_pass()
     assert final is not None
     assert final.prefix == ()
-    assert final.before == HeardBefore((Guess(0.0, heard.tokens),))
+    assert final.before == Prior((Guess(0.0, heard.tokens),))
 
 
 def two_items(languages: tuple[str, str], gap: float) -> tuple[WantedPass, WantedPass]:

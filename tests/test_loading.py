@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.request import DecodeOptions
-from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
 from errors import StartError
 from testing.tiny_whispers import (

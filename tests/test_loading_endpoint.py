@@ -62,14 +62,11 @@ class FirstStarts:
     def __init__(self, error):
         self.error, self.starts = error, []
 
-    def __call__(self, models, cuda_graphs, limits):
+    def __call__(self, models, cuda_graphs=True, limits=None):
         self.starts.append(cuda_graphs)
-        engine = SimpleNamespace(threads=CpuThreads(1))
-        return SimpleNamespace(warm_up=lambda: self.warm_up(cuda_graphs), engine=engine)
-
-    def warm_up(self, cuda_graphs):
         if cuda_graphs:
             raise self.error
+        return SimpleNamespace(engine=SimpleNamespace(threads=CpuThreads(1)))
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def first_starts(monkeypatch):
 
     def make(error):
         starts, restarts = FirstStarts(error), []
-        monkeypatch.setattr("asr.startup.Transcriber", starts)
+        monkeypatch.setattr("asr.transcriber.Transcriber", starts)
         monkeypatch.setattr(loading, "restart_without_graphs", restarts.append)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         on_cuda = SimpleNamespace(device=torch.device("cuda"))

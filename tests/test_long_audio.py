@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from stand_ins import StandInEngine
 
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.request import DecodeOptions
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Span, Window
-from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
 from demo.build.dialogue import Scene, Style, draw_dialogue
 from demo.build.voices import draw_voice, espeak_speakers
@@ -100,7 +100,7 @@ def test_hours_pass_in_little_memory():
 @pytest.fixture(scope="module")
 def transcriber(demo_endpoint) -> Transcriber:
     """One of this thread."""
-    return Transcriber(demo_endpoint.recogniser.models)
+    return Transcriber(demo_endpoint.recogniser.transcriber.models)
 
 
 RUNNING = Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0))

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, load_whisper
 from asr.checkpoint.medusa import base_digest, file_digest
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.request import DecodeOptions
-from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
 from config import ModelSettings
 from errors import StartError

@@ -4,8 +4,6 @@ told.
 
 from __future__ import annotations
 
-import gc
-import math
 import threading
 from queue import SimpleQueue
 
@@ -14,6 +12,7 @@ from recogniser_stand_ins import StandInEngine, StandInSession, StandInTranscrib
 
 from asr import Progress, Recogniser
 from errors import InvalidAudio, ModelError
+from runtime.turns import Work
 from transcript import Chunk, Transcript
 
 
@@ -36,15 +35,16 @@ class Recording:
     def windows_left(self):
         return len(self.left)
 
+    @property
+    def waiting(self):
+        return self.left[0] > self.engine.steps
+
     def step(self):
-        if not self.left or self.left[0] > self.engine.steps:
-            return False
         self.log.append((self, self.engine.steps))
         self.left.pop(0)
         self.windows_read += 1
         if not self.left:
             self.result = Transcript((), "en")
-        return True
 
     def take_chunks(self):
         return (Chunk("word", 0.0, 1.0),)
@@ -101,7 +101,7 @@ def test_chunks_where_no_speech_was_detected_are_told_and_silence_is_not(recogni
 
 def test_between_two_steps_everybody_has_a_turn(recognising):
     go_on, log = threading.Event(), []
-    engine = StandInEngine(lambda *_: go_on.wait(60), hold_seconds=math.inf)
+    engine = StandInEngine(lambda _: go_on.wait(60))
     recogniser = recognising(engine)
     one, other = Recording(engine, range(4), log), Recording(engine, range(4), log)
     jobs = [recogniser.submit(each) for each in (one, other)]
@@ -112,28 +112,42 @@ def test_between_two_steps_everybody_has_a_turn(recognising):
         assert {each for each, when in log if when == step} == {one, other}
 
 
-def test_a_step_is_due_though_a_recording_could_go_on(recognising):
-    engine = StandInEngine(hold_seconds=0.0)
+def test_the_engine_says_when_it_steps_though_a_recording_could_go_on(recognising):
+    engine = StandInEngine(turns_a_step=1)
     recording = Recording(engine, [0] * 3)
     outcome(recognising(engine).submit(recording))
     assert [when for _, when in recording.log] == [0, 1, 2]
 
 
-def test_the_engine_knows_at_once_that_somebody_has_come(recognising):
-    """A second is submitted while a step is taken; the next one is told."""
-    said, second = [], []
+def test_recordings_of_a_class_take_turns_and_the_engine_chooses_the_class(recognising):
+    """A live one goes first here; each of the others waits for one step of every other at most."""
+    go_on, log = threading.Event(), []
+    engine = StandInEngine(lambda _: go_on.wait(60))
+    recogniser = recognising(engine)
+    waits = recogniser.submit(Recording(engine, [1], log))
+    *others, live = (Recording(engine, [0] * 3, log) for _ in range(4))
+    live.live = True
+    jobs = [recogniser.submit(each) for each in (*others, live)]
+    go_on.set()
+    for job in (waits, *jobs):
+        outcome(job)
+    order = [each for each, _ in log if each in (*others, live)]
+    assert order == [live] * 3 + others * 3
+    assert engine.charges.count(Work.LIVE) == 3
 
-    def before(step, newcomers):
-        said.append(newcomers)
+
+def test_a_newcomer_has_its_turn_before_the_next_step_of_the_engine(recognising):
+    log, jobs = [], []
+
+    def before(step):
         if step == 0:
-            second.append(recogniser.submit(Recording(engine, [2])))
+            jobs.append(recogniser.submit(Recording(engine, [0], log)))
 
     engine = StandInEngine(before)
     recogniser = recognising(engine)
-    outcome(recogniser.submit(Recording(engine, [0, 4])))
-    outcome(second[0])
-    assert said[:2] == [False, True]
-    assert said[-1] is False
+    outcome(recogniser.submit(Recording(engine, [4])))
+    outcome(jobs[0])
+    assert [when for _, when in log] == [1]
 
 
 def test_while_it_waits_the_thread_watches_what_others_compute(recognising, monkeypatch):
@@ -171,20 +185,21 @@ def test_the_error_of_one_is_its_own(recognising):
 def test_a_cancelled_job_is_closed_before_the_next_step_and_told_nothing(recognising):
     stepping, go_on, told = threading.Event(), threading.Event(), []
 
-    def wait(*_):
+    def wait(_):
         stepping.set()
         assert go_on.wait(60)
 
     engine = StandInEngine(wait)
     recogniser = recognising(engine)
-    recording = Recording(engine, [10**9])
+    recording = Recording(engine, [0, 10**9])
     job = recogniser.submit(recording, told.append)
     assert stepping.wait(60)
     job.cancel()
     go_on.set()
     recogniser.close()
     assert (recording.closed, engine.steps, recogniser.counts.cancelled) == (1, 1, 1)
-    assert (told, job.result.done()) == ([], False)
+    assert (len(told), job.result.done()) == (1, False)
+    assert engine.leavers == [(Work.SHORT, 1.0)]
 
 
 @pytest.mark.parametrize("ends", ["closed", "fails"])
@@ -219,7 +234,7 @@ def test_when_the_thread_ends_whoever_waits_is_told_and_nobody_is_taken(recognis
             ask()
         assert caught.value.__cause__ is told.__cause__
     assert not recogniser.alive
-    assert recogniser.failed == (ends == "fails")
+    assert recogniser.failure is (cause if ends == "fails" else None)
 
 
 @pytest.mark.parametrize("ended_by", ["an answer", "an error", "its client"])
@@ -287,17 +302,3 @@ def test_models_that_do_not_load_leave_no_thread():
     loaded_in[0].join(60)
     assert not loaded_in[0].is_alive()
     assert caught.value.__traceback__ is not None
-
-
-def test_the_thread_ends_when_nobody_holds_on_to_the_recogniser():
-    """After the recording that is in it, whose rows are freed."""
-    engine, answers = StandInEngine(), SimpleQueue()
-    recogniser = Recogniser(lambda: StandInTranscriber(Transcript((), "en"), engine), 1)
-    thread, recording = recogniser.run(threading.current_thread), Recording(engine, [10**9])
-    recogniser.submit(recording).result.add_done_callback(answers.put)
-    del recogniser
-    gc.collect()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert isinstance(answers.get(timeout=60).exception(), ModelError)
-    assert recording.closed == 1

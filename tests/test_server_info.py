@@ -19,6 +19,7 @@ pytest.importorskip("fastapi")
 
 from live_stand_ins import Drivers, Socket
 
+from runtime.steps import run_steps
 from server.app import create_app
 from server.info import describe
 from server.realtime.places import MOST_SLOWED
@@ -28,7 +29,7 @@ ASSISTED = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=Tru
 
 
 def with_models(endpoint, monkeypatch, **changes) -> None:
-    models = dataclasses.replace(endpoint.recogniser.models, **changes)
+    models = dataclasses.replace(endpoint.recogniser.transcriber.models, **changes)
     monkeypatch.setattr(endpoint.recogniser, "transcriber", Transcriber(models))
 
 
@@ -36,12 +37,12 @@ def with_models(endpoint, monkeypatch, **changes) -> None:
 def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
     tiny_endpoint, monkeypatch, drafts
 ):
-    loaded = tiny_endpoint.recogniser.models
+    loaded = tiny_endpoint.recogniser.transcriber.models
     alone = dataclasses.replace(loaded, assistant=None)
     models = {None: alone, "assistant": loaded, "medusa": random_heads(alone, 2)}[drafts]
     transcriber = Transcriber(models)
     monkeypatch.setattr(tiny_endpoint.recogniser, "transcriber", transcriber)
-    with closing(transcriber.start(conversation()[:32_000], ASSISTED)) as transcription:
+    with closing(run_steps(transcriber.start(conversation()[:32_000], ASSISTED))) as transcription:
         warnings = transcription.run().warnings
     assert describe(tiny_endpoint).drafts == drafts
     assert (drafts is not None) is (warnings == ())
@@ -52,7 +53,7 @@ def test_every_language_and_task_is_one_that_requests_may_name(
     tiny_endpoint, monkeypatch, english_only
 ):
     if english_only:
-        tokens = tiny_endpoint.recogniser.models.special_tokens
+        tokens = tiny_endpoint.recogniser.transcriber.models.special_tokens
         tokens = dataclasses.replace(tokens, multilingual=False, languages={}, tasks={})
         with_models(tiny_endpoint, monkeypatch, special_tokens=tokens)
     found = describe(tiny_endpoint)
@@ -75,7 +76,7 @@ def request(parameters, endpoint) -> None:
 
 @pytest.mark.parametrize("prompts", [False, True])
 def test_prompts_are_offered_where_they_are_not_refused(tiny_endpoint, monkeypatch, prompts):
-    tokens = tiny_endpoint.recogniser.models.special_tokens
+    tokens = tiny_endpoint.recogniser.transcriber.models.special_tokens
     if not prompts:
         tokens = dataclasses.replace(tokens, start_of_previous=None)
         with_models(tiny_endpoint, monkeypatch, special_tokens=tokens)

@@ -356,7 +356,7 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
     TranscriptionVerbose.model_validate(verbose.to_dict(), strict=True)
     assert [each.text for each in verbose.segments] == [each["text"] for each in truth["chunks"]]
     assert {each.seek for each in verbose.segments} > {0}
-    tokenizer = tiny_handler.endpoint.recogniser.models.tokenizer
+    tokenizer = tiny_handler.endpoint.recogniser.transcriber.models.tokenizer
     for segment in verbose.segments:
         assert tokenizer.decode(segment.tokens) == segment.text
     *deltas, done = create(stream=True)

@@ -19,6 +19,7 @@ from runtime.shortest_first import (
     ShortestFirst,
     in_one_step,
 )
+from runtime.steps import give_way
 
 STEP = 30.0
 
@@ -43,10 +44,10 @@ class Held:
     def submit(self, name, seconds, steps=1):
         return self.queue.submit(Recording(seconds), self.steps(name, steps))
 
-    def steps(self, name, count):
+    async def steps(self, name, count):
         for _ in range(count - 1):
             self.done.append(name)
-            yield None
+            await give_way()
         self.done.append(name)
 
     def end(self):
@@ -95,10 +96,10 @@ def test_who_says_less_than_it_has_is_short_for_a_step_only():
     """Files that announce a second and decode to an hour, before an honest one of a minute."""
     held = Held()
 
-    def lying(name):
+    async def lying(name):
         for step in range(120):
             held.done.append(name)
-            yield DecodingStep(STEP * step, max(1.0, STEP * step))
+            await give_way(DecodingStep(STEP * step, max(1.0, STEP * step)))
 
     for name in range(8):
         held.queue.submit(Recording(1.0), lying(name), decodes=True)
@@ -118,12 +119,12 @@ class Client:
         self.recording = self.context.__enter__()
         self.result = queue.submit(self.recording, self.decode(seconds, said), decodes=True)
 
-    def decode(self, seconds, said):
-        yield DecodingStep(0.0, said)
+    async def decode(self, seconds, said):
+        await give_way(DecodingStep(0.0, said))
         decoded = 0.0
         while decoded < seconds:
             decoded = min(seconds, decoded + STEP)
-            yield DecodingStep(decoded, max(said, decoded))
+            await give_way(DecodingStep(decoded, max(said, decoded)))
 
     def leave(self):
         self.result.cancel()
@@ -213,11 +214,11 @@ def test_who_leaves_between_two_steps_is_closed_and_holds_nothing():
         threading.Event(),
     )
 
-    def steps():
+    async def steps():
         try:
             stepped.set()
             assert go_on.wait(60)
-            yield DecodingStep(STEP, STEP)
+            await give_way(DecodingStep(STEP, STEP))
         finally:
             closed.set()
 
@@ -236,22 +237,22 @@ class Samples:
 
 
 def test_a_step_that_runs_is_closed_by_no_other_thread():
-    """CPython may crash where a generator is closed that runs elsewhere."""
+    """CPython may crash if a coroutine is closed while another thread runs it."""
 
-    class Steps:
-        """As a generator is, and who closed it."""
+    class Coroutine:
+        """Remembers the thread that closed it."""
 
         def __init__(self) -> None:
             self.began, self.go_on, self.closed = threading.Event(), threading.Event(), []
 
-        def __next__(self):
+        def send(self, _):
             self.began.set()
             assert self.go_on.wait(60)
 
         def close(self):
             self.closed.append(threading.current_thread().name)
 
-    queue, steps = ShortestFirst("test"), Steps()
+    queue, steps = ShortestFirst("test"), Coroutine()
     result = queue.submit(Recording(1.0), steps)
     assert steps.began.wait(60)
     assert result.cancel()
@@ -310,10 +311,10 @@ class Batches:
     def submit(self, name, length, *steps: float) -> None:
         self.results.append(self.queue.submit(Recording(length), self.steps(name, steps)))
 
-    def steps(self, name, steps):
+    async def steps(self, name, steps):
         for seconds in steps[:-1]:
             self.compute(name, seconds)
-            yield None
+            await give_way()
         self.compute(name, steps[-1])
 
     def end(self) -> list[str]:

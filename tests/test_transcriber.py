@@ -19,6 +19,7 @@ from asr.transcriber import Transcriber
 from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
 from errors import InvalidParameter, Unsupported
+from runtime.steps import run_steps
 from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
 from testing.transformers_models import decoder_alone
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
@@ -532,7 +533,7 @@ def test_the_detector_hears_under_the_options():
     heard = []
     for vad in (VadOptions(0.9), VadOptions(), VadOptions(0.05, min_silence_duration_ms=3000)):
         options = transcriber.validate(asking(vad=vad))
-        found = transcriber.start(samples[: 40 * SAMPLE_RATE], options)
+        found = run_steps(transcriber.start(samples[: 40 * SAMPLE_RATE], options))
         heard.append(sum(stop - start for start, stop in found._speech))
     assert 0 < heard[0] < heard[1] < heard[2]
 
@@ -752,11 +753,13 @@ def test_requests_at_once_equal_those_one_by_one():
         for index in range(4)
     ]
     serial = [transcriber.transcribe(*request) for request in requests]
-    begun = [transcriber.start(*request) for request in requests]
-    while not all(each.result for each in begun):
-        stepped = [each.step() for each in begun]
-        if not any(stepped):
+    begun = [run_steps(transcriber.start(*request)) for request in requests]
+    while running := [each for each in begun if not each.result]:
+        if all(each.waiting for each in running):
             transcriber.engine.step()
+        for each in running:
+            if not each.waiting:
+                each.step()
     for transcription, expected in zip(begun, serial, strict=True):
         assert spans_of(transcription.result) == spans_of(expected)
         for ours, theirs in zip(transcription.result.chunks, expected.chunks, strict=True):

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.request import DecodeOptions
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
 from asr.frontend.windows import Span
-from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
 from audio.decode import AudioLimits, decode_audio
 from demo.build import flite

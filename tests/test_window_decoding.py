@@ -10,12 +10,12 @@ from stand_ins import asking
 
 from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
-from asr.forced_decoding import ForcedDecoding
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import MARGIN, Span
-from asr.given_text import Heard
+from asr.given_text import Recognised, force_text
 from asr.language_timeline import LanguageTimeline
-from asr.window_decoding import NOTHING_HEARD, Guess, HeardBefore, WindowDecoding
+from asr.transcription import NO_PRIOR, Guess, Prior, WindowDecoding
+from runtime.steps import Steps
 from testing.tiny_whispers import SMALL, loaded
 from timebase import SAMPLE_RATE
 from transcript import Chunk, Unspoken, Word
@@ -41,28 +41,25 @@ def schedule_of(windows: int, cuts=()) -> Schedule:
     return Schedule(sound, speech, 3 * SAMPLE_RATE).cut_at(cuts)
 
 
-def asked(before: HeardBefore = NOTHING_HEARD, rows: int = 9, encodings=None, **options):
+def asked(prior: Prior = NO_PRIOR, rows: int = 9, encodings=None, **options):
     """The requests of two windows, of which one is German."""
     session, schedule = Rows(rows), schedule_of(2, TWO_LANGUAGES.cuts)
     plan = Planner(MODELS, asking(**options)).plan(TWO_LANGUAGES)
     encodings = {} if encodings is None else encodings
-    WindowDecoding(session, schedule, plan, before, encodings).add_ready()
+    WindowDecoding(session, schedule, plan, prior, encodings).add_ready()
     return session.asked
 
 
-def forced(text: str, heard: list[Heard]) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
-    """A client's text in two windows, in which this was heard."""
+def forced(text: str, recognised: list[Recognised]) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
+    """Force a client's text into two windows in which other text was recognised."""
     engine = DecodeEngine(MODELS)
     plan = Planner(MODELS, asking(words=True)).plan(LanguageTimeline.single("en"))
-    steps = ForcedDecoding(engine, schedule_of(2), plan).steps(text, heard)
-    while True:
-        try:
-            if not next(steps):
-                engine.step()
-        except StopIteration as ended:
-            assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
-            found: tuple[list[Chunk], tuple[Unspoken, ...]] = ended.value
-            return found
+    steps = Steps(force_text(engine, schedule_of(2), plan, text, recognised))
+    while not steps.done:
+        if steps.advance() is not None:
+            engine.step()
+    assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
+    return steps.result
 
 
 def test_each_window_is_prompted_in_the_language_that_is_spoken_there():
@@ -94,7 +91,7 @@ def test_an_encoding_is_used_once_and_let_go():
 
 def test_what_was_heard_before_drafts_the_first_window_alone():
     begin = MODELS.timestamps[0]
-    before = HeardBefore((Guess(0.5, (begin, 7, begin + 20)), Guess(1.0, (8,))))
+    before = Prior((Guess(0.5, (begin, 7, begin + 20)), Guess(1.0, (8,))))
     first, second = asked(before)
     moved = round((0.5 - first.key.start / SAMPLE_RATE) * 50)
     assert first.draft == (begin + moved, 7, begin + 20 + moved, 8)
@@ -107,7 +104,9 @@ def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():
     assert MODELS.special_tokens.max_length // 2 < len("".join(said))
     words = tuple(Word(each, n / 6, (n + 1) / 6) for n, each in enumerate(said))
     window, _ = schedule_of(2).planned()
-    chunks, unspoken = forced("".join(said), [Heard(window, [Chunk("", 0, 2, words=words)], True)])
+    chunks, unspoken = forced(
+        "".join(said), [Recognised(window, [Chunk("", 0, 2, words=words)], True)]
+    )
     assert "".join(chunk.text for chunk in chunks) == "".join(said)
     assert unspoken == ()
 
@@ -126,7 +125,7 @@ def test_a_word_given_where_no_timestamps_were_heard_is_weighed_against_other_wo
     windows, recognised = schedule.planned(), []
     for window, word, start in zip(windows, words, (0.5, 4.5), strict=True):
         chunk = Chunk(word, start, start + 1.0, words=(Word(word, start, start + 1.0),))
-        recognised.append(Heard(window, [chunk], timestamps=word == words[0]))
+        recognised.append(Recognised(window, [chunk], timestamps=word == words[0]))
     chunks, unspoken = forced("word300 word301", recognised)
     of_word = {each.text: each for each in chunks}
     assert (sorted(of_word), unspoken) == ([*words], ())

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.engine.fallback import Fallback
+from runtime.turns import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,3 +122,10 @@ class DecodeResult:
     def avg_logprob(self) -> float:
         """The mean over the log-probabilities; 0 where there are none."""
         return sum(self.log_probs) / max(1, len(self.log_probs))
+
+
+def work_class(live: bool, windows_left: int) -> Work:
+    """Return the class of work of a recording."""
+    if live:
+        return Work.LIVE
+    return Work.SHORT if windows_left <= 4 else Work.LONG

@@ -82,6 +82,11 @@ class Session:
         return self._outstanding == 0
 
     @property
+    def ready(self) -> bool:
+        """Return whether `take` has something to return or to raise."""
+        return bool(self._client.finished) or self._client.error is not None
+
+    @property
     def free_rows(self) -> int:
         """How many more requests can be decoded beside those that were added."""
         return max(0, self.options.batch_size - self._outstanding)

@@ -15,7 +15,7 @@ faster.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution
 
@@ -102,26 +102,16 @@ class SpeechDetector:
         """The spans of speech in `samples` (n,), mono at 16 kHz, in order and without overlap."""
         return find_speech(self.probabilities(samples), len(samples))
 
-    def steps(
-        self, samples: NDArray[np.float32], options: VadOptions = DEFAULT_OPTIONS
-    ) -> Generator[None, None, tuple[Span, ...]]:
-        """The same in small steps, a block each, under `options`."""
-        found = [np.zeros(0, np.float32)]
-        for block in self._listen(samples):
-            found.append(block)
-            yield
-        return find_speech(np.concatenate(found), len(samples), options)
-
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """The probability of speech in each step of 512 samples, (steps,); the last step is padded
         with silence.
 
         Blocks are amplified first: the network misses speech that was recorded quietly.
         """
-        return np.concatenate([np.zeros(0, np.float32), *self._listen(samples)])
+        return np.concatenate([np.zeros(0, np.float32), *self.blocks(samples)])
 
-    def _listen(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """The probabilities of each block in turn."""
+    def blocks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Yield the probabilities of one block after another."""
         stream = SileroStream(self.network, _block_gain)
         for first in range(0, len(samples), BLOCK):
             block = np.asarray(samples[first : first + BLOCK], np.float32)

@@ -7,20 +7,17 @@ which those between are computed again on the way back: 20,000 words take second
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
 
 Items = NDArray[np.int32]
-ROWS_A_STEP = 64
 NONE = -1
 
 
-def pair_items(left: Items, right: Items) -> Generator[None, None, Items]:
+def pair_items(left: Items, right: Items) -> Items:
     """For each of `left` (n,) the place of its partner in `right` (m,), equal or put in its place;
-    `NONE` where it was left out. Partners are in order. Takes n + m of memory times a root, and is
-    made in small steps.
+    `NONE` where it was left out. Partners are in order. Takes n + m of memory times a root.
     """
     count = math.isqrt(len(left)) + 1
     row = np.arange(len(right) + 1, dtype=np.int32)
@@ -29,8 +26,6 @@ def pair_items(left: Items, right: Items) -> Generator[None, None, Items]:
         row = _next_row(row, left[place], right)
         if (place + 1) % count == 0:
             kept[place + 1] = row
-        if place % ROWS_A_STEP == 0:
-            yield
     partners = np.full(len(left), NONE, np.int32)
     column = len(right)
     for first in sorted(kept, reverse=True):
@@ -39,7 +34,6 @@ def pair_items(left: Items, right: Items) -> Generator[None, None, Items]:
         for item in part:
             rows.append(_next_row(rows[-1], item, right))
         column = _trace(np.array(rows), part, right, column, partners[first : first + count])
-        yield
     return partners
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.request import DecodeOptions
-from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS

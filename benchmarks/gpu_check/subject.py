@@ -114,7 +114,6 @@ class Subject:
         transcriber = Transcriber(
             models, detect_speech=detect_speech, cuda_graphs=self.settings.cuda_graphs
         )
-        transcriber.warm_up()
         self.load_seconds = time.perf_counter() - started
         self._transcriber = transcriber
 

@@ -6,12 +6,13 @@ import base64
 from collections.abc import Iterable, Iterator
 
 from asr.frontend.vad import SpeechDetector
-from audio.decode import AudioLimits, all_at_once
+from audio.decode import AudioLimits
 from demo.build.clip import Samples
 from diarization.diarizer import Diarizer, Span, Vector
 from diarization.enrolment import Enrolment
 from errors import InvalidReference
 from payload.reference_clips import ReferenceClip
+from runtime.steps import run_steps
 from testing.audio_files import wav_file
 from timebase import SAMPLE_RATE
 
@@ -31,7 +32,7 @@ def embed_clips(
         # Under another name, as people of a reference may be called what a request may not use.
         clip = ReferenceClip(name="someone", reference=reference)
         try:
-            enrolment.hear(clip.name, all_at_once(enrolment.decode(clip)))
+            enrolment.hear(clip.name, run_steps(enrolment.decode(clip)))
             yield name, enrolment.known.vectors[clip.name][0]
         except InvalidReference as error:
             print(f"refused, {name}: {error}", flush=True)

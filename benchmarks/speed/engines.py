@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from asr.checkpoint.loading import WhisperModels
+from asr.decoding_plan import TranscriptionOptions
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
@@ -33,7 +34,6 @@ from asr.engine.speculative import decode_step, draft
 from asr.frontend.features import LogMel
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
-from asr.options import TranscriptionOptions
 from asr.transcriber import Transcriber
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once

@@ -201,7 +201,7 @@ class Bench:
     def _found(self, samples: Samples) -> Diarization:
         """The speakers that the endpoint would name."""
         found = self.diarizer.diarize(samples, SpeakerHints())
-        return found.touching(self.handler.endpoint.recogniser.find_speech(samples))
+        return found.touching(self.handler.endpoint.recogniser.transcriber.find_speech(samples))
 
     def _by_clips(self, conversation: Conversation, clips: dict[str, Vector | None]) -> list[Any]:
         given = {name: [vector] for name, vector in clips.items() if vector is not None}

@@ -25,7 +25,7 @@ PUBLISHED = re.compile(r"faster-|whisper-")
 
 def model_id(endpoint: Endpoint) -> str:
     """The hub id of the loaded model, or the name of its folder: paths stay here."""
-    name = endpoint.recogniser.models.name
+    name = endpoint.recogniser.transcriber.models.name
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
 

@@ -62,7 +62,7 @@ def router(service: Service) -> APIRouter:
 
 async def _answer(request: Request, task: str, service: Service) -> Response:
     asked, place = await _read(request, task, service), request.state.place
-    tokenizer = service.endpoint.recogniser.models.tokenizer
+    tokenizer = service.endpoint.recogniser.transcriber.models.tokenizer
     if not asked.stream:
         answer = await service.answer(asked.request, place)
         return await asyncio.to_thread(_respond, answer, asked, tokenizer)

@@ -243,7 +243,7 @@ class RealtimeSession:
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
     def _tells(self) -> Told:
-        return Told(self._config.include, self._endpoint.recogniser.models.tokenizer)
+        return Told(self._config.include, self._endpoint.recogniser.transcriber.models.tokenizer)
 
     async def _send_events(self, events: list[LiveEvent]) -> None:
         await self._send(*filter(None, map(self._told.message, events)))
