@@ -234,9 +234,12 @@ class Endpoint:
         """
         config = request.config
         limits = self.limits.less(config.reference_bytes)
-        data = decode_base64(request.upload.take(), limits)
-        audio = await decoding_steps(data, config.sampling_rate, limits, config.separate)
-        del data  # before channels are compared
+        audio = await decoding_steps(
+            decode_base64(request.upload.take(), limits),
+            config.sampling_rate,
+            limits,
+            config.separate,
+        )
         await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
             return audio

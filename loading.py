@@ -21,6 +21,7 @@ from asr import (
     start_transcriber,
     with_assistant,
 )
+from audio import sandbox
 from audio.decode import AudioLimits
 from config import ModelReference, ModelSettings, misspelt_variables, nvidia_device_present
 from diarization.diarizer import Diarizer
@@ -72,6 +73,7 @@ def _load(settings: ModelSettings, limits: Limits, max_decoded_bytes: float) -> 
     dtype = choose_dtype(settings.dtype, device)
     prepare_device(device)
     threads = torch.get_num_threads()
+    sandbox.start()
     logger.info("loading %s", ", ".join(model.name for model in settings.models))
     recogniser = Recogniser(partial(_load_whisper, settings, device, dtype, limits), threads)
     try:

@@ -8,6 +8,7 @@ install, and no temporary file.
 from __future__ import annotations
 
 import binascii
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from errors import AudioTooLong, InvalidAudio
 from payload.base64_text import Base64Text, address_in, base64_digits, decode_digits
 from runtime.steps import give_way, run_steps
 
+STEP_SECONDS = 30  # that are decoded between two steps
 # Seconds of processor time that decoding may take: for any recording, for each MiB, for each second
 # of audio. FLAC of silence at 192 kHz in eight channels takes 0.01 s a second: 0.5 MiB are an hour.
 BUDGET = 10.0, 5.0, 0.002
@@ -106,9 +108,9 @@ async def decoding_steps(
 ) -> Audio:
     """Decode as `decode_audio` does, in steps that report a DecodingStep each."""
     _refuse_large(len(data), limits)
-    arguments = sampling_rate, limits.max_seconds, separate, BUDGET
+    arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET
     channels = [bytearray()]  # grow in place, so that the peak is one copy
-    with Confined("audio.libav:decode", data, *arguments) as process:
+    with closing(Confined("audio.libav:decode", data, *arguments)) as process:
         del data  # the process has it
         while not (step := process.step()).last:
             decoded, expected, count = step.value

@@ -51,8 +51,7 @@ MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 384_001)  # Hz
 MAX_FORMAT_CHANGES = 100
 MAX_READ_ERRORS = 100
-# Packets read between two extensions of processor time; seconds decoded between two steps.
-STEP_PACKETS, STEP_SECONDS = 1_000, 30
+STEP_PACKETS = 1_000  # read between two extensions of processor time
 # Channels cancel each other out if their mean has less than CANCELLED of the power that the loudest
 # would leave in it beside silence, and until it has RESTORED of that power (hysteresis).
 CANCELLED, RESTORED = 1 / 16, 1 / 4
@@ -115,11 +114,16 @@ logging.getLogger("libav").addHandler(logging.NullHandler())
 
 
 def decode(
-    data: bytes, sampling_rate: int, max_seconds: float, separate: bool, budget: Sequence[float]
+    data: bytes,
+    sampling_rate: int,
+    max_seconds: float,
+    separate: bool,
+    step_seconds: int,
+    budget: Sequence[float],
 ) -> Work:
     """Yield (seconds decoded, at least how many there will be, channels) with the new samples of
     each channel in turn, first of all before anything is decoded. Return what `audio.decode` makes
-    of it all with the last samples.
+    of it all with the last samples. A step is `step_seconds` of all channels together.
 
     `budget` is seconds of processor time: for any recording, for each MiB, for each second.
     Raises InvalidAudio, AudioTooLong, MemoryError.
@@ -135,7 +139,7 @@ def decode(
             allow_time(seconds)
             expected = seconds
     yield (0.0, expected, 1), b""
-    samples, pause = _Samples(), STEP_SECONDS
+    samples, pause = _Samples(), step_seconds
     with _opened(data) as recording:
         for block in recording.blocks(sampling_rate, max_seconds, separate):
             samples.append(block)
@@ -143,7 +147,7 @@ def decode(
             if decoded >= pause:
                 allow_time(float(recording.seconds))
                 yield (decoded, max(expected, decoded), samples.channels), samples.take()
-                pause = int(decoded) + STEP_SECONDS
+                pause = int(decoded) + step_seconds
         warnings = recording.warnings()
     if recording.seconds < MIN_SECONDS:
         raise InvalidAudio(

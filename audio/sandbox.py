@@ -33,13 +33,12 @@ import socket
 import sys
 import time
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from threading import Lock
-from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 from errors import AudioTooLong, ClientError, InvalidAudio
 
@@ -70,14 +69,14 @@ class Step(NamedTuple):
 
 
 class Confined:
-    """The process of one recording, which computes one step at a time. A context manager, which
-    ends the process.
+    """The process of one recording, which computes one step at a time, until it is closed.
 
-    `function` is "module:name" of a generator function, called with `data` and `arguments`.
+    `function` is "module:name" of a generator function, called with `data` and `arguments`. Raises
+    RuntimeError if no process can be started.
     """
 
     def __init__(self, function: str, data: bytes, *arguments: Any) -> None:  # noqa: ANN401
-        self._socket = _fork()
+        self._socket = _template.fork()
         self._stream = self._socket.makefile("rwb")
         request = {
             "function": function,
@@ -85,7 +84,7 @@ class Confined:
             "size": len(data),
             "seconds": HEADER_SECONDS,
         }
-        with suppress(BrokenPipeError):  # `step` says so
+        with suppress(ConnectionError):  # `step` says so
             self._stream.write(json.dumps(request).encode() + b"\n")
             self._stream.write(data)
             self._stream.flush()
@@ -97,40 +96,30 @@ class Confined:
         process crashes or exceeds its processor time; RuntimeError for a fault of ours.
         """
         line = b""
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(ConnectionError):
             self._stream.write(b"\n")
             self._stream.flush()
             line = self._stream.readline()
-        if not line.endswith(b"\n"):
+        answer = json.loads(line) if line.endswith(b"\n") else {"size": 1}
+        content = self._stream.read(answer["size"])
+        if len(content) < answer["size"]:
             raise InvalidAudio("reading it takes too long or crashes the decoder: is it damaged?")
-        answer = json.loads(line)
         if code := answer.get("code"):
             raise _ERRORS[code](answer["text"])
         if fault := answer.get("fault"):
             raise RuntimeError(f"the process that reads audio failed: {fault}")
-        content = self._stream.read(answer["size"])
-        if len(content) < answer["size"]:
-            raise InvalidAudio("reading it crashes the decoder: is it damaged?")
         return Step(answer["value"], content, answer["last"])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the socket: the process ends at once, as it waits for the next step."""
-        with suppress(BrokenPipeError):
+    def close(self) -> None:
+        """End the process, which waits for the next step."""
+        with suppress(ConnectionError):
             self._stream.close()
         self._socket.close()
 
 
 def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: ANN401
-    """The value that `function` returns for `data`. Raises what `Confined.step` raises."""
-    with Confined(function, data, *arguments) as process:
+    """Return the value that `function` returns for `data`. Raises what `Confined` raises."""
+    with closing(Confined(function, data, *arguments)) as process:
         while not (step := process.step()).last:
             pass
         return step.value
@@ -139,9 +128,52 @@ def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: A
 class _Template:
     """The process that is forked for each recording, and the socket on which it is asked to."""
 
+    _control: socket.socket
+    _next: socket.socket
+
     def __init__(self) -> None:
         self._lock = Lock()
-        self._next: socket.socket | None = None
+        self._process: Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        with self._lock:
+            if self._process is None:
+                self._start()
+
+    def fork(self) -> socket.socket:
+        """Return a socket to a new process, and let the template make another one for the next
+        recording. Start the template again if it was killed.
+        """
+        for _ in range(2):
+            with self._lock:
+                if self._process is None:
+                    self._start()
+                process, forked, self._next = self._process, self._next, self._ask()
+            with suppress(ConnectionError):
+                if forked.recv(1):
+                    return forked
+            forked.close()
+            self.end(process)
+        raise RuntimeError("the process that reads audio cannot be started")
+
+    def end(self, only: Popen[bytes] | None = None) -> None:
+        """End the process and its forks, if it is `only`, or any."""
+        with self._lock:
+            if self._process is not None and only in (None, self._process):
+                self.forget()
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+                self._process = None
+
+    def forget(self) -> None:
+        """Close the sockets."""
+        if self._process is not None:
+            self._control.close()
+            self._next.close()
+
+    def _start(self) -> None:
         path = [str(Path(__file__).parent.parent), *sys.path]
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
         self._control, other_end = socket.socketpair()
@@ -155,54 +187,19 @@ class _Template:
                 start_new_session=True,
                 env={"OPENBLAS_NUM_THREADS": "1"},
             )
+        self._next = self._ask()
 
-    def fork(self) -> socket.socket | None:
-        """Return a socket to a new process, and let another one be made for the next recording;
-        None if the template has ended.
-        """
-        with self._lock:
-            forked, self._next = self._next, None
-            if forked is None:
-                forked = self._ask()
-            self._next = self._ask()
-        if forked is not None and not _is_ready(forked):
-            forked.close()
-            return None
-        return forked
-
-    def _ask(self) -> socket.socket | None:
-        """Return a socket to a process that will be there soon."""
+    def _ask(self) -> socket.socket:
+        """Return a socket to a process that will answer soon; closed if the template has ended."""
         ours, theirs = socket.socketpair()
         with theirs, suppress(ConnectionError):
             socket.send_fds(self._control, [b"\n"], [theirs.fileno()])
-            return ours
-        ours.close()
-        return None
-
-    def close(self) -> None:
-        """Close the sockets."""
-        self._control.close()
-        if self._next is not None:
-            self._next.close()
-
-    def end(self) -> None:
-        """End the process and its forks."""
-        self.close()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def _is_ready(connection: socket.socket) -> bool:
-    """Return whether a process answers at the other end, as soon as it is known."""
-    with suppress(ConnectionError):
-        return bool(connection.recv(1))
-    return False
+        return ours
 
 
 def start() -> None:
     """Start the template now, so that no recording waits for it."""
-    _current_template()
+    _template.start()
 
 
 def serve(modules: list[str]) -> None:
@@ -295,48 +292,13 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-_lock = Lock()
-_template: _Template | None = None
-
-
-def _current_template() -> _Template:
-    global _template
-    with _lock:
-        if _template is None:
-            _template = _Template()
-        return _template
-
-
-def _fork() -> socket.socket:
-    """A socket to a new fork of the template; of another one, if the template was killed."""
-    for _ in range(2):
-        template = _current_template()
-        if forked := template.fork():
-            return forked
-        _replace(template)
-    raise RuntimeError("the process that reads audio cannot be started")
-
-
-def _replace(ended: _Template) -> None:
-    global _template
-    with _lock:
-        if _template is ended:
-            _template = None
-            ended.end()
-
-
 def _forget() -> None:
-    """In a fork of the parent: the template is the parent's, which may hold the lock."""
-    global _lock, _template
-    if _template is not None:
-        _template.close()
-    _lock, _template = Lock(), None
+    """Leave the template to the parent of this fork, a thread of which may hold the lock."""
+    global _template
+    _template.forget()
+    _template = _Template()
 
 
+_template = _Template()
+atexit.register(lambda: _template.end())
 os.register_at_fork(after_in_child=_forget)
-
-
-@atexit.register
-def _end() -> None:
-    if _template is not None:
-        _replace(_template)

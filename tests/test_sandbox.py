@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psutil
 import pytest
@@ -36,10 +37,10 @@ def templates(parent: int | None = None) -> set[int]:
 
 @pytest.fixture
 def none_at_first():
-    sandbox._end()
+    sandbox._template.end()
     assert templates() == set()
     yield
-    sandbox._end()
+    sandbox._template.end()
     assert templates() == set()
 
 
@@ -127,7 +128,7 @@ class TestLimits:
     def test_nothing_of_the_environment_is_passed_on(self, monkeypatch):
         for name in ("API_KEY", "CALLBACK_SECRET", "HF_TOKEN"):
             monkeypatch.setenv(name, "secret")
-        sandbox._end()
+        sandbox._template.end()
         assert "secret" not in str(run_confined(FUNCTIONS + "environment", b""))
 
 
@@ -137,7 +138,7 @@ class TestProcesses:
         data = os.urandom(3_000_000)
         assert run_confined(FUNCTIONS + "checksum", data) == sum(data)
         assert run_confined(FUNCTIONS + "checksum", b"") == 0
-        with Confined(FUNCTIONS + "halves", data) as process:
+        with closing(Confined(FUNCTIONS + "halves", data)) as process:
             first, second = process.step(), process.step()
         assert (first.value, first.last, second.value, second.last) == ("first", False, "second", 1)
         assert first.content + second.content == data
@@ -158,7 +159,7 @@ class TestProcesses:
 
     @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
     def test_a_crash_is_that_recordings_alone(self, number, source):
-        with Confined(FUNCTIONS + "halves", b"abcd") as other:
+        with closing(Confined(FUNCTIONS + "halves", b"abcd")) as other:
             other.step()
             with pytest.raises(InvalidAudio, match="crashes"):
                 run_confined(FUNCTIONS + "kill", b"", number)
@@ -185,7 +186,7 @@ class TestProcesses:
         for name, argument in (("kill", [9]), ("compute", [60.0]), ("fail", [])):
             with pytest.raises((InvalidAudio, RuntimeError)):
                 run_confined(FUNCTIONS + name, b"", *argument)
-        with Confined(FUNCTIONS + "halves", bytes(10**6)) as left:
+        with closing(Confined(FUNCTIONS + "halves", bytes(10**6))) as left:
             left.step()
         # The last one waits for the next recording.
         psutil.wait_procs(template.children()[:-1], 60)
