@@ -1,20 +1,20 @@
 """Runs a function over untrusted bytes in a process that may do nothing else.
 
-`confined` starts one process for each recording. The process is a fork of a template, which has
-imported what the function needs and reads no recording itself. The template starts once, by `start`
-or with the first recording, and again if somebody kills it. A fork takes milliseconds, shares its
-memory with the template, and leaves nothing behind for the next recording.
+Each recording has a process for itself while it is read. The process is a fork of a template, which
+has imported what the function needs and reads no recording. The template starts once, by `start` or
+with the first recording, and again if somebody kills it. A fork that has finished a recording takes
+the next one, MOST_RECORDINGS in all. A fork that refused, crashed or was left in the middle ends.
 
 The system limits what a fork may use:
 
 - address space: what the template has, FREE_MEMORY, and MEMORY_PER_BYTE of the recording;
 - processor time, which the function extends while it gets on (`limit_processor_time`). The kernel
-  ends the process when a timer of its own runs out. A busy machine refuses no recording;
-- no descriptor beyond the socket to its parent: it can open no file and no connection;
+  ends the process when its own timer runs out, so that a busy machine refuses no recording;
+- no descriptor but the socket to the parent: it can open no file and no connection;
 - no environment, which holds the server's keys, and no core dump.
 
-macOS enforces no limit of address space. Linux does all of it without privileges. System calls are
-not filtered: no well-kept package on PyPI does that.
+macOS limits no address space. System calls are not filtered: no package on PyPI that does it is
+kept well.
 
 Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says.
 The parent unpickles nothing that a fork writes. Samples pass through the socket too: one hour takes
@@ -47,7 +47,10 @@ from errors import AudioTooLong, ClientError, InvalidAudio
 HEADER_SECONDS = 2.0
 # Bytes. The index of an honest mp4 takes 37 for each packet: two hours of a film have 770,000, and
 # the smallest packets (AMR, G.729) have 10 bytes and more.
-FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 6
+FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 7
+# Recordings that a fork reads before another one replaces it; idle forks that are kept, each with
+# some 15 MB of its own.
+MOST_RECORDINGS, MOST_IDLE = 100, 4
 # What the template imports before it forks.
 PRELOADED = ("audio.libav",)
 
@@ -76,8 +79,7 @@ class Confined:
     """
 
     def __init__(self, function: str, data: bytes, *arguments: Any) -> None:  # noqa: ANN401
-        self._socket = _template.fork()
-        self._stream = self._socket.makefile("rwb")
+        self._stream, self._finished = _template.take(), False
         request = {
             "function": function,
             "arguments": arguments,
@@ -108,13 +110,15 @@ class Confined:
             raise _ERRORS[code](answer["text"])
         if fault := answer.get("fault"):
             raise RuntimeError(f"the process that reads audio failed: {fault}")
+        self._finished = answer["last"]
         return Step(answer["value"], content, answer["last"])
 
     def close(self) -> None:
-        """End the process, which waits for the next step."""
-        with suppress(ConnectionError):
-            self._stream.close()
-        self._socket.close()
+        """End the process, or keep it for another recording if it finished this one."""
+        if self._finished:
+            _template.keep(self._stream)
+        else:
+            _close(self._stream)
 
 
 def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: ANN401
@@ -126,54 +130,62 @@ def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: A
 
 
 class _Template:
-    """The process that is forked for each recording, and the socket on which it is asked to."""
-
-    _control: socket.socket
-    _next: socket.socket
+    """The process that is forked, the socket on which it is asked to, and idle forks."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._idle: list[IO[bytes]] = []
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
+        """Start the process and a fork of it, unless it runs."""
         with self._lock:
-            if self._process is None:
-                self._start()
+            self._start()
 
-    def fork(self) -> socket.socket:
-        """Return a socket to a new process, and let the template make another one for the next
-        recording. Start the template again if it was killed.
+    def take(self) -> IO[bytes]:
+        """Return a stream to an idle fork, or to a new one if there is none. Start the process
+        again if it was killed.
         """
-        for _ in range(2):
+        new = 0
+        while new < 2:
             with self._lock:
-                if self._process is None:
-                    self._start()
-                process, forked, self._next = self._process, self._next, self._ask()
+                self._start()
+                new += not self._idle
+                stream = self._idle.pop() if self._idle else self._ask()
             with suppress(ConnectionError):
-                if forked.recv(1):
-                    return forked
-            forked.close()
-            self.end(process)
+                stream.write(b"\n")
+                stream.flush()
+                if stream.readline():  # it is there
+                    return stream
+            _close(stream)
         raise RuntimeError("the process that reads audio cannot be started")
 
-    def end(self, only: Popen[bytes] | None = None) -> None:
-        """End the process and its forks, if it is `only`, or any."""
+    def keep(self, stream: IO[bytes]) -> None:
+        """Keep a fork that has finished, unless enough of them are idle."""
         with self._lock:
-            if self._process is not None and only in (None, self._process):
-                self.forget()
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-                self._process = None
+            if self._process is not None and len(self._idle) < MOST_IDLE:
+                self._idle.append(stream)
+                return
+        _close(stream)
+
+    def end(self) -> None:
+        """End the process and its forks."""
+        with self._lock:
+            self._end()
 
     def forget(self) -> None:
         """Close the sockets."""
-        if self._process is not None:
+        while self._idle:
+            _close(self._idle.pop())
+        if self._control is not None:
             self._control.close()
-            self._next.close()
 
     def _start(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self._end()  # somebody killed it
         path = [str(Path(__file__).parent.parent), *sys.path]
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
         self._control, other_end = socket.socketpair()
@@ -187,14 +199,29 @@ class _Template:
                 start_new_session=True,
                 env={"OPENBLAS_NUM_THREADS": "1"},
             )
-        self._next = self._ask()
+        self._idle.append(self._ask())
 
-    def _ask(self) -> socket.socket:
-        """Return a socket to a process that will answer soon; closed if the template has ended."""
+    def _end(self) -> None:
+        if self._process is not None:
+            self.forget()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _ask(self) -> IO[bytes]:
+        """Return a stream to a new fork, which is at its end if the process has ended."""
+        assert self._control is not None
         ours, theirs = socket.socketpair()
         with theirs, suppress(ConnectionError):
             socket.send_fds(self._control, [b"\n"], [theirs.fileno()])
-        return ours
+        with ours:
+            return ours.makefile("rwb")
+
+
+def _close(stream: IO[bytes]) -> None:
+    with suppress(ConnectionError):  # of what could not be written
+        stream.close()
 
 
 def start() -> None:
@@ -218,50 +245,67 @@ def serve(modules: list[str]) -> None:
             control.close()
             os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
             with suppress(BaseException), socket.socket(fileno=descriptors[0]) as connection:
-                _answer(connection)
+                _answer_all(connection.makefile("rwb"))
             os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def limit_processor_time(seconds: float) -> None:
-    """Let the kernel end this process once it has computed for `seconds` in all."""
-    left = seconds - time.process_time()
+    """Let the kernel end this process once it has computed for `seconds` on its recording."""
+    left = _started + seconds - time.process_time()
     signal.setitimer(signal.ITIMER_PROF, max(left, 1e-3))  # 0 would stop the timer
 
 
-def _answer(connection: socket.socket) -> None:
-    """Run the function that the parent asks for, one step for each line from the parent."""
-    connection.sendall(b"\n")
-    stream = connection.makefile("rwb")
-    request = json.loads(stream.readline())
-    data = stream.read(request["size"])
-    module, _, name = request["function"].partition(":")
-    function = getattr(import_module(module), name)
-    _confine(request["size"], request["seconds"])
-    work: Work = function(data, *request["arguments"])
-    del data
-    while stream.readline():
-        _answer_step(work, stream)
+_started = 0.0  # processor time before the current recording
 
 
-def _answer_step(work: Work, stream: IO[bytes]) -> None:
+def _answer_all(stream: IO[bytes]) -> None:
+    """Run the functions that the parent asks for, until it closes the stream: what a fork does."""
+    memory = _confine()
+    for _ in range(MOST_RECORDINGS):
+        stream.write(stream.readline())
+        stream.flush()
+        request = json.loads(stream.readline())
+        size, (module, _, name) = request["size"], request["function"].partition(":")
+        function = getattr(sys.modules[module], name)
+        work = function(stream.read(size), *request["arguments"])
+        if memory is not None:
+            _limit(resource.RLIMIT_AS, memory + FREE_MEMORY + MEMORY_PER_BYTE * size)
+        _answer(work, stream, request["seconds"])
+        del work
+        _limit(resource.RLIMIT_AS, None)
+
+
+def _answer(work: Work, stream: IO[bytes], seconds: float) -> None:
+    """Run one step for each line from the parent."""
+    global _started
+    _started, more = time.process_time(), True
+    limit_processor_time(seconds)
+    while more and stream.readline():
+        more = _answer_step(work, stream)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _answer_step(work: Work, stream: IO[bytes]) -> bool:
+    """Answer with what the function yields, returns or raises. Return whether it yields."""
     content: bytes | bytearray = b""
+    answer: dict[str, Any] = {"last": True}
     try:
-        value, content = next(work)
-        answer: dict[str, Any] = {"value": value, "last": False}
+        answer["value"], content = next(work)
+        answer["last"] = False
     except StopIteration as end:
-        value, content = end.value
-        answer = {"value": value, "last": True}
+        answer["value"], content = end.value
     except (InvalidAudio, AudioTooLong) as error:
-        answer = {"code": error.code, "text": str(error).removeprefix(f"{error.code}: ")}
+        answer |= {"code": error.code, "text": str(error).removeprefix(f"{error.code}: ")}
     except MemoryError:
-        answer = {"code": InvalidAudio.code, "text": "it takes far more memory than its size"}
+        answer |= {"code": InvalidAudio.code, "text": "it takes far more memory than its size"}
     except Exception as error:  # of which the text may repeat what the recording says
-        answer = {"fault": _described(error)}
+        answer["fault"] = _described(error)
     stream.write(json.dumps({"size": len(content), **answer}).encode() + b"\n")
     stream.write(content)
     stream.flush()
+    return not answer["last"]
 
 
 def _described(error: Exception) -> str:
@@ -273,23 +317,25 @@ def _described(error: Exception) -> str:
     return f"{name}, {place.tb_frame.f_code.co_name}:{place.tb_lineno}" if place else name
 
 
-def _confine(size: int, seconds: float) -> None:
-    """Give up what reading a recording of `size` bytes does not need."""
-    with suppress(OSError):  # where the system has no /proc, it enforces no such limit either
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        used = pages * resource.getpagesize()
-        _limit(resource.RLIMIT_AS, used + FREE_MEMORY + MEMORY_PER_BYTE * size)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_NOFILE, 0)  # open ones stay open
-    limit_processor_time(seconds)
+def _confine() -> int | None:
+    """Give up for good what no recording needs. Return the bytes of this process's address space;
+    None if the system has no /proc: it limits no address space either.
+    """
+    memory: int | None = None
+    with suppress(OSError):
+        pages = Path("/proc/self/statm").read_text().split()[0]
+        memory = int(pages) * resource.getpagesize()
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
+        resource.setrlimit(kind, (0, 0))  # what is open stays open
+    return memory
 
 
-def _limit(kind: int, value: int) -> None:
+def _limit(kind: int, value: int | None) -> None:
+    """Lower the soft limit to `value`; None lifts it."""
     hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
+    if value is None or 0 <= hard < value:  # infinity is -1
+        value = hard
+    resource.setrlimit(kind, (value, hard))
 
 
 def _forget() -> None:

@@ -35,6 +35,15 @@ def templates(parent: int | None = None) -> set[int]:
     }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _functions_of_tests():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox, "PRELOADED", (*sandbox.PRELOADED, "untrusted"))
+        sandbox._template.end()
+        yield
+    sandbox._template.end()
+
+
 @pytest.fixture
 def none_at_first():
     sandbox._template.end()
@@ -143,15 +152,31 @@ class TestProcesses:
         assert (first.value, first.last, second.value, second.last) == ("first", False, "second", 1)
         assert first.content + second.content == data
 
-    def test_each_recording_has_its_own(self):
-        pids = {run_confined(FUNCTIONS + "own_pid", b"") for _ in range(5)}
-        assert len(pids) == 5
-        assert os.getpid() not in pids | templates()
+    def test_one_that_finished_takes_the_next_recording(self, monkeypatch):
+        pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(5)]
+        assert len({*pids}) == 1
+        assert pids[0] not in templates()
+        with pytest.raises(InvalidAudio):
+            check_container(b"no audio")
+        again = run_confined(FUNCTIONS + "own_pid", b"")
+        psutil.wait_procs([psutil.Process(pids[0])] if psutil.pid_exists(pids[0]) else [], 60)
+        assert again != pids[0]
+        assert not psutil.pid_exists(pids[0])
+
+    def test_so_many_recordings_and_no_more(self):
+        pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(250)]
+        assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [100, 100, 50]
+
+    def test_an_idle_one_that_was_killed_is_replaced(self):
+        killed = run_confined(FUNCTIONS + "own_pid", b"")
+        psutil.Process(killed).kill()
+        assert run_confined(FUNCTIONS + "own_pid", b"") != killed
 
     def test_a_template_that_was_killed_is_replaced(self):
         run_confined(FUNCTIONS + "own_pid", b"")
         (before,) = templates()
         psutil.Process(before).kill()
+        os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
         for _ in range(3):
             run_confined(FUNCTIONS + "own_pid", b"")
         (after,) = templates()
@@ -188,8 +213,8 @@ class TestProcesses:
                 run_confined(FUNCTIONS + name, b"", *argument)
         with closing(Confined(FUNCTIONS + "halves", bytes(10**6))) as left:
             left.step()
-        # The last one waits for the next recording.
-        psutil.wait_procs(template.children()[:-1], 60)
+        psutil.wait_procs(template.children(), 60)
+        run_confined(FUNCTIONS + "own_pid", b"")
         assert (psutil.Process().num_fds(), template.num_fds()) == before
         assert len(template.children()) == 1
 
@@ -217,6 +242,7 @@ sys.path.append("tests")
 import psutil
 from audio import sandbox
 from audio.sandbox import Confined, run_confined
+sandbox.PRELOADED += ("untrusted",)
 from untrusted import FUNCTIONS
 sandbox.start()
 run_confined(FUNCTIONS + "own_pid", b"")
