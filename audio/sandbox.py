@@ -105,7 +105,9 @@ class Confined:
         answer = json.loads(line) if line.endswith(b"\n") else {"size": 1}
         content = self._stream.read(answer["size"])
         if len(content) < answer["size"]:
-            raise InvalidAudio("reading it takes too long or crashes the decoder: is it damaged?")
+            raise InvalidAudio(
+                "decoding it takes too long or crashes: convert it to FLAC at 16 kHz and send that"
+            )
         if code := answer.get("code"):
             raise _ERRORS[code](answer["text"])
         if fault := answer.get("fault"):
