@@ -261,9 +261,12 @@ class Call:
         """
         config = self._request.config
         limits = self._endpoint.limits.less(config.reference_bytes)
-        data = decode_base64(self._request.upload.take(), limits)
-        audio = await decoding_steps(data, config.sampling_rate, limits, config.separate)
-        del data  # frees the file before channels are compared
+        audio = await decoding_steps(
+            decode_base64(self._request.upload.take(), limits),
+            config.sampling_rate,
+            limits,
+            config.separate,
+        )
         await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
             return audio

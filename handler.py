@@ -39,6 +39,7 @@ with modules_that_stay():
         start_transcriber,
         with_assistant,
     )
+    from audio import sandbox
     from audio.decode import AudioLimits
     from diarization import load_diarizer
     from endpoint import Endpoint
@@ -116,6 +117,7 @@ def load_endpoint(
         device = choose_device(settings.device, nvidia_device_present())
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
+        sandbox.start()  # the confined process that decodes untrusted audio
         threads = torch.get_num_threads()
         # Models load in the thread that computes with them: each thread has OpenMP threads.
         recogniser = Recogniser(partial(load_asr, settings, device, dtype, limits), threads)

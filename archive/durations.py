@@ -134,7 +134,7 @@ def read_portion(addresses: Sequence[str]) -> dict[str, float]:
 def read_duration(address: str) -> float | None:
     """The seconds that a file's header tells, if it does."""
     from archive import storage
-    from audio.decode import announced_seconds
+    from audio.libav import announced_seconds
 
     try:
         with storage.open_file(address) as file:

@@ -20,7 +20,7 @@ from typing import Any
 
 from archive import storage
 from archive.options import LONGEST
-from audio.recording_files import ENDING
+from audio import ENDING
 from commands.manifest import read_manifest
 from commands.parser import did_you_mean
 from config import InferenceConfig

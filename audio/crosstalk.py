@@ -1,17 +1,17 @@
-"""Crosstalk: what one channel holds of another's speech, silenced before anything is recognised.
+"""Silences crosstalk, another channel's speech, in each channel before anything is recognised.
 
 A headset leaks into its neighbour's microphone, a line echoes the other party: the same words on
-two channels would be written twice, and decoded twice. Which channel they belong to is decided by
-the samples alone. Where a channel is softer than another, and what it holds is nearly all a
-filtered and delayed copy of that one, it is silenced there. Speech of its own, which no filter
-makes of another channel, keeps its place, and so does the crosstalk below it.
+two channels would be decoded and written twice. The samples alone decide which channel the words
+belong to. A frame of a channel is silenced if it is softer than the same frame of another channel,
+and nearly all a filtered and delayed copy of it. A channel's own speech, which no filter makes of
+another channel, stays, and so does the crosstalk below it.
 
 The delay is found anew for each block, by the phase of the cross-spectrum (Knapp and Carter, "The
 generalized correlation method for estimation of time delay", 1976). The filter's frequency response
 is found for each frame, by least squares over the frames in which the other channel is louder: over
-those around it, since clocks drift and delays change, and with less weight over all of the block.
-The frame itself is not among them, so that what fits by chance alone does not explain it. A codec
-adds noise to an echo where that has power: what is left below the copy's spectrum is no speech.
+the frames around it, because clocks drift and delays change, and with less weight over the whole
+block. The frame itself is left out, so that a fit by chance does not explain it. A codec adds noise
+to an echo at frequencies that have power: what is left below the copy's spectrum is no speech.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ FRAME, HOP, BLOCK = 4096, 2048, 16 * SAMPLE_RATE
 LONGEST_DELAY = SAMPLE_RATE // 2  # either way
 # Speech, without hum: bins of a frame.
 BAND = slice(200 * FRAME // SAMPLE_RATE, 4000 * FRAME // SAMPLE_RATE)
-# By how much (3 dB, and at most 60 dB) another channel is louder where this one tells of the
-# filter, and by how much more crosstalk than anything else a frame holds that is silenced.
+# A frame tells of the filter if the other channel is LOUDER (3 dB to 60 dB). It is silenced if it
+# holds MORE crosstalk than anything else.
 LOUDER, FAINTEST, MORE = 2.0, 1e-6, 3.0
-# A frame's filter is that of the frames up to NEAR away, each of which counts 1, and of the whole
-# block, each by ELSEWHERE; neighbours share samples and do not count.
+# Weights of the frames that tell of a frame's filter: 1 up to NEAR frames away, ELSEWHERE in the
+# rest of the block. Neighbours share samples with the frame, and do not count.
 NEAR, ELSEWHERE = 8, 0.01
-# Bins on either side over which powers are averaged before they are compared: 16 Hz, less than the
-# harmonics of a voice are apart.
+# Bins on either side that are averaged before powers are compared: 16 Hz, less than the harmonics
+# of a voice are apart.
 HIDDEN = 4
 # Frames over which both are averaged, and the fewest that are silenced or tell of a filter.
 AVERAGED, FEWEST = 3, 3
-# The filter is found so often, each time more by the frames that it explains.
+# Passes in which the filter is found, each time more by the frames that it explains.
 REFINED = 3
 TINY = float(np.finfo(np.float32).tiny)
-# Channels are copies of each other where less than this of their power differs.
+# Channels are copies of each other if less than this share of their power differs.
 COPY = 1e-3
 
 
 async def without_crosstalk(audio: Audio) -> Audio:
-    """Audio whose channels have their own speech alone, in small steps; the samples are changed in
-    place. Warns of what was silenced, and where there is one channel only.
+    """Silence crosstalk in all channels, in place and in small steps. Add a warning of what was
+    silenced, or that there is one channel only.
     """
     warnings = await silence_crosstalk(audio.channels)
     if len(audio.channels) == 1:
@@ -89,8 +89,8 @@ async def silence_crosstalk(channels: Sequence[Samples]) -> tuple[str, ...]:
 
 
 def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
-    """Silence every channel that is another one's copy, and warn of it: the fainter one, where one
-    has less than half of the other's power.
+    """Silence every channel that is a copy of another, and yield a warning for each: the second, or
+    the one that has less than half of the other's power.
     """
     power = [float(np.vdot(samples, samples)) for samples in channels]
     for first, second in combinations(range(len(channels)), 2):
@@ -106,7 +106,7 @@ def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
 
 
 def _gain(channels: Sequence[Samples], target: int, first: int) -> Samples | None:
-    """What the block of `target` from sample `first` on is to be multiplied by; None for 1."""
+    """Return the factors for the samples of `target`'s block that begins at `first`; None for 1."""
     length = min(BLOCK, len(channels[target]) - first)
     crosstalk = np.zeros(BLOCK // HOP + 1, bool)
     for source, samples in enumerate(channels):
@@ -119,18 +119,18 @@ def _gain(channels: Sequence[Samples], target: int, first: int) -> Samples | Non
 
 
 def _find_crosstalk(target: Samples, source: Samples, first: int) -> NDArray[np.bool_]:
-    """The frames of the block in which `target` holds the sound of `source`, (frames,)."""
+    """Return the frames of the block in which `target` holds the sound of `source`, (frames,)."""
     nothing = np.zeros(BLOCK // HOP + 1, bool)
-    heard = _cut(target, first)
-    delay = _delay(heard, _cut(source, first))
+    own_cut = _cut(target, first)
+    delay = _delay(own_cut, _cut(source, first))
     if delay is None:
         return nothing
-    there, here = _spectra(_cut(source, first - delay)), _spectra(heard)
+    there, here = _spectra(_cut(source, first - delay)), _spectra(own_cut)
     power, loud = _power(here), _power(there)
     louder = _between(power, loud)
     if louder.sum() < FEWEST:
         return nothing
-    # By half of the frames: in others the target may speak, or not hear the source yet.
+    # The median: in some frames the target speaks, or the source has not arrived yet.
     expected = loud * np.median((power / np.maximum(loud, TINY))[louder])
     cross, across = here * there.conj(), _squared(there)
     rest = power
@@ -145,26 +145,26 @@ def _find_crosstalk(target: Samples, source: Samples, first: int) -> NDArray[np.
 
 
 def _cut(samples: Samples, first: int) -> Samples:
-    """What the frames of the block from sample `first` on cover, with silence beyond the ends."""
+    """Return the samples under the frames of the block at `first`, with silence beyond the ends."""
     start, stop = first - FRAME // 2, first + BLOCK + FRAME // 2
     cut = samples[max(0, start) : max(0, stop)]
     before = min(max(0, -start), stop - start)
     return np.pad(cut, (before, stop - start - before - len(cut)))
 
 
-def _delay(heard: Samples, source: Samples) -> int | None:
-    """By how many samples the sound of `source` comes later in `heard`, where that one is softer;
-    None where it never is.
+def _delay(target: Samples, source: Samples) -> int | None:
+    """Return by how many samples the sound of `source` comes later in `target`; None if `target` is
+    softer nowhere.
     """
-    power = _powers(heard)
+    power = _powers(target)
     softer = _between(power, _powers(source))
     if not softer.any():
         return None
-    # What is louder than usual there is rather its own speech.
+    # Frames of the target that are louder than usual are rather its own speech.
     usual = np.median(power[softer])
     weights = softer * np.sqrt(usual / np.maximum(power, usual))
-    kept = heard[: len(weights) * HOP] * np.repeat(weights, HOP).astype(np.float32)
-    size = next_fast_len(len(heard) + LONGEST_DELAY, real=True)
+    kept = target[: len(weights) * HOP] * np.repeat(weights, HOP).astype(np.float32)
+    size = next_fast_len(len(target) + LONGEST_DELAY, real=True)
     cross = rfft(kept, size) * rfft(source, size).conj()
     cross /= np.abs(cross) + TINY
     in_band = slice(BAND.start * size // FRAME, BAND.stop * size // FRAME)
@@ -177,13 +177,15 @@ def _delay(heard: Samples, source: Samples) -> int | None:
 def _between(
     power: NDArray[np.float64], loud: NDArray[np.float64], louder: float = LOUDER
 ) -> NDArray[np.bool_]:
-    """Where something of `power` may be the crosstalk of what is so loud, by `louder` at least."""
+    """Return the frames whose `power` may be crosstalk of `loud` ones: `louder` times softer or
+    more, and not too faint.
+    """
     between: NDArray[np.bool_] = (power > FAINTEST * loud) & (louder * power < loud)
     return between
 
 
 def _powers(samples: Samples) -> NDArray[np.float64]:
-    """The power of each HOP of samples."""
+    """Return the power of each HOP of samples."""
     whole = samples[: len(samples) // HOP * HOP].reshape(-1, HOP)
     return np.square(whole, dtype=np.float64).sum(axis=1)
 
@@ -195,36 +197,36 @@ def _spectra(samples: Samples) -> Spectra:
 
 
 def _squared(spectra: Spectra) -> Samples:
-    """The power of each bin, (frames, bins)."""
+    """Return the power of each bin, (frames, bins)."""
     return np.square(spectra.real) + np.square(spectra.imag)
 
 
 def _smoothed(spectra: Spectra) -> Samples:
-    """The power of each bin and those around it, (frames, bins)."""
+    """Return the mean power of each bin and the HIDDEN bins on either side, (frames, bins)."""
     smoothed: Samples = uniform_filter1d(_squared(spectra), 2 * HIDDEN + 1, axis=1)
     return smoothed
 
 
 def _power(spectra: Spectra) -> NDArray[np.float64]:
-    """The power of each frame and its neighbours, (frames,)."""
+    """Return the power of each frame and its neighbours, (frames,)."""
     return _averaged(_squared(spectra))
 
 
 def _averaged(power: Samples) -> NDArray[np.float64]:
-    """What all bins of each frame and its neighbours have, (frames,), of `power` (frames, bins)."""
+    """Return the sum over all bins of each frame and its neighbours, (frames,)."""
     return np.convolve(power.sum(axis=1, dtype=np.float64), np.ones(AVERAGED), "same")
 
 
 def _responses(cross: Spectra, across: Samples, weights: Samples) -> Spectra:
-    """The response of each frame that makes most of the target from the source, (frames, bins), by
-    `weights` of frames, of their cross-spectrum and the source's power, `across`.
+    """Return the response of each frame that makes most of the target from the source, (frames,
+    bins). `cross` is their cross-spectrum, `across` the source's power; frames have `weights`.
     """
     places = np.arange(len(weights))
     away = np.abs(places[:, None] - places)
     shares = np.where(away <= NEAR, 1 + ELSEWHERE, ELSEWHERE) * (away > 1)
-    told = shares.astype(np.float32) * weights
-    both = (told @ cross.view(np.float32)).view(np.complex64)  # real and imaginary parts alike
-    responses: Spectra = both / (told @ across + TINY)
+    weighted = shares.astype(np.float32) * weights
+    both = (weighted @ cross.view(np.float32)).view(np.complex64)  # real and imaginary parts alike
+    responses: Spectra = both / (weighted @ across + TINY)
     return responses
 
 

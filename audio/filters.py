@@ -1,8 +1,8 @@
 """Chains of libavfilter's filters over decoded frames.
 
-A chain is freed as soon as its frames are through. PyAV's graph and its contexts hold each other,
-so that Python's collector alone would free them, who does not know of the up to 2 MiB of
-libavfilter's behind each: 96 changes of format in a file of 115 KB kept 51 MiB.
+A chain is freed as soon as its frames are through. PyAV's graph and its contexts refer to each
+other, so that only Python's cyclic collector would free them, which does not know of the 2 MiB that
+libavfilter may hold for each: 96 changes of format in a file of 115 KB kept 51 MiB.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ _BLOCK_SAMPLES = 16_384
 
 
 def filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
-    """Pass frames of one format through a chain of filters, each a name and its settings, and flush
-    it at the end.
-
-    Yields blocks of at most _BLOCK_SAMPLES.
+    """Yield blocks of at most _BLOCK_SAMPLES that a chain of filters, each a name and its settings,
+    makes of frames of one format; flush the chain at the end.
     """
     frames = iter(frames)
     first = next(frames, None)
@@ -35,9 +33,8 @@ def filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterato
 
 
 class FilterChain:
-    """Filters, each a name and its settings, for frames like `frame`, which is not passed on yet.
-
-    Frames come out as soon as they are ready or, with `block`, of so many samples each.
+    """Filters, each a name and its settings, for frames of the format of `frame`, which the
+    constructor does not pass on. Frames come out when they are ready, or of `block` samples each.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class FilterChain:
             raise
 
     def push(self, frame: AudioFrame | None) -> Iterator[AudioFrame]:
-        """What is ready after one more frame; None ends the chain and gives the rest."""
+        """Pass on one more frame and yield what is ready; None ends the chain and flushes it."""
         self._graph.push(frame)
         while True:
             try:
@@ -62,7 +59,7 @@ class FilterChain:
                 yield ready
 
     def close(self) -> None:
-        """Let go of the graph's contexts, which hold it: it is freed with its last reference."""
+        """Drop the graph's contexts, which refer to it: its last reference then frees it."""
         for contexts in gc.get_referents(self._graph):
             if isinstance(contexts, dict):
                 contexts.clear()
@@ -70,7 +67,6 @@ class FilterChain:
     def _configure(
         self, frame: AudioFrame, filters: Sequence[tuple[str, str]], block: int | None
     ) -> None:
-        """Link a source of such frames, the filters and a sink."""
         graph = self._graph
         graph.threads = 1
         source = graph.add_abuffer(

@@ -1,8 +1,8 @@
-"""Puts decoded frames where their file says that they are played.
+"""Places decoded frames at the seconds at which their file says that they are played.
 
 Second 0 is the first moment of the file, of picture or sound. A gap between frames becomes silence,
 and a frame that lies over an earlier one is left out, as `aresample=async=1:first_pts=0` of ffmpeg
-does it. Timestamps are not trusted: a jump that the file is too short for is no gap.
+does. Timestamps are not trusted: a jump beyond the end of the file is no gap.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from av.packet import Packet
 
 from audio.filters import filtered
 
-# Seconds that a frame may lie apart from the end of the last one: timestamps are rounded, and
-# encoders' padding is cut off. ffmpeg's aresample leaves as much.
+# Seconds between the end of a frame and the start of the next that are no gap: timestamps are
+# rounded, and encoders' padding is cut off. ffmpeg's aresample tolerates as much.
 TOLERANCE = 0.1
-# Clocks that go back further begin anew, as in files that were joined; so does ffmpeg's program.
+# A clock that goes back further begins anew, as in joined files. ffmpeg does the same.
 LONGEST_OVERLAP = 10.0  # seconds
-# In broadcasts a longer gap is another clock, as of advertisements between parts of a film.
+# In a broadcast a longer gap means another clock, as of advertisements within a film.
 LONGEST_LOSS = 60.0  # seconds
-# Packets that are looked at before a gap is believed, and how much slower than before it they may
-# follow each other: some codecs have long and short ones.
+# Packets after a gap that have to confirm it, and how many times slower they may follow each other
+# than before: some codecs have long and short packets.
 LOOKAHEAD, SLOWEST = 64, 10
 MAX_STEP = 0.35  # seconds between packets that follow each other
 _ROUNDED = 1.0  # seconds by which a file's duration may be too short
 
 _BROADCASTS = ("mpeg", "mpegts")
-# Formats that say when a packet is played. Elsewhere libavformat counts what it has read, and is
-# often wrong about it in AVI.
+# Formats that say when a packet is played. In others libavformat counts what it has read, and is
+# often wrong in AVI.
 _CLOCKED = {
     *("asf", "flac", "flv", "live_flv", "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "mpeg"),
     *("mpegts", "nut", "ogg", "rm", "tta", "wtv", "wv"),
 }
-# Formats that are a row of packets and nothing else, of which libavformat skips what is none.
+# Formats that are nothing but packets in a row. libavformat skips the bytes between them.
 BARE = {"aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd"}
 
 
@@ -49,11 +49,11 @@ class _Timed(Protocol):
 
 
 class Timeline:
-    """The seconds of one stream that have been placed, and how the next ones lie to them.
+    """The timeline of one stream: where its next frame is placed.
 
-    `position` is the end of what was placed, in seconds. `gaps` lists the silences put in after the
-    first frame as (begin, seconds), `overlap` counts the seconds left out, and `jumps` lists the
-    places where the clock was not followed as (position, seconds).
+    `position` is the end of the last frame placed, in seconds. `gaps` lists the silences put in
+    after the first frame as (begin, seconds), `overlap` counts the seconds left out, and `jumps`
+    lists the jumps of the clock that were ignored, as (position, seconds).
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Timeline:
         self._longest_gap = LONGEST_LOSS if format_name in _BROADCASTS else float("inf")
 
     def seconds(self, timed: _Timed) -> float | None:
-        """When a packet or frame is played, in seconds of the file's clock; None without one."""
+        """Return when a packet or frame is played, by the file's clock; None if it does not say."""
         return timed.pts * self._tick if self.has_clock and timed.pts is not None else None
 
     def offset(self, start: float | None) -> float:
-        """Seconds of silence before what is played at `start` or, if negative, of overlap."""
+        """Return the seconds of silence before a frame at `start` or, if negative, of overlap."""
         if start is None:
             return 0.0
         if self._origin is None:
@@ -102,8 +102,8 @@ class Timeline:
         return 0.0
 
     def steady(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[Packet[AudioStream]]:
-        """The packets, without the timestamps of a jump that is soon taken back, or after which the
-        clock stands still: muxers write such ones behind a wrong timestamp.
+        """Yield the packets, without the timestamps of a jump that is soon taken back, or after
+        which the clock stands still: muxers write such timestamps after a wrong one.
         """
         ahead: deque[Packet[AudioStream]] = deque()
         pace = _Pace()
@@ -126,7 +126,7 @@ class Timeline:
                 yield start
 
     def place(self, frame: AudioFrame, start: float | None) -> Iterator[AudioFrame]:
-        """The frame, behind silence for the gap before it, or without what overlaps."""
+        """Yield silence for the gap before a frame, and the frame without what overlaps."""
         offset = self.offset(start)
         if offset > 0:
             if self.position:
@@ -148,8 +148,7 @@ class Timeline:
 class ByteClock:
     """Times the packets of a file without timestamps by the bytes that were skipped before them.
 
-    Skipped bytes are taken to last as long as those that could be decoded: exact in a constant bit
-    rate.
+    Skipped bytes are assumed to last as long as decoded ones: exact at a constant bit rate.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -157,7 +156,7 @@ class ByteClock:
         self._bytes, self._seconds, self._lost = 0, 0.0, 0.0
 
     def start(self, packet: Packet[AudioStream], frames: Sequence[AudioFrame]) -> float:
-        """The second at which a packet that was decoded to `frames` begins."""
+        """Return the second at which a packet begins that was decoded to `frames`."""
         content = bytes(packet)
         place = self._data.find(content, max(self._place, 0)) if content else -1
         if place < 0:  # at the end, or not as it stands in the file
@@ -173,7 +172,7 @@ class ByteClock:
 
 
 class _Pace:
-    """How fast packets follow each other, to tell a gap from a wrong timestamp."""
+    """The pace of packets, which tells a gap from a wrong timestamp."""
 
     def __init__(self) -> None:
         self._last: float | None = None
@@ -181,7 +180,7 @@ class _Pace:
         self._distrusted = False
 
     def goes_on(self, start: float, later: Iterable[float]) -> bool:
-        """Whether the clock is right about a packet at `start`, by those that come `later`."""
+        """Return whether the packets `later` confirm that one is played at `start`."""
         step = 0.0 if self._last is None else start - self._last
         if not -TOLERANCE <= step <= MAX_STEP:
             follows = self._is_followed if step > 0 else self._is_no_slip
@@ -195,14 +194,14 @@ class _Pace:
         return True
 
     def _is_followed(self, start: float, later: list[float]) -> bool:
-        """After a jump ahead: nothing is taken back, and the clock runs as it did."""
+        """Return whether the clock runs on as before after a jump ahead, and takes nothing back."""
         if not later:
             return not self._distrusted
         usual = len(later) * self._seconds / max(self._steps, 1)
         return min(later) >= start - TOLERANCE and later[-1] - start >= usual / SLOWEST
 
     def _is_no_slip(self, start: float, later: list[float]) -> bool:
-        """After a jump back: no jump ahead follows, to where the clock was."""
+        """Return whether a jump back is real: no jump ahead to where the clock was follows."""
         return not any(
             after - before > MAX_STEP and after >= (self._last or 0.0)
             for before, after in pairwise([start, *later])
@@ -212,12 +211,12 @@ class _Pace:
 def _and_none(
     packets: Iterable[Packet[AudioStream]], count: int
 ) -> Iterator[Packet[AudioStream] | None]:
-    """The packets and then `count` times None."""
+    """Yield the packets, and then `count` times None."""
     yield from packets
     for _ in range(count):
         yield None
 
 
 def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:
-    """Frames of silence in the format of a frame. PyAV cannot write to those of eight planes."""
+    """Yield silence in the format of a frame. PyAV cannot write to frames of eight planes."""
     return filtered((like,), ("atrim", "end_sample=0"), ("apad", f"whole_len={samples}"))

@@ -19,13 +19,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from errors import StartError
 
 if TYPE_CHECKING:
     import torch
-    from av.container import InputContainer
     from transformers import WhisperFeatureExtractor
 
 # The servers, by the module that their processes have imported.
@@ -47,16 +46,11 @@ def describe_versions(modules: Container[str] = sys.modules) -> str:
     return ", ".join(parts)
 
 
-def open_container(file: IO[bytes], options: dict[str, str]) -> InputContainer:
-    """`av.open`, for files whose tags are not UTF-8 too: PyAV 19 reads them in any case, before it
-    has to be asked to.
+def opening_arguments() -> dict[str, str]:
+    """Return what `av.open` needs beside the file to read tags that are not UTF-8: PyAV 19 reads
+    them without being asked to.
     """
-    import av
-
-    opener: Any = av.open
-    lenient = {} if _release("av") >= (19, 0) else {"metadata_errors": "replace"}
-    container: InputContainer = opener(file, mode="r", options=options, **lenient)
-    return container
+    return {} if _release("av") >= (19, 0) else {"metadata_errors": "replace"}
 
 
 def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:

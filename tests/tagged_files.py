@@ -13,7 +13,7 @@ from string import ascii_lowercase, digits
 
 from testing.audio_files import every_format, two_seconds
 
-# None is that of a box of mp4, which audio/container_bombs.py would look for.
+# None is that of a box of mp4, which libavformat would look for.
 NAMES = ["".join(name).encode() for name in product(digits, *[ascii_lowercase] * 3)]
 REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 

@@ -14,10 +14,11 @@ import av
 import numpy as np
 import pytest
 
-from audio import decode
-from audio.decode import Audio, AudioLimits, decode_audio
+from audio import decode, libav
+from audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
 from config import REPOSITORY
 from errors import AudioTooLong, ClientError, InvalidAudio
+from runtime.steps import Steps
 from testing import audio_files as files
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
@@ -135,7 +136,7 @@ class TestFaults:
                 outcomes.add("decoded")
                 assert np.isfinite(result.samples).all()
                 assert (
-                    abs(len(result.samples) - result.duration * 16_000) < decode.MAX_FORMAT_CHANGES
+                    abs(len(result.samples) - result.duration * 16_000) < libav.MAX_FORMAT_CHANGES
                 )
         assert {"decoded", "INVALID_AUDIO"} <= outcomes
         assert outcomes <= {"decoded", "INVALID_AUDIO", "AUDIO_TOO_LONG"}
@@ -200,25 +201,27 @@ class TestBounds:
             decoded(source, AudioLimits(7_200, len(source) - 1))
 
     @pytest.mark.parametrize("announced", [True, False])
-    def test_too_long_is_refused_before_anything_is_decoded(self, announced, monkeypatch):
-        monkeypatch.setattr(decode, "_frames", None)
+    def test_too_long_is_refused_before_anything_is_decoded(self, announced):
+        data = files.silent_flac(2, announced)
         with pytest.raises(AudioTooLong):
-            decoded(files.silent_flac(2, announced), AudioLimits(3_600, 2**20))
+            Steps(decoding_steps(data, 16_000, AudioLimits(3_600, 2**20))).advance()
 
     def test_the_duration_limit_holds_while_decoding_too(self, monkeypatch):
-        monkeypatch.setattr(decode, "_measure", lambda *_: 0.0)
-        monkeypatch.setattr(decode, "BytesIO", Counted)
+        monkeypatch.setattr(libav._Recording, "packet_seconds", lambda *_: [0.0])
+        monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)
+        monkeypatch.setattr(libav, "BytesIO", Counted)
         monkeypatch.setattr(Counted, "bytes_read", 0)
         data = files.wav_file(np.zeros(16_000 * 300), 16_000)
         with pytest.raises(AudioTooLong):
-            decoded(data, AudioLimits(5, 2**24))
+            [*libav.decode(data, 16_000, 5, False, 30, decode.BUDGET)]
         assert Counted.bytes_read < len(data) / 10
 
     def test_decoding_reads_the_file_a_few_times_at_most(self, every_format, monkeypatch):
-        monkeypatch.setattr(decode, "BytesIO", Counted)
+        monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)
+        monkeypatch.setattr(libav, "BytesIO", Counted)
         for data in every_format.values():
             monkeypatch.setattr(Counted, "bytes_read", 0)
-            decoded(data)
+            assert [*libav.decode(data, 16_000, 7_200, False, 30, decode.BUDGET)]
             assert Counted.bytes_read <= 6 * len(data) + 2**18
 
     def test_decoding_has_a_budget_of_processor_time(self, monkeypatch):
@@ -226,19 +229,18 @@ class TestBounds:
         silence = ["-f", "lavfi", "-i", "anullsrc=r=192000:cl=7.1", "-t", "60"]
         data = files.ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
         assert decoded(data).duration == 60
-        monkeypatch.setattr(decode, "DECODING_BUDGET", 0.01)
-        monkeypatch.setattr(decode, "A_SECOND", 0.0001)
-        with pytest.raises(InvalidAudio, match="too long to decode"):
+        monkeypatch.setattr(decode, "BUDGET", (0.01, 0.0, 0.0001))
+        with pytest.raises(InvalidAudio, match="takes too long"):
             decoded(data)
 
     @pytest.mark.parametrize(
         "name", ["concat", "dash", "hls", "imf", "sdp", "rtsp", "image2", "sbg"]
     )
     def test_demuxers_that_open_other_files_or_run_scripts_are_left_out(self, name):
-        allowed = decode._OPTIONS["format_whitelist"].split(",")
+        allowed = libav.OPTIONS["format_whitelist"].split(",")
         assert name not in allowed
         assert not [each for each in allowed if each.endswith("pipe")]
-        assert decode._OPTIONS["protocol_whitelist"] == ""
+        assert libav.OPTIONS["protocol_whitelist"] == ""
 
     def test_an_index_that_repeats_itself_is_not_followed(self):
         with pytest.raises(InvalidAudio, match="over and over"):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio.decode import Audio, AudioLimits, decode_audio
+from audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
 from audio.timeline import LONGEST_LOSS, LOOKAHEAD, Timeline
 from errors import AudioTooLong
+from runtime.steps import Steps
 from testing import audio_files as files
 
 RATE = 16_000
@@ -146,12 +147,11 @@ class TestGaps:
         assert found.duration == pytest.approx(SECONDS, abs=0.4)
         assert delays(found, 10.0)[0] == pytest.approx(0, abs=0.1)
 
-    def test_a_gap_counts_for_the_limit_before_anything_is_decoded(self, monkeypatch):
+    def test_a_gap_counts_for_the_limit_before_anything_is_decoded(self):
         missing = ["-af", "asetpts=PTS+gt(T\\,6)*3600/TB"]
         data = files.encoded(WAV, "a.mka", *missing, "-c:a", "flac")
-        monkeypatch.setattr("audio.decode._frames", None)
         with pytest.raises(AudioTooLong):
-            decoded(data)
+            Steps(decoding_steps(data, 16_000, LIMITS)).advance()
 
 
 DAMAGE = {

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from answer.kept import Request, for_keeping
-from audio.recording_files import ENDING
+from audio import ENDING
 from config import OutputFormat
 from testing.audio_files import FORMATS as READABLE
 from transcribe.client import Failed

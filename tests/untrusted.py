@@ -1,68 +1,93 @@
-"""What processes of audio/bounded_process.py are told to run in tests."""
+"""Functions that tests run in confined processes."""
 
 from __future__ import annotations
 
 import os
-import signal
+import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
+
+from audio.sandbox import Work, limit_processor_time
 
 FUNCTIONS = "untrusted:"
 
 
-def own_pid(data: bytes) -> Iterator[float]:
-    """Who answers."""
-    yield os.getpid()
+def result_of(value: Any) -> Work:
+    """Return `value` without a step."""
+    yield from ()
+    return value, b""
 
 
-def checksum(data: bytes) -> Iterator[float]:
-    """Of all bytes."""
-    yield sum(data)
+def own_pid(data: bytes) -> Work:
+    return result_of(os.getpid())
 
 
-def has_variable(data: bytes) -> Iterator[float]:
-    """Whether the environment has one of this name."""
-    yield float(data.decode() in os.environ)
+def checksum(data: bytes) -> Work:
+    return result_of(sum(data))
 
 
-def sleep(data: bytes, seconds: float) -> Iterator[float]:
-    """Wait without computing."""
+def environment(data: bytes) -> Work:
+    return result_of(dict(os.environ))
+
+
+def halves(data: bytes) -> Work:
+    """Yield the first half, and return the second."""
+    middle = len(data) // 2
+    yield "first", data[:middle]
+    return "second", data[middle:]
+
+
+def sleep(data: bytes, seconds: float) -> Work:
     time.sleep(seconds)
-    yield seconds
+    return result_of(seconds)
 
 
-def busy_steps(data: bytes, steps: float, cost: float, seconds: float) -> Iterator[float]:
-    """Steps that take `cost` seconds of CPU time each, for `seconds` of audio."""
-    for step in range(1, int(steps) + 1):
-        ends = time.process_time() + cost
-        while time.process_time() < ends:
+def compute(data: bytes, seconds: float, allowed: Sequence[float] = (0.0,) * 10) -> Work:
+    """Compute for `seconds` of processor time in ten parts, for each of which `allowed` has a limit
+    of all so far, or 0.
+    """
+    for part, limit in zip(range(1, 11), allowed, strict=True):
+        if limit:
+            limit_processor_time(limit)
+        while time.process_time() < part * seconds / 10:
             pass
-        yield step * seconds
+        yield part, b""
+    return seconds, b""
 
 
-def spin(data: bytes) -> Iterator[float]:
-    """Never end."""
-    while True:
-        pass
-    yield 0.0
+def kill(data: bytes, number: int) -> Work:
+    """Die by a signal, as of a fault in a library."""
+    os.kill(os.getpid(), number)
+    return result_of(None)
 
 
-def kill(data: bytes) -> Iterator[float]:
-    """Die as of a fault in a library."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    yield 0.0
+def fail(data: bytes) -> Work:
+    raise KeyError(data.decode())
+    yield
 
 
-def killed_once(data: bytes) -> Iterator[float]:
-    """The same, the first time; the data is where to note it."""
-    if not Path(data.decode()).exists():
-        Path(data.decode()).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    yield 1.0
+def allocate(data: bytes, size: int) -> Work:
+    yield from ()
+    return len(bytes(size)), b""
 
 
-def fail(data: bytes) -> Iterator[float]:
-    """A fault of ours."""
-    raise KeyError("a fault")
-    yield 0.0
+def errors(data: bytes, path: str, port: int) -> Work:
+    """Return what becomes of opening a file, connecting, and writing a file."""
+
+    def attempt(*steps: Any) -> str:
+        try:
+            for step in steps:
+                step()
+        except OSError as error:
+            return type(error).__name__ + str(error.errno)
+        return "done"
+
+    return result_of(
+        [
+            attempt(lambda: open(path)),
+            attempt(lambda: socket.create_connection(("127.0.0.1", port))),
+            attempt(lambda: open(path + "new", "w")),
+            attempt(lambda: os.pipe()),
+        ]
+    )

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from answer import kept
-from audio.recording_files import ENDING
+from audio import ENDING
 from transcribe.client import Failed
 from transcribe.options import FORMATS
 from transcribe.speaker_names import with_speaker_names

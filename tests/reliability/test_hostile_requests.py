@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from tagged_files import TAGGED
 from test_audio_faults import BOMBS
-from test_container_bombs import MP4S
+from test_bombs import MP4S
 from test_robustness import REFUSALS, text64
 from traffic import (
     CODES,

@@ -26,7 +26,7 @@ def watch(path: str) -> None:
     events = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
-        if event in WATCHED and "audio.bounded_process.serve()" not in str(arguments):
+        if event in WATCHED and "audio.sandbox.serve" not in str(arguments):
             os.write(
                 events, f"{event} {arguments[1:] if 'connect' in event else arguments}\n".encode()
             )
