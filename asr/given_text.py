@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.special_tokens import SpecialTokens
@@ -337,6 +336,8 @@ def pair_items(left: Sequence[str], right: Sequence[str]) -> Partners:
 
     Partners are in order. 20,000 words take a tenth of a second.
     """
+    from rapidfuzz.distance import Levenshtein  # not above: scripts/gpu-check runs without it
+
     partners = np.full(len(left), NONE, np.int32)
     for edit in Levenshtein.opcodes(left, right):
         if edit.tag in ("equal", "replace"):

@@ -12,7 +12,7 @@ The second text is kept, as openai/whisper keeps its last. A text that the model
 often likelier than the better one that beams find, above all if it half repeats itself. The first
 is kept if it is complete, does not loop and has twice as many tokens (`asr.engine.results`).
 
-Loops have to be told from what a speaker says again and again:
+A loop has to be distinguished from words that a speaker repeats:
 
     I am going to play it again, until the or, or, or, or, or, or, or, or, or, or
                                           ^ kept ^ the first of equal parts
