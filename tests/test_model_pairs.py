@@ -17,7 +17,7 @@ from benchmarks.speed.engines import decode
 from config import DEMO_MODELS
 from demo.build.voices import Voice, speak
 from testing.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
-from testing.transformers_models import decoder_alone
+from testing.transformers_models import decoder_alone, in_transformers
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,8 @@ def paired(models, main, assistant):
 
 def test_the_demo_model_made_deep_writes_the_same(sentence):
     models = load_whisper(Checkpoint(str(DEMO_MODELS / "asr")), CPU, torch.float32)
-    deep = dataclasses.replace(models, model=insert_layers(models.model, 12, epsilon=0.0))
+    own = in_transformers(models.model)
+    deep = dataclasses.replace(models, model=insert_layers(own, 12, epsilon=0.0))
     assert deep.model.config.decoder_layers == len(deep.model.model.decoder.layers) == 12
     (text,) = greedy(deep, [sentence])
     assert [text] == greedy(models, [sentence])
