@@ -157,8 +157,6 @@ def test_one_switch_is_worth_a_few_sure_seconds():
 def window_languages(
     *windows: tuple[float, str | None, float | None, float],
 ) -> list[WindowLanguage]:
-    *windows: tuple[float, str | None, float | None, float],
-) -> list[WindowLanguage]:
     found = []
     for start, language, probability, seconds in windows:
         first = round(start * SAMPLE_RATE)
