@@ -62,8 +62,7 @@ class EndpointHandler:
     ) -> None:
         """Load the models of `settings`, by default those of the environment.
 
-        `path`, the server's copy of this repository, is unused: models are looked up beside this
-        file. `serves` is explained in `load_endpoint`.
+        `path`, the server's copy of this repository, is unused. `serves`: see `load_endpoint`.
         """
         self.endpoint = load_endpoint(settings, serves)
         self._event_loop = EventLoopThread("endpoint")
@@ -107,9 +106,9 @@ def load_endpoint(
 ) -> Endpoint:
     """Load the models of `settings`, by default those of the environment.
 
-    `limits` bound the batch, `max_decoded_bytes` the decoded audio of all requests. Failures end
-    the process: SystemExit with one line, which the servers let through. If the device is lost, a
-    process that `serves` starts again without CUDA graphs (`runtime.restart`).
+    `limits` bound the batch, `max_decoded_bytes` the decoded audio of all requests. A failure ends
+    the process by a SystemExit of one line. If the device is lost, a process that `serves` starts
+    again without CUDA graphs (`runtime.restart`).
     """
     settings = settings or read_settings()
     began = time.perf_counter()
@@ -119,7 +118,7 @@ def load_endpoint(
         prepare_device(device)
         sandbox.start()  # the confined process that decodes untrusted audio
         threads = torch.get_num_threads()
-        # Models load in the thread that computes with them: each thread has OpenMP threads.
+        # Each thread has OpenMP threads of its own, so models load in the thread that uses them.
         recogniser = Recogniser(partial(load_asr, settings, device, dtype, limits), threads)
         undo.callback(recogniser.close)
         diarizer = recogniser.run(partial(load_diarization, settings, device))
