@@ -6,6 +6,7 @@ here: prompt, assistant, language names. `asr.transcription` holds the order of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +19,6 @@ from asr.decoding_plan import Planner
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits
-from asr.engine.self_test import run_self_test
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import DetectSpeech, SpeechDetector
 from asr.frontend.windows import MARGIN, Span
@@ -26,10 +26,12 @@ from asr.live_pass import LivePass, Passage
 from asr.options import TranscriptionOptions
 from asr.transcription import Transcription
 from asr.window_decoding import NOTHING_HEARD, HeardBefore
-from errors import InvalidParameter, Unsupported
+from errors import InvalidParameter, ModelError, Unsupported
 from payload.languages import ENGLISH, language_code, language_name
 from timebase import SAMPLE_RATE
 from transcript import Transcript
+
+logger = logging.getLogger("endpoint")
 
 
 class Transcriber:
@@ -53,8 +55,14 @@ class Transcriber:
         self.engine = DecodeEngine(models, cuda_graphs, limits)
 
     def warm_up(self) -> None:
-        """On CUDA, run everything once on noise and compare graphs with eager steps."""
-        run_self_test(self.engine)
+        """On CUDA, transcribe a second of noise, so that a device that cannot fails at load."""
+        if self.models.device.type != "cuda":
+            return
+        noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
+        try:
+            self.transcribe(noise, self.validate(TranscriptionOptions(vad=None)))
+        except ModelError as error:
+            logger.error("the model transcribes no noise: %s", error)
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
         """Refuse, before any audio is decoded, what this checkpoint cannot do.

@@ -15,13 +15,13 @@ import torch
 from oracle import TINY, decode, interleaved, models_of, random_heads
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS, DraftLength, StepCosts
 from asr.engine.draft_policy import DraftPolicy
 from asr.engine.drafters import draft_model, most_drafts
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.state import DecodeState
 from asr.model.decoder import Decoder
 
 RAGGED = 142  # the token whose place the end of text takes: rows end far apart

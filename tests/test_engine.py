@@ -26,13 +26,12 @@ from oracle import (
 import asr.engine.results
 from asr.engine import repetition
 from asr.engine.batch import Batch
-from asr.engine.decode_state import DecodeState
 from asr.engine.draft_policy import DraftPolicy
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback, Retry
 from asr.engine.repetition import find_repetition
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.state_memory import StateMemory
+from asr.engine.state import DecodeState, StateMemory
 from asr.engine.warmup import TIMED_ROWS
 from asr.model.cpu_threads import CpuThreads
 from errors import ModelError, OutOfMemory

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from whisper.decoding import MaximumLikelihoodRanker
 
 from asr.engine.hypotheses import Hypothesis, best_text, only_text, rank
-from asr.engine.row_state import BeamState, SequenceState
+from asr.engine.state import BeamState, SequenceState
 
 BEGIN, CPU = 2, torch.device("cpu")
 

@@ -8,7 +8,7 @@ as many texts have ended as it has beams, or at its greatest length.
 Beams stay where they are. What continues a beam takes its place, and only a second continuation is
 copied, to the place of a beam that died. On a CPU that leaves few keys and values to copy: those
 behind the point at which the two texts part. A step asks a CUDA device for no value, so it is
-replayed as a graph; there all places are copied, from the prompt's end on.
+replayed as a graph; there all places are copied whole.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import NEVER, Choice, History, LogitFilter
-from asr.engine.row_state import BeamState, SequenceState, StepShape
+from asr.engine.state import BeamState, DecodeState, SequenceState, StepShape
 from asr.model.kv_cache import KVCache
 
 
@@ -50,7 +49,7 @@ def beam_step(state: DecodeState, beams: BeamState, filters: LogitFilter, shape:
     if texts.device.type == "cpu":
         _copy_what_differs(main.cache, beams.tokens, parents, rows)
     else:
-        _copy_all(main.cache, parents, shape)
+        _copy_all(main.cache, parents, shape.kv_len)
     _write_texts(beams, rows, parents)
 
 
@@ -137,13 +136,13 @@ def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: Seq
         each[places, :, span] = each[sources, :, span]
 
 
-def _copy_all(cache: KVCache, parents: Tensor, shape: StepShape) -> None:
+def _copy_all(cache: KVCache, parents: Tensor, kv_len: int) -> None:
     """Let every place take the keys and values of the beam that it continues."""
     count, width = parents.shape
     first = torch.arange(0, count * width, width, device=parents.device)[:, None]
     sources = (first + parents).flatten()
     for each in (*cache.keys, *cache.values):
-        span = each[:, :, shape.shared_len : shape.kv_len]
+        span = each[:, :, :kv_len]
         span.copy_(span.index_select(0, sources))
 
 

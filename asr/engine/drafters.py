@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.draft_length import MAX_DRAFTS
-from asr.engine.row_state import SequenceState, StepShape
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from asr.model.encoder import EncoderOutput
-from asr.model.kv_cache import KVCache
+from asr.model.kv_cache import KVCache, RowTensors
+
+if TYPE_CHECKING:
+    from asr.engine.state import SequenceState, StepShape
 
 DraftModel = Decoder | MedusaModel
 Scored = tuple[Tensor, Tensor]  # places (rows, 1), scores (rows, 1, vocabulary)
@@ -69,12 +71,9 @@ class Drafter(Protocol):
     def put(self, rows: Tensor, taken: Self) -> None:
         """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
 
-    def copy_rows(self, other: Self, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-
 
 @dataclass(frozen=True)
-class AssistantDrafter:
+class AssistantDrafter(RowTensors):
     """A smaller decoder, and the cache it writes."""
 
     decoder: Decoder
@@ -106,24 +105,9 @@ class AssistantDrafter:
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
         """Nothing: it reads the tokens when it drafts."""
 
-    def view(self, start: int, stop: int) -> AssistantDrafter:
-        """Rows `start` to `stop`, sharing memory."""
-        return AssistantDrafter(self.decoder, self.cache.view(start, stop))
-
-    def take(self, rows: Tensor) -> AssistantDrafter:
-        """The rows with the numbers (n,), sharing memory."""
-        return AssistantDrafter(self.decoder, self.cache.select(rows))
-
-    def put(self, rows: Tensor, taken: AssistantDrafter) -> None:
-        """Nothing: all is in the cache."""
-
-    def copy_rows(self, other: AssistantDrafter, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-        self.cache.copy_rows(other.cache, rows)
-
 
 @dataclass(frozen=True)
-class MedusaDrafter:
+class MedusaDrafter(RowTensors):
     """Heads, and for each row the state that chose its newest token, `newest` (rows, d_model).
 
     `cache` is that of the further layer of a Medusa-Block checkpoint.
@@ -162,26 +146,6 @@ class MedusaDrafter:
         states = self.model.states(hidden, positions, self.cache, kv_len)
         newest = _at(states, (gained - 1).clamp(min=0))
         self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))
-
-    def view(self, start: int, stop: int) -> MedusaDrafter:
-        """Rows `start` to `stop`, sharing memory."""
-        cache = None if self.cache is None else self.cache.view(start, stop)
-        return MedusaDrafter(self.model, self.newest[start:stop], cache)
-
-    def take(self, rows: Tensor) -> MedusaDrafter:
-        """The rows with the numbers (n,): their states copied, the cache shared."""
-        cache = None if self.cache is None else self.cache.select(rows)
-        return MedusaDrafter(self.model, self.newest.index_select(0, rows), cache)
-
-    def put(self, rows: Tensor, taken: MedusaDrafter) -> None:
-        """Overwrite the states of the rows with the numbers (n,)."""
-        self.newest.index_copy_(0, rows, taken.newest)
-
-    def copy_rows(self, other: MedusaDrafter, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-        self.newest[:rows].copy_(other.newest[:rows])
-        if self.cache is not None and other.cache is not None:
-            self.cache.copy_rows(other.cache, rows)
 
 
 def draft_model(models: WhisperModels, main: Decoder) -> DraftModel | None:

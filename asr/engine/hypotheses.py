@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from asr.engine.row_state import BeamState, SequenceState
+from asr.engine.state import BeamState, SequenceState
 
 
 @dataclass(frozen=True, slots=True)

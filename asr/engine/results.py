@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.decode_state import DecodeState
 from asr.engine.fallback import START_TOKENS
 from asr.engine.hypotheses import Text, best_text, likeliest_text, only_text
 from asr.engine.repetition import Attend, Loop, ends_in_repetition, read_repetitions
 from asr.engine.request import DecodeResult
 from asr.engine.sequence import Sequence
+from asr.engine.state import DecodeState
 from asr.model.alignment_heads import normalize_attention
 from errors import ModelError
 from timebase import SAMPLES_PER_TOKEN
@@ -45,7 +45,7 @@ class ResultReader:
         decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
         first = sequence.rejected
         if first and writes_more(first, decoded, self.special_tokens.end_of_text):
-            return first
+            return replace(first, annotation_prob=sequence.annotation_prob)
         return _with_attention(state, row, sequence, decoded, text.beams)
 
     def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
@@ -136,6 +136,7 @@ class ResultReader:
             cut=loop is not None,
             language=sequence.language,
             language_probability=sequence.language_probability,
+            annotation_prob=sequence.annotation_prob,
             text_logprob=_mean(self._of_text(tokens, log_probs)),
             start_logprob=self._start_logprob(sequence, tokens, log_probs),
         )

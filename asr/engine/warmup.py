@@ -1,7 +1,6 @@
-"""What is done once at load: usual shapes are prepared, and steps with drafts are timed.
+"""Times steps with drafts once, at load.
 
-Too little memory at load is no reason not to start. Shapes that do not fit are left out, and
-without measured costs nothing is drafted.
+Too little memory at load is no reason not to start: without measured costs nothing is drafted.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import torch
 from asr.engine.batch import DecodeContext
 from asr.engine.draft_length import AcceptanceRate, DraftLength, StepCosts
 from asr.engine.drafters import follows, most_drafts
-from asr.engine.row_state import StepShape
-from asr.engine.state_memory import StateMemory
+from asr.engine.state import StateMemory, StepShape
 from runtime.device_errors import is_out_of_memory
 from timebase import SAMPLE_RATE
 
@@ -28,23 +26,7 @@ TIMED_ROWS = (1, 4, 12)
 TIMED_KV_LEN = 64
 TIMED_PROMPT = 4  # tokens
 TIMED_SECONDS = 0.02  # of steps of one shape
-UNTIMED_STEPS = 2  # on CUDA the first runs eagerly and the second is captured
-
-
-@torch.inference_mode()
-def prepare_shapes(memory: StateMemory, context: DecodeContext) -> None:
-    """Run the steps that most requests need, as far as the device's memory allows."""
-    try:
-        for rows, shape in _usual_shapes(memory, context):
-            state = memory.ensure_capacity(rows)
-            if state.capacity >= rows:
-                for _ in range(UNTIMED_STEPS):
-                    context.runner.launch(state.view(0, rows), context.filters, shape)()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        logger.warning("memory ran out while preparing %d rows", memory.capacity)
-        memory.release()
+UNTIMED_STEPS = 2
 
 
 def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | None:
@@ -54,7 +36,6 @@ def measure_costs(memory: StateMemory, context: DecodeContext) -> StepCosts | No
     None if the device's memory does not suffice.
     """
     try:
-        # The largest first: growing later would drop the graphs that were timed.
         capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
         if memory.ensure_drafter():
             rows = [count for count in TIMED_ROWS if count <= capacity]
@@ -97,14 +78,6 @@ def _timed_drafts(memory: StateMemory, context: DecodeContext) -> list[int]:
     return sorted({min(each, longest) for each in context.runner.timed_drafts})
 
 
-def _usual_shapes(memory: StateMemory, context: DecodeContext) -> list[tuple[int, StepShape]]:
-    """The runner's shapes, those with drafts as this drafter makes them."""
-    model = memory.draft_model
-    most = 0 if model is None else most_drafts(model)
-    shapes = context.runner.warmup_shapes(model is not None)
-    return [(rows, _drafted_by(memory, each)) for rows, each in shapes if each.drafts <= most]
-
-
 def _drafted_by(memory: StateMemory, shape: StepShape) -> StepShape:
     """The shape as it is where the drafter reads tokens, else with its state kept up."""
     if not (shape.drafts and follows(memory.draft_model)):
@@ -137,7 +110,8 @@ def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
         started = time.perf_counter()
         view.drafter.listen(encoder.encode([silence], drafted=True, known=[heard]))
         view.drafter.read_prompt(tokens, positions, hidden, tokens[:, 0])
-        context.runner.launch(view, context.filters, StepShape(0, 1, TIMED_KV_LEN))()
+        kv_len = context.runner.padded("positions", TIMED_KV_LEN)
+        context.runner.launch(view, context.filters, StepShape(0, 1, kv_len))()
         least = min(least, time.perf_counter() - started)
     return least
 
@@ -151,8 +125,10 @@ def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: i
     """
     if context.encoder.threads is not None:
         context.encoder.threads.adjust()
-    view = memory.ensure_capacity(rows).view(0, rows)
-    shape = _drafted_by(memory, StepShape(drafts, 2 if drafts else 1, TIMED_KV_LEN))
+    state, padded = memory.ensure_capacity(rows), context.runner.padded
+    view = state.view(0, min(padded("rows", rows), state.capacity))
+    kv_len = min(padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
+    shape = _drafted_by(memory, StepShape(drafts, 2 if drafts else 1, kv_len))
     if context.runner.pipelined:
         for _ in range(UNTIMED_STEPS):
             context.runner.launch(view, context.filters, shape)()

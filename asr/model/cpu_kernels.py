@@ -24,6 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asr.model.kv_cache import zeros
+
 # Found by benchmarks/speed/kernels.py: elements of a weight worth packing; positions from which
 # oneDNN is faster on weights in the usual layout; positions up to which attention's second product
 # is faster transposed.
@@ -154,7 +156,7 @@ def encoder_batch_size(windows: int, device: torch.device) -> int:
 def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
     """As `empty_transposed`, for keys: those in bfloat16 are read fastest in the usual layout."""
     if _rounded(like):
-        return like.new_zeros(rows, heads, positions, size)
+        return zeros(like, rows, heads, positions, size)
     return empty_transposed(like, rows, heads, positions, size)
 
 
@@ -165,8 +167,8 @@ def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: 
     and bfloat16 values.
     """
     if not (_supported(like) or _rounded(like)):
-        return like.new_zeros(rows, heads, positions, size)
-    return like.new_zeros(rows, heads, size, positions).transpose(2, 3)
+        return zeros(like, rows, heads, positions, size)
+    return zeros(like, rows, heads, size, positions).transpose(2, 3)
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

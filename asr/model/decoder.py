@@ -19,7 +19,7 @@ from asr.checkpoint.whisper import WhisperModel
 from asr.model.alignment_heads import AlignmentHead
 from asr.model.cpu_kernels import empty_keys, empty_transposed, encoder_batch_size, largest
 from asr.model.decoder_layer import AttentionContext, DecoderLayer, Norm
-from asr.model.kv_cache import KVCache
+from asr.model.kv_cache import KVCache, zeros
 from asr.model.vocabulary import vocabulary_product
 
 # Scores a position computed in float32 whatever the precision: as many as 8 beams choose among.
@@ -79,11 +79,11 @@ class Decoder:
             return of_all.view(layers, rows, *of_all.shape[1:])
 
         return KVCache(
-            like.new_zeros(layers, every, heads, max_len, size),
-            like.new_zeros(layers, every, heads, max_len, size),
+            zeros(like, layers, every, heads, max_len, size),
+            zeros(like, layers, every, heads, max_len, size),
             cross(empty_keys),
             cross(empty_transposed),
-            like.new_zeros(aligned, every, max_len, size),
+            zeros(like, aligned, every, max_len, size),
             num_beams,
         )
 

@@ -1,28 +1,77 @@
-"""Keys and values of a batch of rows, allocated once, each row at a length of its own.
+"""Keys and values of a batch of rows, allocated once; each row has a length of its own.
 
-The cache stores no lengths. A pass writes at the positions it is given and attends to nothing
-beyond them, so rejected tokens are simply overwritten by the next pass, and the addresses never
-change: CUDA graphs replay over them. All layers of one kind are one tensor, so that a row is moved
-or cleared by an operation a kind rather than one a layer. The beams of a row have keys and values
-of their own for the text and share those of the audio.
+The cache stores no lengths. A pass writes at given positions and attends to nothing beyond them, so
+the next pass overwrites rejected tokens, and addresses never change: CUDA graphs replay over them.
+All layers of one kind are one tensor, so that one operation moves or clears a row. The beams of a
+row have their own keys and values of the text and share those of the audio.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 
+class RowTensors:
+    """A dataclass over rows: tensors, with rows as their first dimension, and other such parts.
+
+    Fields of other types, such as a model, belong to all rows.
+    """
+
+    def view(self, start: int, stop: int) -> Self:
+        """Return rows `start` to `stop`, which share memory."""
+        return self._map(lambda each: each[start:stop], lambda part: part.view(start, stop))
+
+    def take(self, rows: Tensor) -> Self:
+        """Return the rows with the numbers (n,): caches share memory, all else is copied.
+
+        `put` writes the copies back, so a CUDA graph over `take` and `put` serves any rows.
+        """
+        return self._map(lambda each: each.index_select(0, rows), lambda part: part.take(rows))
+
+    def put(self, rows: Tensor, taken: Self) -> None:
+        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
+        for own, new in zip(self._parts(), taken._parts(), strict=True):
+            if isinstance(own, Tensor):
+                own.index_copy_(0, rows, new)
+            elif isinstance(own, RowTensors):
+                own.put(rows, new)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return all tensors whose first dimension is the rows."""
+        return tuple(each for each in self._parts() if isinstance(each, Tensor))
+
+    def _map(
+        self, of_tensor: Callable[[Tensor], Tensor], of_part: Callable[[RowTensors], RowTensors]
+    ) -> Self:
+        mapped = list[Any]()
+        for each in self._parts():
+            if isinstance(each, Tensor):
+                mapped.append(of_tensor(each))
+            else:
+                mapped.append(of_part(each) if isinstance(each, RowTensors) else each)
+        return type(self)(*mapped)
+
+    def _parts(self) -> list[Any]:
+        return [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class KVCache:
-    """Rows are the second dimension of every tensor.
+class KVCache(RowTensors):
+    """A cache whose tensors have rows as their second dimension.
 
     Self-attention's `keys` and `values` are (layers, rows x beams, heads, max_len, head size), the
-    beams of a row side by side; cross-attention's (layers, rows, heads, frames, head size).
-    `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) are kept
-    for word times, which then need no second pass. `selected` (n,) are the numbers of the rows that
-    a pass is about, where they are not all: a CUDA graph reads them where it is replayed.
+    beams of a row side by side; cross-attention's are (layers, rows, heads, frames, head size).
+    `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) serve word
+    times, which then need no second pass. `selected` (n,) holds the numbers of the rows of a pass,
+    None for all rows; a replayed CUDA graph reads them.
     """
 
     keys: Tensor
@@ -35,12 +84,11 @@ class KVCache:
 
     @property
     def max_len(self) -> int:
-        """How many positions a row holds."""
+        """Return the number of positions of a row."""
         return self.keys.shape[3]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that is held."""
         return (
             self.keys,
             self.values,
@@ -50,7 +98,7 @@ class KVCache:
         )
 
     def view(self, start: int, stop: int) -> KVCache:
-        """Rows `start` to `stop`, sharing memory."""
+        """Return rows `start` to `stop`, which share memory."""
         beams = slice(start * self.num_beams, stop * self.num_beams)
         return KVCache(
             self.keys[:, beams],
@@ -61,14 +109,19 @@ class KVCache:
             self.num_beams,
         )
 
-    def select(self, rows: Tensor) -> KVCache:
-        """The rows with the numbers (n,), in any places, sharing memory: for `fill_cross_kv`,
-        `clear`, `first_beams` and, of one beam, a pass; what a pass reads of them is gathered.
+    def take(self, rows: Tensor) -> KVCache:
+        """Return a cache of the rows with the numbers (n,), which shares memory.
+
+        Serves `fill_cross_kv`, `clear`, `first_beams` and passes with one beam. A pass gathers the
+        rows that it reads.
         """
         return replace(self, selected=rows)
 
+    def put(self, rows: Tensor, taken: KVCache) -> None:
+        """Do nothing: rows that were taken share memory."""
+
     def first_beams(self) -> KVCache:
-        """The first beam of every row alone, sharing memory."""
+        """Return the first beam of every row, which shares memory."""
         first = slice(None, None, self.num_beams)
         return replace(
             self,
@@ -79,7 +132,7 @@ class KVCache:
         )
 
     def copy_first_beams(self, length: int) -> None:
-        """Give the first `length` positions of every row's first beam to its other beams."""
+        """Copy the first `length` positions of every row's first beam to its other beams."""
         for each in (self.keys, self.values):
             beams = self._split_beams(each)
             rows = self.places(slice(None))
@@ -94,11 +147,11 @@ class KVCache:
                 self._split_beams(each)[..., :length, :].index_fill_(1, self.selected, 0.0)
 
     def places(self, rows: slice) -> slice | Tensor:
-        """Where some of the rows that a pass is about stand in the tensors."""
+        """Return the indices in the tensors of some `rows` of a pass."""
         return rows if self.selected is None else self.selected[rows]
 
     def gathered(self, of_layer: Tensor) -> Tensor:
-        """What a pass reads of a layer's tensor (rows, ..): the rows that it is about."""
+        """Return the rows of a pass, of a layer's tensor (rows, ..)."""
         return of_layer if self.selected is None else of_layer.index_select(0, self.selected)
 
     def move(self, source: int, target: int) -> None:
@@ -106,13 +159,8 @@ class KVCache:
         for each in self._by_row():
             each[:, target].copy_(each[:, source])
 
-    def copy_rows(self, other: KVCache, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-        for target, source in zip(self._by_row(), other._by_row(), strict=True):
-            target[:, :rows].copy_(source[:, :rows])
-
     def _by_row(self) -> list[Tensor]:
-        """All tensors, the rows their second dimension."""
+        """Return all tensors with rows as their second dimension."""
         own = (self.keys, self.values, self.alignment_queries)
         return [*map(self._split_beams, own), self.cross_keys, self.cross_values]
 
@@ -120,3 +168,18 @@ class KVCache:
         """(.., rows x beams, ..) -> (.., rows, beams, ..), sharing memory."""
         rows = each.shape[1] // self.num_beams
         return each.view(each.shape[0], rows, self.num_beams, *each.shape[2:])
+
+
+def zeros(like: Tensor, *shape: int) -> Tensor:
+    """Return zeros of the type and device of `like`.
+
+    On a CPU a page takes memory when it is first written, so rows that are never used take none.
+    """
+    if like.device.type != "cpu" or not math.prod(shape):
+        return like.new_zeros(*shape)
+    count = math.prod(shape) * like.element_size()
+    try:
+        pages = mmap.mmap(-1, count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no addresses for {count} bytes") from error
+    return torch.frombuffer(pages, dtype=torch.uint8).view(like.dtype).view(shape)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.whisper import WhisperModel
-from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel
+from asr.engine.state import DecodeState
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table
