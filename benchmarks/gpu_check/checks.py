@@ -52,7 +52,7 @@ FIRST_REQUEST_EXTRA = 5.0
 TURN_TOLERANCE = 0.05
 
 OTHER_STEPS = {
-    "beam": DecodeOptions(batch_size=BATCH, num_beams=NUM_BEAMS, timestamps=False),
+    "beam": DecodeOptions(batch_size=BATCH, num_beams=5, timestamps=False),
     "sampled": DecodeOptions(batch_size=LARGE_BATCH, temperature=0.6),
 }
 
