@@ -25,7 +25,7 @@ from asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
 from asr.frontend.windows import MARGIN, Span
 from asr.live_pass import LivePass
 from asr.transcription import NO_PRIOR, Prior, Transcription
-from errors import InvalidParameter, Unsupported
+from errors import InvalidParameter, ModelError, Unsupported
 from payload.languages import ENGLISH, language_code, language_name
 from runtime.errors import is_device_lost
 from runtime.restart import ADVICE
@@ -54,6 +54,16 @@ class Transcriber:
         self.fallback = fallback
         self.detect_speech = detect_speech or SpeechDetector()
         self.engine = DecodeEngine(models, cuda_graphs, limits)
+
+    def warm_up(self) -> None:
+        """On CUDA, transcribe a second of noise, so that a device that cannot fails at load."""
+        if self.models.device.type != "cuda":
+            return
+        noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
+        try:
+            self.transcribe(noise, self.validate(TranscriptionOptions(vad=None)))
+        except ModelError as error:
+            logger.error("the model transcribes no noise: %s", error)
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
         """Refuse what this checkpoint cannot do; return the options with Whisper's language code.

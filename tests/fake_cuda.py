@@ -15,7 +15,6 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from asr.checkpoint.loading import Assistant, WhisperModels
 from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
-from asr.engine import captures, cuda_graphs, results, speculative
+from asr.engine import cuda_graphs, results, speculative
 from asr.engine.runner import StepResult
 from asr.engine.speculative import decode_step
 from asr.model.decoder import ALIGNED
@@ -45,7 +44,6 @@ ATTENTION = "scaled_dot_product_attention"
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 UNKNOWN = (*SYNCHRONISING, torch.Tag.inplace_view)  # shapes that arguments' do not tell, or change
-NO_COLLECTOR = SimpleNamespace(freeze=lambda: None, unfreeze=lambda: None)
 MASK_ALIGNMENT = 8  # positions; SDPA copies other masks into padded ones, in every layer
 
 
@@ -412,7 +410,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
     for name in [each for each in vars(FakeTensor) if each.endswith("_memo")]:
         # Of sizes that are not known; they are set in every tensor, and slowly.
         patch.setattr(FakeTensor, name, None, raising=False)
-    patch.setattr(captures, "gc", NO_COLLECTOR)
+    patch.setattr(cuda_graphs, "agree", lambda *_: True)  # there are no numbers
     patch.setattr(cuda_graphs, "decode_step", device.decode_step)
     patch.setattr(cuda_graphs, "_copy_out", device.copy_out)
     patch.setattr(speculative, "draft", device.draft)

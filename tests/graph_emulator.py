@@ -28,7 +28,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.engine import beam_search, captures, cuda_graphs, drafting
+from asr.engine import beam_search, cuda_graphs, drafting, state
 from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
 from asr.model import cpu_kernels, decoder, draft_heads, encoder
 from asr.model.decoder import PaddedLinear
@@ -232,22 +232,12 @@ class Emulator:
         self.captures = self.replays = self.eager = 0
         self.clock = 0.0  # seconds that steps would have taken
         self.pools: list[Pool] = []  # of each capture
-        self.ended: list[Pool] = []  # pools that the allocator was told to leave
         self.held: Counter[int] = Counter()  # tensors of ours over each outside storage
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.operations: Counter[str] = Counter()  # recorded, by name
         self.shape: Any = None  # of the step that runs
         self.ran: set[object] = set()  # steps that ran eagerly
         self.capturing = False
-        self.frozen = False  # whether a garbage collection would find nothing to look through
-
-    def freeze(self) -> None:
-        """Stand in for gc.freeze."""
-        self.frozen = True
-
-    def unfreeze(self) -> None:
-        """Stand in for gc.unfreeze."""
-        self.frozen = False
 
     @contextlib.contextmanager
     def graph(
@@ -255,8 +245,6 @@ class Emulator:
     ) -> Iterator[None]:
         """Stand in for torch.cuda.graph."""
         assert capture_error_mode == "thread_local"
-        if not self.frozen:
-            raise Fault("all of Python's objects are gone through at the capture's begin")
         self.captures += 1
         self.clock += self.capture_seconds
         self.pools.append(pool)
@@ -325,7 +313,7 @@ class Emulator:
 
 
 def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
-    """Engines made from now on take their device for CUDA. Few shapes are prepared at load."""
+    """Engines made from now on take their device for CUDA. Few shapes are captured at load."""
     emulator = Emulator()
     patch.setattr("asr.engine.engine.runner_for", lambda _, enabled: CudaGraphRunner(enabled))
     for name, stand_in in {
@@ -336,34 +324,36 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
         "Stream": Stream,
         "current_stream": lambda *_: None,
         "stream": lambda _: contextlib.nullcontext(),
+        "mem_get_info": lambda _: (64 << 30, 64 << 30),
     }.items():
         patch.setattr(torch.cuda, name, stand_in)
     patch.setattr(torch, "empty", emulator.empty)
-    patch.setattr(captures, "gc", emulator)
-    patch.setattr(captures, "end_capture_allocation", emulator.ended.append)
     patch.setattr(cuda_graphs, "decode_step", emulator.watched(cuda_graphs.decode_step))
     # The branches that ask for the type of the device.
     patch.setattr(
         beam_search,
         "_copy_what_differs",
-        lambda cache, texts, parents, rows: beam_search._copy_all(cache, parents, emulator.shape),
+        lambda cache, texts, parents, rows: beam_search._copy_all(
+            cache, parents, emulator.shape.kv_len
+        ),
     )
     patch.setattr(cpu_kernels, "AVAILABLE", False)
     for module in (decoder, encoder):
         patch.setattr(module, "encoder_batch_size", lambda windows, device: windows)
     for module in (decoder, draft_heads):
         patch.setattr(module, "vocabulary_product", lambda weight, dtype: PaddedLinear(weight))
-    # Two rows are prepared, of short texts; requests use other shapes as well.
-    patch.setattr(cuda_graphs, "WARMUP_ROWS", 2)
-    patch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
-    patch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
+    # Five rows, and few sizes of everything.
+    patch.setattr(state, "CUDA_ROWS", ((0, 5),))
+    for name, sizes in {"rows": (1, 5), "positions": (64, 512), "prompt": (8, 64)}.items():
+        patch.setitem(cuda_graphs.SIZES, name, sizes)
+    patch.setitem(cuda_graphs.SIZES, "guess", (0, 64))
     patch.setattr(drafting, "TIMED_ROWS", (1,))
     return emulator
 
 
 def held_steps(runner: CudaGraphRunner) -> list[StepKey]:
     """What the graphs of steps that it holds were captured for."""
-    return [key for key in runner.captures.held() if isinstance(key, StepKey)]
+    return [key for key in runner.held() if isinstance(key, StepKey)]
 
 
 def poison(memory: np.ndarray) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.engine import captures, cuda_graphs, speculative
+from asr.engine import cuda_graphs, speculative
 from asr.engine.batch import Batch
+from asr.engine.cuda_graphs import CudaGraphRunner
 from asr.model.decoder import Decoder
 
 
@@ -66,7 +67,7 @@ def do_not_wait(patch):
 
 def keep_graphs_of_freed_memory(patch):
     """Nothing is dropped, and an allocator gives the same address again."""
-    patch.setattr(cuda_graphs.CudaGraphRunner, "release", lambda *_: None)
+    patch.setattr(CudaGraphRunner, "release", lambda *_: None)
     patch.setattr(cuda_graphs, "_memory_of", lambda state: 0)
 
 
@@ -78,15 +79,25 @@ def share_streams(patch):
 
 def drop_one(patch):
     """A graph goes, and others of its owner stay."""
-    run = captures.Captures.run
+    run = CudaGraphRunner._run
 
     def run_few(self, owner, *rest):
         graphs = self._sets[owner].graphs if owner in self._sets else {}
-        if len(graphs) > 2:
+        if len(graphs) > 2 and not self._capturing:
             graphs.pop(next(iter(graphs)))
         return run(self, owner, *rest)
 
-    patch.setattr(captures.Captures, "run", run_few)
+    patch.setattr(CudaGraphRunner, "_run", run_few)
+
+
+def leave_out_grammar(patch):
+    """Steps do not compute the grammar that some rows follow."""
+    step = cuda_graphs.decode_step
+
+    def without(state, filters, shape):
+        step(state, filters, shape._replace(timestamps=False))
+
+    patch.setattr(cuda_graphs, "decode_step", without)
 
 
 def bake(patch):
@@ -121,32 +132,35 @@ def in_step(action):
 
 def read_inputs_of_the_capture(patch):
     """Encoders and prefill read the windows and rows that they were captured with."""
+    captured = cuda_graphs.Captured
 
-    def run(self, owner, key, work, inputs):
-        return self.captures.run(owner, key, lambda: work(*inputs)).clone()
+    def made(graph, inputs, result):
+        return captured(graph, [each.clone() for each in inputs], result)
 
-    patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
+    patch.setattr(cuda_graphs, "Captured", made)
 
 
 def hand_out_what_is_overwritten(patch):
     """What an encoder or a prefill gives is used after the next pass."""
-    kept = {}
+    run = CudaGraphRunner._run
 
-    def run(self, owner, key, work, inputs):
-        held = kept.setdefault((owner, key), [each.clone() for each in inputs])
-        for target, source in zip(held, inputs, strict=True):
+    def overwritten(self, owner, key, work, inputs=()):
+        graphs = self._sets[owner].graphs if owner in self._sets and self.enabled else {}
+        if key not in graphs or self._capturing:
+            return run(self, owner, key, work, inputs)
+        for target, source in zip(graphs[key].inputs, inputs, strict=True):
             target.copy_(source)
-        return self.captures.run(owner, key, lambda: work(*held))
+        graphs[key].graph.replay()
+        return graphs[key].result
 
-    patch.setattr(cuda_graphs.CudaGraphRunner, "_run", run)
+    patch.setattr(CudaGraphRunner, "_run", overwritten)
 
 
 # Which show in what a replay gives.
 WRONG_VALUES = {
     "key without length": forget_in_key("kv_len", 64),
-    "key without the prompt of beams": forget_in_key("shared_len", 64),
     "key without sampling": forget_in_key("sampled", False),
-    "key without grammar": forget_in_key("timestamps", False),
+    "steps without grammar": leave_out_grammar,
     "cached tensor of a capture": cache_positions,
     "result read late": read_late,
     "host memory read early": do_not_wait,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.engine.executor import Executor
-from asr.engine.recovery import RowLimit
+from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 from asr.engine.sequence import Lane, Sequence
@@ -97,40 +97,29 @@ class Device:
 
 
 class PlainMemory:
-    """Takes memory as `asr.engine.state_memory` does."""
+    """Takes memory as `asr.engine.state` does."""
 
     def __init__(self, device: Device, num_beams: int) -> None:
         self.device, self.num_beams = device, num_beams
-        self.limit = RowLimit()
+        self.limit = MAX_ROWS
         self.capacity = 0
 
     @property
     def held(self) -> int:
         return self.capacity * self.num_beams
 
-    def lacks(self, rows: int, live: int, idle: int) -> bool:
-        wanted = min(rows, self.limit.rows)
-        if self.capacity >= wanted or not self.device.tells:
-            return False
-        if not live:
-            return self._fitting + self.capacity < wanted
-        return self._fitting < wanted <= (self.device.free + idle) // self.num_beams
+    def lacks(self, rows: int) -> bool:
+        wanted = min(rows, self.limit)
+        return self.device.tells and self._fitting + self.capacity < wanted
 
-    def ensure_capacity(self, rows: int, live: int) -> int:
-        wanted = min(rows, self.limit.rows)
-        if self.capacity >= wanted:
-            return self.capacity
-        if not live:
-            self.capacity = 0
-            if self.device.tells:
-                wanted = max(1, min(wanted, self._fitting))
-            if self._fitting < wanted:
+    def ensure_capacity(self, rows: int) -> int:
+        wanted = min(rows, self.limit)
+        if self.device.tells:
+            wanted = max(1, min(wanted, self.capacity + self._fitting))
+        if self.capacity < wanted:
+            if self.capacity + self._fitting < wanted:
                 self.device.fail(MemoryError())
             self.capacity = wanted
-        elif self._fitting >= wanted:  # old and new beside each other
-            self.capacity = wanted
-        elif not self.device.tells:
-            self.limit.hold(self.capacity)
         return self.capacity
 
     @property
@@ -150,8 +139,8 @@ class PlainBatch:
 
     def enter(self, plan):
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit.rows)
-        entering = plan.entering[: self.memory.ensure_capacity(plan.rows, live) - live]
+        self.attempted = min(plan.rows, self.memory.limit)
+        entering = plan.entering[: self.memory.ensure_capacity(plan.rows) - live]
         for number, each in enumerate(entering):
             if number and self.device.clock.now >= plan.until:
                 entering = entering[:number]
@@ -173,7 +162,6 @@ class PlainBatch:
             self.device.fail(MemoryError())
         for each in self.rows:
             each.steps += 1
-        self.memory.limit.count_step(self.memory.capacity)
         ended = [each for each in self.rows if each.steps >= each.request.key.steps[each.retried]]
         self.device.work("read", ended)
         self.rows = [each for each in self.rows if each not in ended]

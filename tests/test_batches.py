@@ -13,14 +13,12 @@ import pytest
 import torch
 from oracle import TINY, decode, encoder_passes, interleaved, models_of
 
-from asr.engine import state_memory
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
-from asr.engine.state_memory import HOST_HEADROOM_BYTES, HOST_LAST_BYTES
+from asr.engine.state import HOST_HEADROOM_BYTES, HOST_LAST_BYTES, DecodeState, StateMemory
 from errors import OutOfMemory
 from runtime.host_memory import HostMemory
 
@@ -207,15 +205,16 @@ def test_the_rows_of_a_session_are_counted_in_all_batches():
 
 def allocate_at_most(monkeypatch, engine, most):
     """Batches together hold at most `most` rows, each beam of a row counted."""
-    allocate = DecodeState.allocate
+    use = StateMemory._use
 
-    def limited(main, assistant, rows, drafts, num_beams=1):
-        held = [engine.batches[each].memory for each in engine.scheduler.lanes]
-        if sum(each.capacity * each.num_beams for each in held) + rows * num_beams > most:
+    def limited(memory, wanted):
+        others = [engine.batches[each].memory for each in engine.scheduler.lanes]
+        held = sum(each.capacity * each.num_beams for each in others if each is not memory)
+        if held + max(wanted, memory.capacity) * memory.num_beams > most:
             raise torch.OutOfMemoryError
-        return allocate(main, assistant, rows, drafts, num_beams)
+        use(memory, wanted)
 
-    monkeypatch.setattr(DecodeState, "allocate", limited)
+    monkeypatch.setattr(StateMemory, "_use", limited)
 
 
 @pytest.mark.parametrize("most", [3, 4, 7, 13])
@@ -240,16 +239,16 @@ class Host:
 
     def __init__(self, monkeypatch, engine, most, beside=HOST_HEADROOM_BYTES):
         self.engine, self.most, self.beside, self.peak = engine, most, beside, 0
-        self.allocate = DecodeState.allocate
-        monkeypatch.setattr(state_memory, "host_memory", self.memory)
-        monkeypatch.setattr(DecodeState, "allocate", self.taken)
+        self.use = StateMemory._use
+        monkeypatch.setattr("asr.engine.state.host_memory", self.memory)
+        monkeypatch.setattr(StateMemory, "_use", lambda memory, rows: self.taken(memory, rows))
 
     def memory(self):
-        return HostMemory(self.beside + self.most - self.held, self.beside)
+        return HostMemory(self.beside + self.most - self.held, self.beside + self.most)
 
-    def taken(self, main, assistant, rows, drafts, num_beams):
-        self.peak = max(self.peak, self.held + rows * row_bytes(self.engine, num_beams))
-        return self.allocate(main, assistant, rows, drafts, num_beams)
+    def taken(self, memory, rows):
+        self.use(memory, rows)
+        self.peak = max(self.peak, self.held)
 
     @property
     def held(self):

@@ -14,11 +14,10 @@ from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
 
 import asr.engine.results
 from asr.engine.beam_search import _order
-from asr.engine.decode_state import DecodeState
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.row_state import BeamState, ModelWithCache, SequenceState
+from asr.engine.state import BeamState, DecodeState, ModelWithCache, SequenceState
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from asr.checkpoint.medusa import BLOCK
-from asr.engine.decode_state import ALIGNMENT, DecodeState
 from asr.engine.drafters import MedusaDrafter, draft_model
+from asr.engine.state import ALIGNMENT, DecodeState
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
 
@@ -52,14 +52,10 @@ def state_of(kind):
 
 def tensors_by_row(state):
     """All that a state holds, the rows first."""
-    caches, found = [state.main.cache], [*state.rows._tensors()]
-    if state.beams is not None:
-        found += state.beams._tensors()
+    found = [*state.rows.tensors, *(state.beams.tensors if state.beams else [])]
     if isinstance(state.drafter, MedusaDrafter):
         found.append(state.drafter.newest)
-    if state.drafter is not None:
-        caches.append(state.drafter.cache)
-    found += [each.transpose(0, 1) for cache in caches for each in cache._by_row()]
+    found += [each.transpose(0, 1) for cache in state.caches for each in cache._by_row()]
     return [each for each in found if each.numel()]
 
 

@@ -15,12 +15,12 @@ import torch
 from oracle import TINY, decode, interleaved, models_of, random_heads
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import MAX_DRAFTS, draft_model
 from asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
+from asr.engine.state import DecodeState
 from asr.model.decoder import Decoder
 
 RAGGED = 142  # the token whose place the end of text takes: rows end far apart

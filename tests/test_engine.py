@@ -26,12 +26,11 @@ from oracle import (
 import asr.engine.results
 from asr.engine import fallback
 from asr.engine.batch import Batch
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafting import TIMED_ROWS, DraftPolicy
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback, find_repetition
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.state_memory import StateMemory
+from asr.engine.state import DecodeState, StateMemory
 from asr.model.cpu_threads import CpuThreads
 from errors import ModelError, OutOfMemory
 

@@ -15,22 +15,13 @@ from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
 from asr.engine import cuda_graphs, drafting, speculative
-from asr.engine.cuda_graphs import (
-    CAPTURED_LAG,
-    DRAFTED_WARMUP_ROWS,
-    KV_LENGTHS,
-    ROW_COUNTS,
-    CudaGraphRunner,
-    EncoderKey,
-    PrefillKey,
-    StepKey,
-)
+from asr.engine import state as state_module
+from asr.engine.cuda_graphs import CudaGraphRunner, EncoderKey, PrefillKey, StepKey
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.row_state import StepShape
-from asr.engine.self_test import NUM_BEAMS, cases, decode_noise
 from asr.engine.sequence import Lane
+from asr.engine.state import StepShape
 from benchmarks.gpu_check.speed import MODELS_BYTES
 from medusa.hidden_states import Teacher
 from testing.tiny_whispers import hears_sound, noise
@@ -55,13 +46,19 @@ def device(monkeypatch):
         yield made
 
 
+def usual(patch, rows, most=24):
+    """Graphs are captured for so many rows, few lengths of caches and prompts."""
+    patch.setattr(state_module, "CUDA_ROWS", ((0, most),))
+    sizes = {"rows": rows, "positions": (64, 512), "prompt": (8, 64), "guess": (0, 64)}
+    for name, each in sizes.items():
+        patch.setitem(cuda_graphs.SIZES, name, each)
+    patch.setattr(drafting, "TIMED_ROWS", (1,))
+
+
 @pytest.fixture
 def brief_warmup(monkeypatch):
-    """Engines prepare one row only."""
-    monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 1)
-    monkeypatch.setattr(cuda_graphs, "WARMUP_KV_LEN", 64)
-    monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1,))
-    monkeypatch.setattr(drafting, "TIMED_ROWS", (1,))
+    """Graphs of one row are captured at load."""
+    usual(monkeypatch, (1,))
 
 
 @pytest.fixture
@@ -102,52 +99,27 @@ def check_sizes(device):
         assert step.drafting_wide <= TIMES, step
 
 
-def test_load_prepares_batches_of_every_size_and_usual_length(
-    device, brief_warmup, few_drafts, monkeypatch
-):
-    engine = DecodeEngine(fake_models(assistant="shared"))
-    monkeypatch.undo()
-    shapes = engine.runner.warmup_shapes(assisted=True)
-    assert {(rows, shape.kv_len) for rows, shape in shapes if not shape.drafts} == set(
-        itertools.product(ROW_COUNTS[:7], KV_LENGTHS[:3])
-    )
-    assert {rows for rows, shape in shapes if shape.drafts} == set(DRAFTED_WARMUP_ROWS)
-
-
 @pytest.mark.slow
-def test_load_and_every_usual_request_are_captured_in_a_pool_a_batch(
-    device, few_drafts, monkeypatch
-):
-    """With batches of four, into which windows enter in every way that there is, and of which two
-    and one are left when texts end. One row alone takes plain steps.
-    """
-    monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 4)
-    monkeypatch.setattr(cuda_graphs, "DRAFTED_WARMUP_ROWS", (1, 4))
-    monkeypatch.setattr(drafting, "TIMED_ROWS", (1, 4))
+def test_all_usual_passes_are_captured_at_load_in_a_pool_a_batch(device, few_drafts, monkeypatch):
+    usual(monkeypatch, (1, 2, 4), 4)
     engine = DecodeEngine(fake_models(assistant="shared"))
-    shapes = engine.runner.warmup_shapes(assisted=True)
-    assert {rows for rows, _ in shapes} == {1, 2, 4}
-    assert device.launched >= set(shapes)
     assert device.synchronisations == 0
-    detected = engine.detect_language(noise(1))
-    assert detected.encoded.dtype == torch.float16
-    with engine.endless_texts():
-        for case in cases(engine):
-            if case.options.batch_size == 1 and (case.options.temperature or case.options.assisted):
-                continue
-            assert len(decode_noise(engine, case).texts) == case.options.batch_size
-    captured = {each for each in device.launched if each[1].assistant_lag <= CAPTURED_LAG}
-    assert len(device.pools) == engine.runner.graph_count
-    keys = engine.runner.captures.held()
-    steps = {(key.rows, key.shape) for key in keys if isinstance(key, StepKey)}
-    assert set(shapes) <= steps <= captured
+    keys = engine.runner.held()
+    steps = {(key.rows, key.shape.drafts) for key in keys if isinstance(key, StepKey)}
+    assert steps == set(itertools.product((1, 2, 4), (0, 2)))
     # Windows enter four, two or one at a time.
     assert {key.windows for key in keys if isinstance(key, EncoderKey)} == {1, 2, 4}
     assert {key.rows for key in keys if isinstance(key, PrefillKey)} == {1, 2, 4}
-    assert sorted(engine.batches) == [Lane(1), Lane(NUM_BEAMS)]
+    assert len(device.pools) == engine.runner.graph_count == engine.runner.planned
+    assert sorted(engine.batches) == [Lane(1), Lane(5)]
     assert len(device.handles) == 3  # theirs, and the encoder's
     # Each is captured on a stream of its own, beside the engine's.
     assert (len(device.handles) + 1) * CUBLAS_WORKSPACE <= MODELS_BYTES
+    detected = engine.detect_language(noise(1))
+    assert detected.encoded.dtype == torch.float16
+    options = DecodeOptions(batch_size=4)
+    assert len(decode(engine, (options, requests_of(engine, 5)))) == 5
+    assert len(device.pools) == engine.runner.graph_count
     check_sizes(device)
 
 
@@ -181,7 +153,7 @@ def test_texts_are_made_and_read_on_the_engines_stream(device, brief_warmup, mon
 
 def test_every_shape_that_requests_may_have(device, brief_warmup, few_drafts):
     engine = DecodeEngine(fake_models(assistant="shared"))
-    state, runner = engine.memory.ensure_capacity(24), engine.runner
+    state = engine.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     kinds = [*itertools.product((0, 2), (False, True), (False, True)), (8, False, False)]
     kinds.append((8, True, True))
@@ -190,13 +162,8 @@ def test_every_shape_that_requests_may_have(device, brief_warmup, few_drafts):
         for drafts, sampled, timestamps in kinds
     ]
     shapes += [(3, StepShape(4, 1, longest)), (24, StepShape(8, 2, longest, True))]
-    shapes.append((2, StepShape(2, 7, 256)))  # drafting after a pause: not captured
-    with torch.inference_mode():
-        for rows, shape in shapes:
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            before = len(device.pools)
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            assert len(device.pools) - before == (shape.assistant_lag <= CAPTURED_LAG)
+    shapes.append((2, StepShape(2, 7, 256)))  # drafting after a pause
+    check_captures(device, engine, state, shapes)
     check_sizes(device)
 
 
@@ -210,7 +177,7 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     state = engine.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     kinds = itertools.product((0, 4), (False, True), (False, True))
-    shapes = [(24, StepShape(k, 1, 64, sampled, times, 0, True)) for k, sampled, times in kinds]
+    shapes = [(24, StepShape(k, 1, 64, sampled, times, True)) for k, sampled, times in kinds]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
     check_captures(device, engine, state, shapes)
     drafted = DecodeOptions(assisted=True, drafts=8, batch_size=2)
@@ -221,14 +188,20 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
 
 
 def check_captures(device, engine, state, shapes):
-    """Every shape runs once as it is, and is captured when it is asked for again."""
-    runner = engine.runner
+    """Every shape runs once as it is, and then can be captured."""
     with torch.inference_mode():
         for rows, shape in shapes:
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            before = len(device.pools)
-            runner.launch(state.view(0, rows), engine.context.filters, shape)
-            assert len(device.pools) == before + 1
+            engine.runner.launch(state.view(0, rows), engine.context.filters, shape)
+            capture(engine.runner, state.view(0, rows), engine.context.filters, shape)
+
+
+def capture(runner, *step):
+    """Launch a step as at load."""
+    runner._capturing = True
+    try:
+        runner.launch(*step)
+    finally:
+        runner._capturing = False
 
 
 @pytest.mark.parametrize("kind", [None, BLOCK])
@@ -242,10 +215,9 @@ def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup
             dataclasses.replace(each, prefix=(5,) * few, draft=(6,) * (guessed - few))
             for each in requests_of(engine, 2)
         ]
-        for _ in range(2):  # the second is captured
-            assert sorted(decode(engine, (options, asked))) == [0, 1]
-    keys = [key for key in engine.runner.captures.held() if isinstance(key, PrefillKey)]
-    assert sorted(key.shape.verified for key in keys) == [*cuda_graphs.VERIFIED_LENGTHS]
+        assert sorted(decode(engine, (options, asked))) == [0, 1]
+    keys = [key for key in engine.runner.held() if isinstance(key, PrefillKey)]
+    assert {key.verified for key in keys} == {*cuda_graphs.SIZES["guess"]}
     check_sizes(device)
 
 
@@ -255,8 +227,8 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     state = engine.batch(num_beams).memory.ensure_capacity(24)
     longest = state.main.cache.max_len
     shapes = [
-        (rows, StepShape(0, 1, length, False, timestamps, shared_len))
-        for rows, length, shared_len in ((24, 64, 0), (3, longest, 192), (1, 256, 64))
+        (rows, StepShape(0, 1, length, False, timestamps))
+        for rows, length in ((state.capacity, 64), (3, longest), (1, 256))
         for timestamps in (False, True)
     ]
     check_captures(device, engine, state, shapes)
@@ -283,38 +255,9 @@ def test_beams_beside_plain_rows(device, brief_warmup, few_drafts):
     check_sizes(device)
 
 
-def test_an_idle_batch_leaves_its_memory_to_another(monkeypatch, brief_warmup):
-    with fake_cuda(monkeypatch):
-        engine = DecodeEngine(fake_models(dataclasses.replace(FAKE_LARGE, decoder_layers=2)))
-        beams = engine.batch(5)
-        one = engine.memory.state.bytes_per_row(engine.main, None, 10)
-        five = engine.memory.state.bytes_per_row(engine.main, None, 10, 5)
-        assert five < 5 * one  # they share the audio
-        memory = GIB + int(3.5 * five)  # beside the headroom, 3 rows of beams
-
-        def free(*_):
-            held = [
-                each.memory.capacity * (five if each is beams else one)
-                for each in engine.batches.values()
-            ]
-            return memory - sum(held), 8 * GIB
-
-        monkeypatch.setattr(torch.cuda, "mem_get_info", free)
-        for options, rows in (
-            (DecodeOptions(batch_size=4), 4),
-            (DecodeOptions(num_beams=5, batch_size=5), 3),
-            (DecodeOptions(batch_size=4), 4),
-        ):
-            assert len(decode(engine, (options, requests_of(engine, 5)))) == 5
-            used = engine.batch(options.num_beams)
-            assert used.memory.capacity == rows
-            others = [each for each in engine.batches.values() if each is not used]
-            assert all(each.memory.state is None for each in others)
-
-
 @pytest.mark.parametrize("assistant", [None, "own"])
 def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, few_drafts, assistant):
-    """Growth under live rows, eviction, sampling, words, drafts, rows with and without grammar."""
+    """Rows that enter beside others, eviction, sampling, words, drafts, mixed grammars."""
     engine = DecodeEngine(fake_models(assistant=assistant))
     first = engine.memory.state
     drafted = DecodeOptions(assisted=True, drafts=2, batch_size=2)
@@ -330,11 +273,9 @@ def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, few_draft
     assert sorted(results) == [0, 1, 2, 10, 11, 20, 21]
     assert results[0].attention.shape[0] == len(results[0].log_probs)
     assert {results[key].temperature for key in (10, 11)} == {0.4}
-    assert engine.memory.state is not first
+    assert engine.memory.state is first
     assert {shape.timestamps for _, shape in device.launched} == {True}
     assert {shape.sampled for _, shape in device.launched} == {True, False}
-    # Every growth forgets the graphs and the pool they were in.
-    assert len(device.handles) > 1
     check_sizes(device)
 
 
@@ -343,6 +284,7 @@ def test_a_batch_is_as_large_as_the_memory_allows(monkeypatch, brief_warmup):
         engine = DecodeEngine(fake_models(dataclasses.replace(FAKE_LARGE, decoder_layers=2)))
         per_row = engine.memory.state.bytes_per_row(engine.main, None, 10)
         free = GIB + int(5.5 * per_row)  # beside the headroom, 5 rows
+        engine.memory.release()
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free, 8 * GIB))
         results = decode(engine, (DecodeOptions(batch_size=9), requests_of(engine, 9)))
         assert len(results) == 9
@@ -404,8 +346,8 @@ def test_each_fault_in_a_step_is_caught(device, brief_warmup, monkeypatch):
         engine.runner.release(engine.memory.state)
         with monkeypatch.context() as patch, torch.inference_mode():
             patch.setattr(speculative, "count_accepted", faulty)
-            for _ in range(2):
-                engine.runner.launch(state, engine.context.filters, shape)
+            engine.runner.launch(state, engine.context.filters, shape)
+            capture(engine.runner, state, engine.context.filters, shape)
 
     for expected, fault in FAULTS:
         with pytest.raises(CudaFault, match=expected):

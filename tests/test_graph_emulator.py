@@ -15,7 +15,7 @@ from graph_faults import FAULTS
 from oracle import TINY, decode, interleaved, models_of, random_heads, with_assistant
 
 from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from asr.engine import beam_search
+from asr.engine import beam_search, cuda_graphs
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Request
@@ -71,7 +71,7 @@ def decode_counted(engine, windows, options):
 
 
 def check_kind(graphs, models, options, rounds=2, asked=None, **windows):
-    """Eager steps in the same shapes, then graphs, each shape of which runs once before."""
+    """Eager steps in the same shapes, then graphs."""
     engine = DecodeEngine(models)
     asked = asked or windows_of(models, timestamps=options.timestamps, **windows)
     with engine.runner.paused():
@@ -166,7 +166,7 @@ def test_long_texts(graphs, drafts):
 
 
 def test_sessions_of_all_kinds_beside_each_other(graphs):
-    """Growth under live rows, beams, eviction, sampling, retries, mixed grammars: as each alone."""
+    """Rows that enter beside others, beams, eviction, sampling, retries, mixed grammars."""
     models = drafting_models()
     asked = [
         (DecodeOptions(True, True, 2, drafts=2), windows_of(models, 4)),
@@ -193,11 +193,7 @@ SHOWN_BY = {
 }
 
 
-# The self-test at load finds those.
-ELSEWHERE = {"key without the prompt of beams", "key without grammar"}
-
-
-@pytest.mark.parametrize("name", sorted(FAULTS.keys() - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(FAULTS))
 def test_faults_are_found(graphs, monkeypatch, name):
     options = SHOWN_BY.get(name, PLAIN)
     endless = name == "key without length"
@@ -209,18 +205,20 @@ def test_faults_are_found(graphs, monkeypatch, name):
     asked = windows_of(models, 5, options.timestamps, max_tokens=90 if endless else 24)
     expected, drafts = decode_counted(DecodeEngine(models, cuda_graphs=False), asked, options)
     FAULTS[name](monkeypatch)
+    monkeypatch.setattr(cuda_graphs, "agree", lambda *_: True)
     with pytest.raises((Fault, AssertionError, IndexError, RuntimeError, ModelError)):
         decode_with_graphs(models, asked, options, expected, drafts)
 
 
 def decode_with_graphs(models, asked, options, expected, drafts):
-    """All windows and few of them, several times, beside beams whose rows grow; as expected."""
+    """All windows and few of them, several times, over rows that are freed meanwhile; as expected.
+
+    Graphs are used however they compare at load.
+    """
     engine = DecodeEngine(models)
-    for _ in range(2 if options.temperature else 0):  # graphs of steps that do not sample
-        decode(engine, asked, dataclasses.replace(options, temperature=0.0))
     for rows in range(1, 4):
-        for _ in range(2):
-            decode(engine, asked[:rows], DecodeOptions(num_beams=2, batch_size=rows))
+        decode(engine, asked[:rows], DecodeOptions(num_beams=5, batch_size=rows))
+        engine.batch(5 if rows == 1 else 1).clear()
         found, counted = decode_counted(engine, asked, options)
         check(found, expected)
         assert counted == drafts, "drafts are counted wrongly"

@@ -10,7 +10,7 @@ from whisper.decoding import MaximumLikelihoodRanker
 
 from asr.engine.beam_search import Hypothesis, best_text, rank
 from asr.engine.results import only_text
-from asr.engine.row_state import BeamState, SequenceState
+from asr.engine.state import BeamState, SequenceState
 
 BEGIN, CPU = 2, torch.device("cpu")
 

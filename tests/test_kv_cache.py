@@ -49,12 +49,6 @@ def test_a_view_shares_memory(decoder):
     assert numbers(cache) == [0, 2, 2, 3]
 
 
-def test_rows_are_copied_to_a_larger_cache(decoder):
-    smaller, larger = numbered(decoder, 3), decoder.allocate(5, 16)
-    larger.copy_rows(smaller, 2)
-    assert numbers(larger) == [0, 1, 0, 0, 0]
-
-
 def test_the_memory_of_a_row_is_that_of_its_shapes(decoder):
     taken = sum(each.numel() * each.element_size() for each in tensors(decoder.allocate(3, 32)))
     assert 3 * decoder.cache_bytes_per_row(32) == taken
@@ -90,7 +84,7 @@ def test_what_first_beams_read_is_given_to_the_others(decoder):
 
 def test_rows_in_any_places_are_cleared_and_read_as_if_they_stood_together():
     rows = [torch.arange(float(4)).view(1, 4, 1, 1, 1).repeat(2, 1, 1, 3, 1) for _ in range(4)]
-    cache = KVCache(*rows, torch.zeros(2, 4, 3, 1)).select(torch.tensor([3, 1]))
+    cache = KVCache(*rows, torch.zeros(2, 4, 3, 1)).take(torch.tensor([3, 1]))
     assert cache.gathered(cache.cross_keys[0]).flatten(1)[:, 0].tolist() == [3, 1]
     assert cache.places(slice(1, 2)).tolist() == [1]
     cache.clear(2)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import oracle
 import pytest
 import torch
 from oracle import TINY, models_of
 
-from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import (
     PrefillBatch,
-    PrefillInput,
-    PrefillShape,
     init_rows,
     language_posterior,
     prefill,
+    uniform,
 )
-from asr.engine.row_state import SequenceState
+from asr.engine.state import DecodeState, SequenceState
 from asr.model.alignment_heads import alignment_heads
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder, EncoderOutput
@@ -30,10 +30,9 @@ def test_initialising_forgets_what_a_row_held():
     rows.finished.fill_(True)
     rows.accepted.fill_(3)
     rows.temperature.fill_(1.0)
-    uniform = torch.linspace(0, 0.9, 10)
-    sampled = PrefillInput((1, 2, 3), 8, False, False, 0.5, uniform[:8])
-    inputs, heard = [PrefillInput((4, 5), 10, True), sampled], EncoderOutput(torch.zeros(2, 1, 1))
-    init_rows(PrefillBatch.of(inputs, PrefillShape(3, 0), 12, heard), rows)
+    sampled = sequence_of((1, 2, 3), 5, timestamps=False, temperature=0.5)
+    batch = batch_of([sequence_of((4, 5), 8, draftable=True), sampled], torch.zeros(2, 1, 1), 12)
+    init_rows(batch, rows)
     assert rows.length.tolist() == rows.prompt_len.tolist() == [2, 3]
     assert rows.tokens[:, :3].tolist() == [[4, 5, 0], [1, 2, 3]]
     assert rows.max_length.tolist() == [10, 8]
@@ -43,7 +42,28 @@ def test_initialising_forgets_what_a_row_held():
     assert rows.draftable.tolist() == [True, False]
     assert rows.accepted.tolist() == [0, 0]
     assert not rows.finished.any()
-    assert torch.equal(rows.uniform[1, :8], uniform[:8])
+    assert torch.equal(rows.uniform[1, :8], uniform(sampled.request.samples, 8))
+    assert batch.sampled
+    assert not rows.uniform[0].any()
+
+
+def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
+    """What is read of a sequence that enters."""
+    return SimpleNamespace(
+        prompt=prompt,
+        guess=(),
+        timestamps=timestamps,
+        draftable=draftable,
+        drafted=draftable,
+        options=SimpleNamespace(temperature=temperature),
+        request=SimpleNamespace(samples=np.ones(9, np.float32), max_tokens=max_tokens, prefix=()),
+    )
+
+
+def batch_of(sequences, encoded, max_len, longest=448):
+    cache, decoder = SimpleNamespace(max_len=max_len), SimpleNamespace(max_positions=longest)
+    main = SimpleNamespace(cache=cache, decoder=decoder)
+    return PrefillBatch.of(sequences, EncoderOutput(encoded), main)
 
 
 @torch.inference_mode()
@@ -57,9 +77,8 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         special.with_timestamps(prompt, each)
         for prompt, each in zip(oracle.prompts_of(special, True, 4), timed, strict=True)
     ]
-    inputs = [PrefillInput(each, 448, False, t) for each, t in zip(prompts, timed, strict=True)]
-    longest = max(map(len, prompts))
-    batch = PrefillBatch.of(inputs, PrefillShape(longest, 0), 464, EncoderOutput(encoded))
+    inputs = [sequence_of(each, None, t) for each, t in zip(prompts, timed, strict=True)]
+    batch = batch_of(inputs, encoded, 464)
     filters = LogitFilter.of(special, state.main.decoder.token_embeddings)
     products, output = [], state.main.decoder.output
     state.main.decoder.output = lambda *given: products.append(given) or output(*given)
@@ -108,12 +127,12 @@ def test_frames_that_are_repeated_change_no_language():
     assert heard.probabilities == pytest.approx(again.probabilities)
 
 
-def numbered_prompts(special, count):
+def numbered_prompts(special, count, drafted):
     """Inputs of prompts of different lengths, with timestamps and without."""
     timed = [bool(number % 2) for number in range(count)]
     prompts = oracle.prompts_of(special, True, count)
     return [
-        PrefillInput(special.with_timestamps(prompt, each), 40, True, each)
+        sequence_of(special.with_timestamps(prompt, each), 30, each, draftable=drafted)
         for prompt, each in zip(prompts, timed, strict=True)
     ]
 
@@ -126,12 +145,13 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
     drafter = main if num_beams == 1 else None
     encoded = EncoderOutput(*[Encoder(models).encode(oracle.noise_windows(3), False).main] * 2)
     filters = LogitFilter.of(models.special_tokens, main.token_embeddings)
-    inputs, drafted = numbered_prompts(models.special_tokens, 3), drafter is not None
+    inputs = numbered_prompts(models.special_tokens, 3, drafter is not None)
     longest = max(len(each.prompt) for each in inputs)
 
     def start(state, prompt_len):
-        shape = PrefillShape(prompt_len, state.main.cache.max_len, drafted)
-        batch = PrefillBatch.of(inputs, shape, state.main.cache.max_len, encoded)
+        sizes = {"prompt": prompt_len, "guess": 0}
+        batch = PrefillBatch.of(inputs, encoded, state.main, lambda size, _: sizes[size])
+        batch = batch._replace(forgotten=state.main.cache.max_len)
         return prefill(state, batch, filters, models.special_tokens)
 
     plain = DecodeState.allocate(main, drafter, 3, 0, num_beams)
@@ -166,5 +186,5 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
 def tensors_of(state):
     """All that a state holds."""
     caches = [state.main.cache] + ([state.drafter.cache] if state.drafter else [])
-    rows = [*state.rows._tensors(), *(state.beams._tensors() if state.beams else [])]
+    rows = [*state.rows.tensors, *(state.beams.tensors if state.beams else [])]
     return [*(each for cache in caches for each in cache.tensors), *rows]

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import torch
 
-from asr.engine.row_state import SequenceState
+from asr.engine.state import SequenceState
 
 CPU = torch.device("cpu")
 
@@ -33,13 +33,6 @@ def test_rows_are_taken_and_put_with_all_that_is_known_of_them():
     state = numbered(4)
     state.put(torch.tensor([0, 1]), state.take(torch.tensor([3, 2])))
     assert_rows(state, [3, 2, 2, 3])
-
-
-def test_rows_are_copied_to_a_larger_state():
-    larger = SequenceState.allocate(6, 8, CPU)
-    larger.copy_rows(numbered(4), 3)
-    assert_rows(larger, [0, 1, 2])
-    assert larger.finished[3:].all()
 
 
 def test_new_rows_are_finished():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from asr.engine.row_state import SequenceState
 from asr.engine.runner import StepResult, StepRunner, collect
+from asr.engine.state import SequenceState
 
 
 def test_a_report_counts_the_drafts_of_its_round_alone():
@@ -20,4 +20,5 @@ def test_a_report_counts_the_drafts_of_its_round_alone():
 
 def test_eager_rounds_take_the_shape_that_is_needed():
     runner = StepRunner()
-    assert (runner.rows(7), runner.kv_len(33), runner.pipelined) == (7, 33, False)
+    assert (runner.padded("rows", 7), runner.padded("positions", 33)) == (7, 33)
+    assert not runner.pipelined

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from asr.engine.fallback import Fallback
-from asr.engine.prefill import PrefillInput
+from asr.engine.prefill import PrefillBatch
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.sequence import FOLLOWING, LONG_WINDOWS, Sequence, Status
 from asr.engine.session import Client
+from asr.model.encoder import EncoderOutput
 
 REJECTED = DecodeResult((), 0.0, (), 0.0)
 
@@ -21,9 +24,32 @@ def sequence_of(max_tokens=None, request=None, **options):
     return Sequence(Client(DecodeOptions(**options)), request)
 
 
+def begun(sequence, longest):
+    """What a sequence's row starts from, in a model of texts of `longest` tokens."""
+    main = SimpleNamespace(
+        cache=SimpleNamespace(max_len=longest + 16), decoder=SimpleNamespace(max_positions=longest)
+    )
+    batch = PrefillBatch.of([sequence], EncoderOutput(torch.zeros(1, 1, 1)), main)
+    read = tuple(batch.numbers[0, : batch.prompt_len].int().tolist())
+    length, _, most, draftable, timestamps, temperature, guessed, forced = batch.numbers[
+        0, batch.prompt_len :
+    ].tolist()
+    return SimpleNamespace(
+        read=read,
+        prompt=read[: int(length)],
+        guess=read[int(length) : int(length + guessed)],
+        forced=forced,
+        max_length=most,
+        draftable=bool(draftable),
+        timestamps=bool(timestamps),
+        temperature=temperature,
+        uniform=batch.uniform[0],
+    )
+
+
 @pytest.mark.parametrize(("max_tokens", "max_length"), [(None, 448), (10, 13), (999, 448)])
 def test_a_text_ends_at_its_own_limit_or_the_models(max_tokens, max_length):
-    assert PrefillInput.of(sequence_of(max_tokens), 448).max_length == max_length
+    assert begun(sequence_of(max_tokens), 448).max_length == max_length
 
 
 @pytest.mark.parametrize(
@@ -33,7 +59,7 @@ def test_a_text_ends_at_its_own_limit_or_the_models(max_tokens, max_length):
 def test_neither_sampled_texts_nor_beams_are_drafted(num_beams, temperature, drafted, draftable):
     sequence = sequence_of(num_beams=num_beams, temperature=temperature)
     sequence.drafted = drafted
-    assert PrefillInput.of(sequence, 448).draftable is draftable
+    assert begun(sequence, 448).draftable is draftable
     assert sequence.judged_by_start is (num_beams == 1 and temperature == 0)
 
 
@@ -64,7 +90,7 @@ def test_a_draft_is_for_the_first_greedy_attempt(options, retried, guess):
     request = Request("key", np.zeros(1, np.float32), (1, 2, 3), draft=(5, 6))
     sequence = sequence_of(request=request, **options)
     sequence.rejected = REJECTED if retried else None
-    assert PrefillInput.of(sequence, 448).guess == guess
+    assert begun(sequence, 448).guess == guess
     assert sequence.prefilled_length == 4 + len(guess)
 
 
@@ -72,16 +98,16 @@ def test_a_draft_is_for_the_first_greedy_attempt(options, retried, guess):
 def test_a_guess_is_cut_where_its_text_would_be(most, read):
     samples = np.zeros(1, np.float32)
     request = Request("key", samples, (1,), most, once=True, prefix=(5, 6), draft=(7, 8))
-    begun = PrefillInput.of(sequence_of(request=request), 448)
-    assert (begun.read, begun.forced) == (read, min(2, most))
+    first = begun(sequence_of(request=request), 448)
+    assert (first.read, first.forced) == (read, min(2, most))
 
 
 def test_chance_is_drawn_where_a_temperature_is_asked_for_and_the_same_each_time():
-    begun = PrefillInput.of(sequence_of(temperature=0.5), 448)
-    again = PrefillInput.of(sequence_of(temperature=0.5), 448)
-    assert begun.temperature == 0.5
-    assert torch.equal(begun.uniform, again.uniform)
-    assert PrefillInput.of(sequence_of(), 448).uniform is None
+    first = begun(sequence_of(temperature=0.5), 448)
+    again = begun(sequence_of(temperature=0.5), 448)
+    assert first.temperature == 0.5
+    assert torch.equal(first.uniform, again.uniform)
+    assert begun(sequence_of(), 448).uniform is None
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
@@ -89,10 +115,10 @@ def test_chance_is_drawn_where_a_temperature_is_asked_for_and_the_same_each_time
 def test_a_retry_has_its_own_grammar_and_at_least_as_many_beams(timestamps, asked, beams):
     sequence = sequence_of(timestamps=timestamps, num_beams=asked, fallback=Fallback(3, False))
     assert (sequence.num_beams, sequence.timestamps) == (asked, timestamps)
-    assert PrefillInput.of(sequence, 448).timestamps is timestamps
+    assert begun(sequence, 448).timestamps is timestamps
     sequence.rejected, sequence.prompt = REJECTED, (7, 8, 9, 10)
     assert (sequence.num_beams, sequence.timestamps) == (beams, False)
-    again = PrefillInput.of(sequence, 448)
+    again = begun(sequence, 448)
     assert (again.prompt, again.timestamps) == ((7, 8, 9, 10), False)
     assert sequence.prefilled_length == 5
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from asr.engine.logit_filters import Choice
-from asr.engine.row_state import SequenceState
 from asr.engine.speculative import accept, count_accepted
+from asr.engine.state import SequenceState
 
 END = 99
 

@@ -7,7 +7,7 @@ import logging
 import oracle
 import pytest
 import torch
-from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
+from graph_emulator import ACCELERATOR_ERROR, emulate_graphs
 from oracle import TINY, models_of, with_assistant
 
 from asr.engine import cuda_graphs, drafting
@@ -62,17 +62,18 @@ def raise_in_steps(monkeypatch, error, chosen):
 
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
-def test_too_little_memory_while_shapes_are_prepared(graphs, monkeypatch, caplog, error):
-    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 2)
+def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog, error):
+    """The rest runs eagerly; a batch that does not fit is halved."""
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 5)
     engine = DecodeEngine(models_of(TINY, 142))
-    assert warnings_of(caplog) == ["memory ran out while preparing 2 rows"]
-    assert engine.memory.state is None
-    check_tokens(engine, DecodeOptions(batch_size=1), 2)
+    assert "CUDA graphs are left out" in warnings_of(caplog)[0]
+    check_tokens(engine, DecodeOptions(batch_size=5), 5)
 
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
-    raise_in_steps(monkeypatch, error, lambda rows, _: rows == TIMED_ROWS[-1])
+    monkeypatch.setattr("asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_: None)
+    monkeypatch.setattr(drafting, "_time_step", fail_with(error))
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert engine.context.drafting is None
     assert engine.memory.state is None
@@ -82,31 +83,24 @@ def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog,
     assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5, drafts=2)).drafted > 0
 
 
+def fail_with(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
 def test_other_errors_end_the_load(graphs, monkeypatch):
     error = RuntimeError("shapes do not match")
-    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 2)
+    raise_in_steps(monkeypatch, error, lambda rows, _: rows == 5)
     with pytest.raises(RuntimeError) as caught:
         DecodeEngine(models_of(TINY, 142))
     assert caught.value is error
-    raise_in_steps(monkeypatch, error, lambda rows, _: rows == TIMED_ROWS[-1])
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
 
 
-def test_a_state_of_few_rows_is_prepared_for_those(graphs, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "WARMUP_ROWS", 8)
-    monkeypatch.setattr("asr.engine.state_memory.StateMemory._fitting", lambda *_: 5)
-    engine = DecodeEngine(models_of(TINY, 142))
-    assert {key.rows for key in held_steps(engine.runner)} == {4, 2, 1}
-    assert engine.memory.capacity == 5
-
-
-@pytest.mark.parametrize("prepared", [True, False])
-def test_costs_are_those_of_replays(graphs, monkeypatch, prepared):
-    """No step that runs eagerly or is captured is timed, even where nothing was prepared."""
+def test_costs_are_those_of_replays(graphs, monkeypatch):
+    """No step that runs eagerly is timed, nor is a capture."""
     monkeypatch.setattr(drafting.time, "perf_counter", lambda: graphs.clock)
-    if not prepared:
-        monkeypatch.setattr("asr.engine.engine.prepare_shapes", lambda *_: None)
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     seconds = engine.context.drafting.costs.seconds
     assert set(seconds) == {(rows, drafts) for rows in TIMED_ROWS for drafts in (0, 2, 8)}

@@ -1,9 +1,9 @@
 """A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
 
-In a step live rows are the first ones, so that it works on a slice of the caches and gathers none.
-Who enters takes the places of rows that have ended; where fewer enter, the last rows move there
-before the next step. So in a full batch none is ever copied. Options belong to the sequence, so
-requests of several clients share the rows. Who enters is the scheduler's decision.
+The first rows of the state are live, so that a step works on a slice of the caches and gathers
+none. Sequences that enter take the places of rows that have ended; if fewer enter, the last rows
+move there before the next step, so no row of a full batch is ever copied. Options belong to the
+sequence, so requests of several clients share the rows. The scheduler chooses the sequences.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import MAX_DRAFTS, DraftModel
-from asr.engine.drafting import UNTIMED_STEPS, DraftLength, DraftPolicy
+from asr.engine.drafting import DraftLength, DraftPolicy
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
+from asr.engine.prefill import PrefillBatch
+from asr.engine.recovery import MAX_ROWS
 from asr.engine.results import ResultReader
-from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.scheduler import Finished, Plan
 from asr.engine.sequence import Lane, Sequence
-from asr.engine.state_memory import StateMemory
+from asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder, EncoderOutput
 from runtime.errors import is_out_of_memory
@@ -37,11 +37,12 @@ logger = logging.getLogger("endpoint")
 
 # Steps between two looks for texts that will be rejected; each look waits for the device.
 STEPS_BETWEEN_LOOKS = 16
+MAIN_LANE, BEAM_LANE = Lane(1), Lane(5)  # plain rows; second attempts at rejected texts
 
 
 @dataclass
 class DecodeContext:
-    """What every step needs; `drafting` is None where nothing is drafted by measure."""
+    """What every step needs; `drafting` is None unless costs of drafts were measured."""
 
     encoder: Encoder
     filters: LogitFilter
@@ -52,8 +53,9 @@ class DecodeContext:
 
 
 class Batch:
-    """Rows of one lane. `attempted` rows were last tried: those that did not fit, where memory ran
-    out.
+    """Rows of one lane.
+
+    `attempted` is the number of rows that were last tried; if memory ran out, so many did not fit.
     """
 
     def __init__(self, lane: Lane, memory: StateMemory, context: DecodeContext) -> None:
@@ -72,26 +74,23 @@ class Batch:
 
     @property
     def num_beams(self) -> int:
-        """The beams of every row."""
         return self.lane.num_beams
 
     @property
     def places(self) -> list[int]:
-        """Where each row is in the state."""
+        """Return the place of each row in the state."""
         every = range(len(self.rows) + len(self._vacant))
         return [place for place in every if place not in self._vacant]
 
     @torch.inference_mode()
     def enter(self, plan: Plan) -> int:
-        """Encode the sequences of a plan and let them start in the next rows: the first ones, as
-        many as find memory and, after the first pass, time. Returns how many.
+        """Encode and prefill the sequences of a plan. Return how many entered.
+
+        The first sequences enter, as many as find memory and, after the first pass, time.
         """
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit.rows)
-        self._view = None  # it would keep a state alive that is replaced by a larger one
-        places = live + len(self._vacant)
-        capacity = self.memory.ensure_capacity(plan.rows, places).capacity
-        entering = plan.entering[: capacity - live]
+        self.attempted = min(plan.rows, self.memory.limit)
+        entering = plan.entering[: self.memory.ensure_capacity(plan.rows).capacity - live]
         if not entering:
             return 0
         drafted = self._drafts.prepares(
@@ -107,14 +106,14 @@ class Batch:
             if each.retried:
                 tokens = self.context.special_tokens
                 each.prompt = tokens.with_timestamps(each.request.prompt, each.timestamps)
-        taken = [self._take_place(each) for each in entering]
+        places = [self._take_place(each) for each in entering]
         self.attempted = len(self.rows)
-        self._prefill(taken, entering, encoded)
+        self._prefill(places, entering, encoded)
         return len(entering)
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:
-        """Run one step. Returns what has finished; its rows are free again."""
+        """Run one step. Return the sequences that finished, whose rows are free again."""
         started = time.perf_counter()
         self._steps += 1
         self._close_gaps()
@@ -122,19 +121,18 @@ class Batch:
         self._launch()
         result = self._collect()
         _add_seconds(self.rows, "decode_seconds", started)
-        self.memory.limit.count_step(self.memory.capacity)
         return [] if result is None else self._finish(result)
 
     @torch.inference_mode()
     def evict(self, sequences: Iterable[Sequence]) -> None:
-        """Free the rows of sequences."""
+        """Free the rows of sequences that run."""
         if self._pending:
             self._drain()
         for place in self._free([*sequences]):
             self._state.rows.finished[place] = True
 
     def clear(self) -> None:
-        """Forget all rows, and give the memory back."""
+        """Forget all rows and give the memory back."""
         self.rows.clear()
         self._vacant.clear()
         self._pending.clear()
@@ -158,29 +156,14 @@ class Batch:
         return place
 
     def _prefill(self, places: list[int], entering: list[Sequence], encoded: EncoderOutput) -> None:
-        """Let the rows at `places` project their audio, read their prompts, verify what is guessed
-        of their texts and choose the next tokens.
-        """
         started, context = time.perf_counter(), self.context
-        state = self._state
-        max_len, longest = state.main.cache.max_len, state.main.decoder.max_positions
-        inputs = [PrefillInput.of(each, longest) for each in entering]
-        prompt_len = context.runner.prompt_len(max(len(each.read) for each in inputs))
-        prompt_len = min(prompt_len, max_len)
-        verified = context.runner.verified_len(max(len(each.guess) for each in inputs))
-        self._written = max(self._written, prompt_len)
-        drafted = any(each.drafted for each in entering)
-        batch = PrefillBatch.of(
-            inputs,
-            PrefillShape(prompt_len, self._written, drafted, verified=verified),
-            max_len,
-            encoded,
-        )
-        starts = context.runner.prefill(
-            state, places, batch, context.filters, context.special_tokens
-        ).tolist()
-        for sequence, said in zip(entering, starts, strict=True):
-            sequence.read_start(said, context.special_tokens.languages)
+        state, runner = self._state, context.runner
+        batch = PrefillBatch.of(entering, encoded, state.main, runner.padded)
+        self._written = max(self._written, batch.prompt_len)
+        batch = batch._replace(forgotten=self._written)
+        starts = runner.prefill(state, places, batch, context.filters, context.special_tokens)
+        for sequence, values in zip(entering, starts.tolist(), strict=True):
+            sequence.read_start(values, context.special_tokens.languages)
         self._longest = max(self._longest, *(each.prefilled_length for each in entering))
         _add_seconds(entering, "prefill_seconds", started)
 
@@ -192,7 +175,7 @@ class Batch:
         return self.memory.state
 
     def _stop_rejected(self) -> None:
-        """Now and then, stop the rows whose texts will be rejected, or cut, where they are."""
+        """Every few steps, stop rows whose texts will be rejected, or cut at this point."""
         state, results = self._state, self.context.results
         if self.num_beams == 1:
             if self._steps % STEPS_BETWEEN_LOOKS == 0:
@@ -206,7 +189,7 @@ class Batch:
     def _launch(self) -> None:
         state, runner = self._state, self.context.runner
         self.attempted = len(self.rows)
-        rows = min(runner.rows(len(self.rows)), state.capacity)
+        rows = min(runner.padded("rows", len(self.rows)), state.capacity)
         draftable = [each.options for each in self.rows if each.draftable]
         drafts = self._drafts.choose(draftable, self.context.drafting, rows)
         looked_up = 0 if draftable or runner.pipelined else self._look_up()
@@ -214,13 +197,13 @@ class Batch:
             drafts=drafts or looked_up,
             assistant_lag=self._drafts.lag(drafts, self._longest),
             kv_len=min(
-                runner.kv_len(self._longest + (drafts or looked_up)), state.main.cache.max_len
+                runner.padded("positions", self._longest + (drafts or looked_up)),
+                state.main.cache.max_len,
             ),
             sampled=any(each.options.temperature for each in self.rows),
             timestamps=any(each.timestamps for each in self.rows),
-            shared_len=self._shared_len(),
             followed=self._drafts.follows and bool(draftable),
-            told=looked_up > 0,
+            drafts_given=looked_up > 0,
         )
         if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
             self._view = state.view(0, rows)
@@ -232,10 +215,10 @@ class Batch:
             sequence.steps += 1
 
     def _look_up(self) -> int:
-        """Write what the requests' own drafts go on with behind the rows that they agree with.
+        """Write the next tokens of the requests' own drafts behind the rows that agree with them.
 
-        Returns the most tokens that are to be verified. The host reads the rows for it, which only
-        costs something where it would have to wait for the device.
+        Returns the most tokens of a row to be verified. The host reads the rows for it, which costs
+        nothing unless it has to wait for the device.
         """
         rows, most = self._state.rows, 0
         for row, sequence in enumerate(self.rows):
@@ -249,14 +232,8 @@ class Batch:
             most = max(most, len(following))
         return most
 
-    def _shared_len(self) -> int:
-        """Positions of the shortest prompt, which all beams share."""
-        if self.num_beams == 1:
-            return 0
-        return self.context.runner.shared_len(min(len(each.prompt) for each in self.rows))
-
     def _collect(self) -> StepResult | None:
-        """The newest result where rows finished and nothing is pending any more, else None."""
+        """Return the newest result if rows finished, after waiting for every step; else None."""
         if self.context.runner.pipelined and len(self._pending) == 1:
             return None
         result = self._read()
@@ -265,20 +242,20 @@ class Batch:
         return self._drain() or result
 
     def _drain(self) -> StepResult | None:
-        """Wait for every step that was launched. Returns the last result, if any was pending."""
+        """Wait for every step that was launched. Return the last result, if any was pending."""
         result = None
         while self._pending:
             result = self._read()
         return result
 
     def _read(self) -> StepResult:
-        """Wait for the oldest result that was not read yet, and count it."""
+        """Wait for the oldest result that was not read yet, and count it in the statistics."""
         pending, shape = self._pending.popleft()
         result = pending()
         lengths = result.length[: len(self.rows)]
         longest = max(*lengths, *(each.prefilled_length for each in self.rows))
         self._longest = longest + sum(each.drafts + 1 for _, each in self._pending)
-        if self.context.drafting is not None and shape.drafts and not shape.told:
+        if self.context.drafting is not None and shape.drafts and not shape.drafts_given:
             self.context.drafting.observe(result.accepted, result.drafted)
         self._count(result, shape.drafts)
         return result
@@ -299,18 +276,18 @@ class Batch:
     # Finished rows
 
     def _finish(self, result: StepResult) -> list[Finished]:
-        """Read and free the rows that have finished."""
+        """Read the rows that have finished, and free them."""
         ended = [row for row in range(len(self.rows)) if result.finished[row]]
         finished = []
         for row in ended:
             sequence = self.rows[row]
             read = self.context.results.read(self._state, row, result.length[row], sequence)
-            finished.append((sequence, replace(read, annotation_prob=sequence.annotation_prob)))
+            finished.append((sequence, read))
         self._free([self.rows[row] for row in ended])
         return finished
 
     def _free(self, sequences: list[Sequence]) -> list[int]:
-        """Free the places of rows, and tell which these were."""
+        """Free the places of rows. Return these places."""
         places = self.places
         freed = [places[self.rows.index(each)] for each in sequences]
         self.rows = [each for each in self.rows if each not in sequences]
@@ -321,7 +298,7 @@ class Batch:
         return freed
 
     def _close_gaps(self) -> None:
-        """Move the last rows to the places that nobody has taken."""
+        """Move the last rows to vacant places."""
         if not self._vacant:
             return
         live = len(self.rows)
@@ -353,38 +330,51 @@ def _shares(view: DecodeState, state: DecodeState) -> bool:
 
 
 class Batches(dict[Lane, Batch]):
-    """The batches by lane, each made where it is first asked for."""
+    """The batches by lane; a batch is made when its lane is first asked for.
 
-    def __init__(self, main: Decoder, drafts: DraftModel | None, context: DecodeContext) -> None:
+    On CUDA a batch has at most `max_rows` rows.
+    """
+
+    def __init__(
+        self,
+        main: Decoder,
+        drafts: DraftModel | None,
+        context: DecodeContext,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
         super().__init__()
         self._main, self._drafts, self._context = main, drafts, context
+        self._max_rows = max_rows
 
     def __missing__(self, lane: Lane) -> Batch:
-        """A new one; drafting is for rows of one beam."""
+        """Make a batch. Rows of several beams are not drafted for.
+
+        Graphs are captured for greedy rows and for those beams that most requests use.
+        """
+        runner, most = self._context.runner, MAX_ROWS
+        if runner.pipelined:
+            rows = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
+            most = min(self._max_rows, rows)
+        captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
+        prepare = {"prepare": partial(runner.prepare, context=self._context)} if captured else {}
         drafts = self._drafts if lane.num_beams == 1 else None
-        memory = StateMemory(self._main, drafts, self._context.runner, lane.num_beams)
+        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, **prepare)
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
 
+    def prepare(self) -> None:
+        """On CUDA, allocate the rows of the usual lanes and capture their graphs.
 
-@torch.inference_mode()
-def prepare_shapes(memory: StateMemory, context: DecodeContext) -> None:
-    """Run the steps that most requests need, as far as the device's memory allows.
-
-    Too little memory at load is no reason not to start: shapes that do not fit are left out.
-    """
-    policy = DraftPolicy(memory.draft_model)
-    try:
-        for rows, shape in context.runner.warmup_shapes(memory.draft_model is not None):
-            if shape.drafts > policy.most:
-                continue
-            state = memory.ensure_capacity(rows)
-            if state.capacity >= rows:
-                for _ in range(UNTIMED_STEPS):
-                    view = state.view(0, rows)
-                    context.runner.launch(view, context.filters, policy.shape(shape))()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        logger.warning("memory ran out while preparing %d rows", memory.capacity)
-        memory.release()
+        Too little memory is no reason not to start: the rows are allocated later then.
+        """
+        if not self._context.runner.pipelined:
+            return
+        for lane in (MAIN_LANE, BEAM_LANE):
+            memory = self[lane].memory
+            try:
+                memory.ensure_capacity(memory.most)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                logger.warning("memory ran out at load: no rows of %d beams yet", lane.num_beams)
+                memory.release()

@@ -24,9 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import NEVER, Choice, History, LogitFilter
-from asr.engine.row_state import BeamState, SequenceState, StepShape
+from asr.engine.state import BeamState, DecodeState, SequenceState, StepShape
 from asr.model.kv_cache import KVCache
 
 
@@ -82,7 +81,7 @@ def beam_step(state: DecodeState, beams: BeamState, filters: LogitFilter, shape:
     if texts.device.type == "cpu":
         _copy_what_differs(main.cache, beams.tokens, parents, rows)
     else:
-        _copy_all(main.cache, parents, shape)
+        _copy_all(main.cache, parents, shape.kv_len)
     _write_texts(beams, rows, parents)
 
 
@@ -169,13 +168,13 @@ def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: Seq
         each[places, :, span] = each[sources, :, span]
 
 
-def _copy_all(cache: KVCache, parents: Tensor, shape: StepShape) -> None:
-    """Copy to every place the keys and values of the beam that it continues."""
+def _copy_all(cache: KVCache, parents: Tensor, kv_len: int) -> None:
+    """Let every place take the keys and values of the beam that it continues."""
     count, width = parents.shape
     first = torch.arange(0, count * width, width, device=parents.device)[:, None]
     sources = (first + parents).flatten()
     for each in (*cache.keys, *cache.values):
-        span = each[:, :, shape.shared_len : shape.kv_len]
+        span = each[:, :, :kv_len]
         span.copy_(span.index_select(0, sources))
 
 

@@ -1,48 +1,76 @@
-"""Passes on CUDA: each shape is captured once as a graph and replayed.
+"""Passes on CUDA, captured as graphs when a state's rows are allocated, and replayed.
 
 A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder;
-launched one by one from Python they leave the device idle most of the time. None of them asks the
-device for a value (see `asr.engine.speculative`), so each can be captured whole.
+launched one by one from Python they leave the device idle most of the time. No pass asks the device
+for a value (see `asr.engine.speculative`), so each can be captured whole.
 
-Shapes are rounded up to few sizes, so that few graphs exist. Padding rows of a step are computed,
-and their results masked out; windows that enter are encoded and prefilled in passes of few sizes,
-so that none of them is padding. Every result is copied out before the next pass begins, so that all
-graphs over a state can share memory (see `asr.engine.captures`).
+Shapes are rounded up to few sizes, and a fixed list of shapes is captured; every other shape runs
+eagerly. Each pass of the list runs eagerly first, because libraries that create handles or compile
+kernels at first use must not do so inside a capture (pytorch#99397), and then as a graph over the
+same noise. Graphs are turned off if the two differ, or if a capture fails. If memory runs out, no
+further shape is captured.
+
+All graphs over a state share a memory pool, which is safe because they run one after the other and
+each result is copied out before the next pass. They share a capture stream that no other state has:
+cuBLAS keeps a workspace for each stream, graphs hold its address, and newer versions of torch free
+it as soon as one graph that was captured on the stream goes (pytorch#193402). So graphs over a
+state go together, before the memory of the state is freed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.captures import Captures
-from asr.engine.decode_state import DecodeState
+from asr.engine.drafters import MedusaDrafter
+from asr.engine.graph_check import (
+    Outcome,
+    agree,
+    end_texts,
+    fill_audio,
+    run_encoder,
+    run_prefill,
+    run_steps,
+)
 from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import PrefillBatch, PrefillShape, prefill
-from asr.engine.row_state import StepShape, upload
+from asr.engine.prefill import PrefillBatch, prefill
 from asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from asr.engine.speculative import decode_step
+from asr.engine.state import DecodeState, StepShape, upload
 from asr.model.encoder import AudioEncoder
+from runtime.errors import is_device_lost, is_out_of_memory
 
-ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-KV_LENGTHS = (64, 128, 256, 512)  # the last exceeds what a row of any Whisper holds
-SHARED_LEN_STEP = 64  # positions
-WARMUP_ROWS, WARMUP_KV_LEN = 24, 256
-DRAFTED_WARMUP_ROWS = (1, 24)
-# Windows that are encoded, and rows that are prefilled, by one graph. More take several passes; the
+if TYPE_CHECKING:
+    from asr.engine.batch import DecodeContext
+
+logger = logging.getLogger("endpoint")
+
+Pass = Callable[[int], Outcome]  # over noise of a seed
+
+SIZES = {
+    "rows": (1, 2, 4, 8, 16, 24, 48, 96, 128),
+    "positions": (128, 256, 512),  # of caches; the last exceeds what a row of any Whisper holds
+    "prompt": (8, 64, 256),  # without earlier text, with a few hotwords, with as much as fits
+    "guess": (0, 64, 256),  # guessed tokens: none, those of a buffer's text, more
+}
+# Windows that one graph encodes, and rows that one graph prefills; more take several passes. The
 # encoder's intermediate values of the largest stay in the graphs' memory (see docs/gpu.md).
 PASS_SIZES = (4, 2, 1)
-# Positions of prompts: without earlier text, with a few hotwords, with as much as one may hold.
-PROMPT_LENGTHS = (8, 64, 256)
-# Guessed tokens that are verified behind them: none, those of a few seconds, of a whole buffer.
-VERIFIED_LENGTHS = (0, 32, 64, 128)
+BEAM_ROWS = 4  # most rows of beams whose steps are captured: a rejected text decodes few windows
+DRAFTED_ROWS = 24  # most rows whose steps are captured with drafts, which pay for few rows
+TRIES = 2  # a near tie, or one in a draft, does not come again with other noise
+READ_LAG = 2  # tokens the assistant may not have read after a step with drafts
 ENCODERS = "encoders"  # the owner of their graphs, which read no state
-CAPTURED_LAG = 2  # shapes with a longer lag are rare: they follow a pause in drafting
+HIGH_PRIORITY = -1  # of a stream; newer versions of torch replay kernels with their own priority
+SPARE_BYTES = 768 << 20  # of the device: with less free, graphs would take what requests need
 
 
 class StepKey(NamedTuple):
@@ -51,18 +79,14 @@ class StepKey(NamedTuple):
     rows: int
     shape: StepShape
 
-    def __str__(self) -> str:
-        return f"{self.rows} rows"
-
 
 class PrefillKey(NamedTuple):
     """What a prefill's graph was captured for, besides the memory of the state."""
 
     rows: int
-    shape: PrefillShape
-
-    def __str__(self) -> str:
-        return f"a prefill of {self.rows} rows"
+    prompt_len: int
+    verified: int
+    drafted: bool
 
 
 class EncoderKey(NamedTuple):
@@ -71,72 +95,59 @@ class EncoderKey(NamedTuple):
     windows: int
     encoder: AudioEncoder
 
-    def __str__(self) -> str:
-        return f"an encoder of {self.windows} windows"
+
+class Captured(NamedTuple):
+    """A graph, where it reads its inputs, and where it leaves its result."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    result: Tensor
+
+
+@dataclass
+class GraphSet:
+    """The graphs over one state by key, with what they share."""
+
+    stream: torch.cuda.Stream
+    pool: Any
+    graphs: dict[Hashable, Captured] = field(default_factory=dict)
+    inputs: dict[Hashable, Tensor] = field(default_factory=dict)  # by place, shape and type
+
+    def held(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors like `inputs` from which graphs read; no two graphs run at once."""
+        return [
+            self.inputs.setdefault((place, each.shape, each.dtype), torch.empty_like(each))
+            for place, each in enumerate(inputs)
+        ]
 
 
 class CudaGraphRunner(StepRunner):
-    """Passes through `Captures`: eager at a shape's first use, captured at its second.
-
-    A state's memory must outlive its graphs: see `release`. With `enabled` False nothing is
-    captured, in the same shapes.
-    """
+    """Replays the graph of a pass if there is one, else runs the pass eagerly in the same shape."""
 
     pipelined = True
     draft_lengths = (2, 4, 8)
     timed_drafts = (0, 2, 8)
 
     def __init__(self, enabled: bool = True) -> None:
-        self.captures = Captures(enabled)
-        # Where graphs read what differs between replays, by their owners, places and shapes.
-        self._inputs: dict[Hashable, dict[Hashable, Tensor]] = {}
-
-    @property
-    def enabled(self) -> bool:
-        """Whether graphs are captured and replayed."""
-        return self.captures.enabled
+        self.enabled = enabled
+        self.planned = self.replayed = self.eager = 0  # graphs; passes
+        self._sets: dict[Hashable, GraphSet] = {}
+        self._capturing = False
 
     @property
     def graph_count(self) -> int:
-        """How many graphs are held."""
-        return self.captures.graph_count
+        return len(self.held())
 
-    def rows(self, live: int) -> int:
-        """The next of a few sizes."""
-        return round_up(live, ROW_COUNTS)
+    def held(self) -> list[Hashable]:
+        """Return the keys of all graphs."""
+        return [key for each in self._sets.values() for key in each.graphs]
 
-    def kv_len(self, needed: int) -> int:
-        """The next of a few sizes."""
-        return round_up(needed, KV_LENGTHS)
-
-    def shared_len(self, known: int) -> int:
-        """Rounded down to one of few sizes."""
-        return known - known % SHARED_LEN_STEP
-
-    def warmup_shapes(self, assisted: bool) -> list[tuple[int, StepShape]]:
-        """Greedy steps up to the default batch size, drafted ones at both its ends.
-
-        Of texts that are not unusually long.
-        """
-        lengths = [length for length in KV_LENGTHS if length <= WARMUP_KV_LEN]
-        shapes = []
-        for rows in reversed([count for count in ROW_COUNTS if count <= WARMUP_ROWS]):
-            drafts = self.draft_lengths if assisted and rows in DRAFTED_WARMUP_ROWS else ()
-            for length in lengths:
-                shapes += [(rows, StepShape(k, CAPTURED_LAG, length)) for k in drafts]
-                shapes.append((rows, StepShape(0, 1, length)))
-        return shapes
-
-    def prompt_len(self, needed: int) -> int:
-        """The next of a few sizes."""
-        return round_up(needed, PROMPT_LENGTHS)
-
-    def verified_len(self, needed: int) -> int:
-        """The next of a few sizes."""
-        return round_up(needed, VERIFIED_LENGTHS)
+    def padded(self, size: str, needed: int) -> int:
+        """Return the next of a few sizes, or `needed` beyond the largest."""
+        return next((each for each in SIZES[size] if each >= needed), needed)
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
-        """A few windows a graph; see `AudioEncoder.forward`."""
+        """Do what `AudioEncoder.forward` does, a few windows a graph."""
         return torch.cat(
             [
                 self._run(ENCODERS, EncoderKey(len(part), encoder), encoder.forward, (part,))
@@ -152,88 +163,212 @@ class CudaGraphRunner(StepRunner):
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """A few rows a graph, which serves any: it reads their places where it is replayed.
+        """Prefill a few rows a graph; a graph reads the places of its rows when it is replayed.
 
-        What is rare, rows that sample, the longest prompts and guesses, runs eagerly, all rows at
-        once.
+        Rows that sample, and prompts and guesses of other sizes, run eagerly, all rows at once.
         """
-        if not is_usual(batch.shape):
+        usual = batch.prompt_len in SIZES["prompt"] and batch.verified in SIZES["guess"]
+        if batch.sampled or not usual:
             return super().prefill(state, places, batch, filters, special_tokens)
-        shape = batch.shape._replace(forgotten=state.main.cache.max_len)
         at = torch.tensor(places, dtype=batch.numbers.dtype)[:, None]
         numbers = upload(torch.cat((at, batch.numbers), dim=1), state.rows.tokens.device)
-        batch = batch._replace(numbers=numbers, shape=shape)
+        batch = batch._replace(numbers=numbers, forgotten=state.main.cache.max_len)
 
         def begin(numbers: Tensor, *encoded: Tensor) -> Tensor:
             rows, numbers = numbers[:, 0].long(), numbers[:, 1:]
             taken = state.take(rows)
-            said = prefill(taken, batch.with_inputs(numbers, *encoded), filters, special_tokens)
+            start = prefill(taken, batch.with_inputs(numbers, *encoded), filters, special_tokens)
             state.put(rows, taken)
-            return said
+            return start
 
+        starts = []
         parts = [torch.split(each, pass_sizes(len(places))) for each in batch.inputs]
-        owner, starts = _memory_of(state), []
         for part in zip(*parts, strict=True):
-            starts.append(self._run(owner, PrefillKey(len(part[0]), shape), begin, part))
+            key = PrefillKey(len(part[0]), batch.prompt_len, batch.verified, batch.drafted)
+            starts.append(self._run(_memory_of(state), key, begin, part))
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
-        """Replay the step, or run it; what is returned waits for its result."""
-        key = StepKey(state.capacity, shape)
+        """Start a step; calling the return value waits for its result.
+
+        Every step computes the timestamp grammar, which rows without timestamps ignore: so steps
+        with and without it share graphs.
+        """
+        shape = shape._replace(timestamps=True)
 
         def step() -> Tensor:
             decode_step(state, filters, shape)
             return collect(state.rows)
 
-        worth_it = shape.assistant_lag <= CAPTURED_LAG
-        return _copy_out(self.captures.run(_memory_of(state), key, step, worth_it))
+        return _copy_out(self._run(_memory_of(state), StepKey(state.capacity, shape), step))
 
     def release(self, state: DecodeState) -> None:
-        """Drop the graphs over a state's memory, before it is freed."""
-        self.captures.release(_memory_of(state))
-        self._inputs.pop(_memory_of(state), None)
+        """Drop the graphs over a state's memory, before that is freed."""
+        self._sets.pop(_memory_of(state), None)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run eagerly for a while, in the same shapes; graphs are kept."""
+        enabled, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = enabled
+
+    def disable(self, reason: str) -> None:
+        """Run eagerly from now on, and log why."""
+        self._sets.clear()
+        if self.enabled:
+            self.enabled = False
+            logger.error("CUDA graphs are off, so decoding is slower: %s", reason)
+
+    def prepare(self, state: DecodeState, context: DecodeContext) -> None:
+        """Capture the graphs over a new state, and those of the encoders if there are none yet."""
+        kinds = [self._steps(state, context.filters), self._prefills(state, context)]
+        if ENCODERS not in self._sets:
+            kinds.append(self._encoders(context))
+        passes = [each for kind in kinds for each in (kind if self.enabled else kind[:1])]
+        self.planned += len(passes) * self.enabled
+        fill_audio(state)
+        try:
+            done = self._compare(passes, state.rows.tokens.device)
+        finally:
+            end_texts(state)
+        if done < len(passes) and self.enabled:
+            left = len(passes) - done
+            logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
+
+    def _steps(self, state: DecodeState, filters: LogitFilter) -> list[Pass]:
+        """Return steps of all usual sizes, the largest first: smaller graphs reuse their memory."""
+        most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
+        longest = state.main.cache.max_len
+        return [
+            partial(run_steps, self, state.view(0, rows), filters, shape)
+            for rows in sorted({min(each, most) for each in SIZES["rows"]}, reverse=True)
+            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]}, reverse=True)
+            for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
+        ]
+
+    def _prefills(self, state: DecodeState, context: DecodeContext) -> list[Pass]:
+        """Return prefills of all usual sizes; only single rows have a guess."""
+        many = [each for each in PASS_SIZES if each <= state.capacity]
+        guesses = SIZES["guess"] if state.beams is None else (0,)
+        return [
+            partial(run_prefill, self, state, context, (rows, prompt_len, verified, drafted))
+            for drafted in sorted({False, state.drafter is not None})
+            for prompt_len in reversed(SIZES["prompt"])
+            for verified in guesses
+            if verified <= prompt_len
+            for rows in ([1] if verified else many)
+        ]
+
+    def _encoders(self, context: DecodeContext) -> list[Pass]:
+        has_own = context.encoder.assistant not in (None, context.encoder.main)
+        return [
+            lambda _, own=own, count=count: run_encoder(self, context, own, count)
+            for own in sorted({False, has_own})
+            for count in PASS_SIZES
+        ]
+
+    def _compare(self, passes: list[Pass], device: torch.device) -> int:
+        """Capture passes and compare them with eager ones, until graphs are off or memory is short.
+
+        Returns how many passes were captured.
+        """
+        for number, run in enumerate(passes):
+            if self.enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
+                return number
+            try:
+                agrees = any(self._agrees(run, seed) for seed in range(TRIES))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return number
+            if not agrees:
+                self.disable("a graph gave other results than the same pass run eagerly")
+        return len(passes)
+
+    def _agrees(self, run: Pass, seed: int) -> bool:
+        with self.paused():
+            expected = run(seed)
+        if not self.enabled:
+            return True
+        self._capturing = True
+        try:
+            return agree(run(seed), expected)
+        finally:
+            self._capturing = False
 
     def _run(
         self,
         owner: Hashable,
         key: Hashable,
         work: Callable[..., Tensor],
-        inputs: tuple[Tensor, ...],
+        inputs: Sequence[Tensor] = (),
     ) -> Tensor:
-        """A copy of what `work` makes of `inputs`, tensors from anywhere."""
-        if not self.enabled:
+        """Return what `work` makes of `inputs`; without inputs, until the owner's next pass.
+
+        `work` must ask the device for no value, use no tensor of the host, and read and write what
+        lives until `release`; all that it depends on besides is in `key`.
+        """
+        graphs = self._sets.get(owner) if self.enabled else None
+        captured = None if graphs is None else graphs.graphs.get(key)
+        if captured is None and self._capturing and self.enabled:
+            captured = self._capture(owner, key, work, inputs)
+        if captured is None:
+            self.eager += 1
             return work(*inputs)
-        held = self._inputs.setdefault(owner, {})
-        given = []
-        for place, source in enumerate(inputs):
-            kind = place, source.shape, source.dtype
-            if kind not in held:  # no two graphs of an owner run at once
-                held[kind] = torch.empty_like(source)
-            given.append(held[kind].copy_(source))
-        return self.captures.run(owner, key, lambda: work(*given)).clone()
+        for target, source in zip(captured.inputs, inputs, strict=True):
+            target.copy_(source)
+        captured.graph.replay()
+        self.replayed += 1
+        return captured.result.clone() if inputs else captured.result
 
-    def paused(self) -> AbstractContextManager[None]:
-        """Run eagerly for a while, in the same shapes; graphs are kept."""
-        return self.captures.paused()
+    def _capture(
+        self, owner: Hashable, key: Hashable, work: Callable[..., Tensor], inputs: Sequence[Tensor]
+    ) -> Captured | None:
+        """Return the work as a graph, or None after a failure, which turns graphs off.
 
-    def disable(self, reason: str) -> None:
-        """Run eagerly from now on, and say so."""
-        self.captures.disable(reason)
+        A capture runs nothing, so the work can still be run eagerly after one that failed. Raises
+        an out-of-memory error, or the error of a lost device.
+        """
+        if owner not in self._sets:
+            stream = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+            self._sets[owner] = GraphSet(stream, torch.cuda.graph_pool_handle())
+        graphs, graph = self._sets[owner], torch.cuda.CUDAGraph()
+        held = graphs.held(inputs)
+        # A capture that fails leaves this thread on the capture's stream: the outer context mends
+        # that. Another thread, that of diarization, may allocate during a capture.
+        with torch.cuda.stream(torch.cuda.current_stream()):
+            try:
+                with torch.cuda.graph(graph, graphs.pool, graphs.stream, "thread_local"):
+                    result = work(*held)
+            except RuntimeError as error:
+                refused = any(each in str(error).lower() for each in ("captur", "cublas", "graph"))
+                if is_out_of_memory(error) or (is_device_lost(error) and not refused):
+                    raise
+                reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+            else:
+                captured = graphs.graphs[key] = Captured(graph, held, result)
+                return captured
+        self.disable(f"a capture failed: {reason}")
+        return None
 
 
-def is_usual(shape: PrefillShape) -> bool:
-    """Whether prefills of this shape are captured."""
-    few = shape.prompt_len in PROMPT_LENGTHS and shape.verified in VERIFIED_LENGTHS
-    return few and not shape.sampled
-
-
-def round_up(needed: int, sizes: tuple[int, ...]) -> int:
-    """The smallest size that is enough, `needed` itself beyond the largest."""
-    return next((size for size in sizes if size >= needed), needed)
+def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> list[StepShape]:
+    """Return the shapes of steps over caches of one length: without drafts, and as drafted."""
+    plain, drafter = StepShape(0, 1, kv_len), state.drafter
+    if drafter is None or state.capacity > DRAFTED_ROWS:
+        return [plain]
+    if not isinstance(drafter, MedusaDrafter):
+        return [*(StepShape(each, READ_LAG, kv_len) for each in lengths), plain]
+    most = drafter.model.count
+    counts = [*([each for each in lengths if each <= most] or [most]), 0]
+    return [*(StepShape(each, 1, kv_len, followed=True) for each in counts), plain]
 
 
 def pass_sizes(count: int) -> list[int]:
-    """Numbers of rows that graphs are captured for and that sum up to `count`, largest first."""
+    """Return numbers of rows that graphs are captured for and that sum up to `count`."""
     sizes: list[int] = []
     for size in PASS_SIZES:
         sizes += [size] * (count // size)
@@ -242,7 +377,7 @@ def pass_sizes(count: int) -> list[int]:
 
 
 def _memory_of(state: DecodeState) -> int:
-    """What tells the memory of a state, and of views of its first rows, from that of others."""
+    """Return what identifies the memory of a state, and of views of its first rows."""
     return state.rows.tokens.data_ptr()
 
 

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.row_state import SequenceState, StepShape
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from asr.model.encoder import EncoderOutput
-from asr.model.kv_cache import KVCache
+from asr.model.kv_cache import KVCache, RowTensors
+
+if TYPE_CHECKING:
+    from asr.engine.state import SequenceState, StepShape
 
 MAX_DRAFTS = 10  # in a step
 
@@ -70,13 +72,10 @@ class Drafter(Protocol):
     def put(self, rows: Tensor, taken: Self) -> None:
         """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
 
-    def copy_rows(self, other: Self, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-
 
 @dataclass(frozen=True)
-class AssistantDrafter:
-    """A smaller decoder, and the cache it writes. It reads tokens only when it drafts."""
+class AssistantDrafter(RowTensors):
+    """A smaller decoder, and the cache it writes."""
 
     decoder: Decoder
     cache: KVCache
@@ -119,7 +118,7 @@ class AssistantDrafter:
 
 
 @dataclass(frozen=True)
-class MedusaDrafter:
+class MedusaDrafter(RowTensors):
     """Heads, and for each row the state that chose its newest token, `newest` (rows, d_model).
 
     `cache` belongs to the further layer of a Medusa-Block checkpoint.
@@ -150,22 +149,6 @@ class MedusaDrafter:
         states = self.model.states(hidden, positions, self.cache, kv_len)
         newest = _at(states, (gained - 1).clamp(min=0))
         self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))
-
-    def view(self, start: int, stop: int) -> MedusaDrafter:
-        cache = None if self.cache is None else self.cache.view(start, stop)
-        return MedusaDrafter(self.model, self.newest[start:stop], cache)
-
-    def take(self, rows: Tensor) -> MedusaDrafter:
-        cache = None if self.cache is None else self.cache.select(rows)
-        return MedusaDrafter(self.model, self.newest.index_select(0, rows), cache)
-
-    def put(self, rows: Tensor, taken: MedusaDrafter) -> None:
-        self.newest.index_copy_(0, rows, taken.newest)
-
-    def copy_rows(self, other: MedusaDrafter, rows: int) -> None:
-        self.newest[:rows].copy_(other.newest[:rows])
-        if self.cache is not None and other.cache is not None:
-            self.cache.copy_rows(other.cache, rows)
 
 
 def _at(states: Tensor, index: Tensor) -> Tensor:

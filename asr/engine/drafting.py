@@ -28,14 +28,14 @@ import torch
 
 from asr.engine.drafters import MAX_DRAFTS, DraftModel
 from asr.engine.request import DecodeOptions
-from asr.engine.row_state import StepShape
+from asr.engine.state import StepShape
 from asr.model.draft_heads import MedusaModel
 from runtime.errors import is_out_of_memory
 from timebase import SAMPLE_RATE
 
 if TYPE_CHECKING:
     from asr.engine.batch import DecodeContext
-    from asr.engine.state_memory import StateMemory
+    from asr.engine.state import StateMemory
 
 logger = logging.getLogger("endpoint")
 
@@ -54,7 +54,7 @@ TIMED_ROWS = (1, 4, 12)
 TIMED_KV_LEN = 64
 TIMED_PROMPT = 4  # tokens
 TIMED_SECONDS = 0.02  # of steps of one shape
-UNTIMED_STEPS = 2  # on CUDA the first runs eagerly and the second is captured
+UNTIMED_STEPS = 2
 
 
 class DraftPolicy:
@@ -261,7 +261,6 @@ def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLengt
     """
     policy = DraftPolicy(memory.draft_model)
     try:
-        # The largest first: growing later would drop the graphs that were timed.
         capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
         if memory.ensure_drafter():
             rows = [count for count in TIMED_ROWS if count <= capacity]
@@ -318,7 +317,8 @@ def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
         started = time.perf_counter()
         view.drafter.listen(encoder.encode([silence], drafted=True, known=[encoded]))
         view.drafter.read_prompt(tokens, positions, hidden, tokens[:, 0])
-        context.runner.launch(view, context.filters, StepShape(0, 1, TIMED_KV_LEN))()
+        kv_len = context.runner.padded("positions", TIMED_KV_LEN)
+        context.runner.launch(view, context.filters, StepShape(0, 1, kv_len))()
         least = min(least, time.perf_counter() - started)
     return least
 
@@ -332,9 +332,10 @@ def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: i
     """
     if context.encoder.threads is not None:
         context.encoder.threads.adjust()
-    view = memory.ensure_capacity(rows).view(0, rows)
-    shape = StepShape(drafts, 2 if drafts else 1, TIMED_KV_LEN)
-    shape = DraftPolicy(memory.draft_model).shape(shape)
+    state, padded = memory.ensure_capacity(rows), context.runner.padded
+    view = state.view(0, min(padded("rows", rows), state.capacity))
+    kv_len = min(padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
+    shape = DraftPolicy(memory.draft_model).shape(StepShape(drafts, 2 if drafts else 1, kv_len))
     if context.runner.pipelined:
         for _ in range(UNTIMED_STEPS):
             context.runner.launch(view, context.filters, shape)()

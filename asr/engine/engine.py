@@ -19,9 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
-from asr.engine.batch import Batch, Batches, DecodeContext, prepare_shapes
-from asr.engine.captures import HIGH_PRIORITY
-from asr.engine.cuda_graphs import CudaGraphRunner
+from asr.engine.batch import Batch, Batches, DecodeContext
+from asr.engine.cuda_graphs import HIGH_PRIORITY, CudaGraphRunner
 from asr.engine.drafters import draft_model
 from asr.engine.drafting import measured_drafting
 from asr.engine.executor import Executor
@@ -33,7 +32,7 @@ from asr.engine.runner import StepRunner
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 from asr.engine.sequence import Lane
 from asr.engine.session import Client, Session
-from asr.engine.state_memory import StateMemory
+from asr.engine.state import StateMemory
 from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Decoder
@@ -69,12 +68,12 @@ class DecodeEngine:
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
         self.scheduler = Scheduler(limits, rows_cost=models.device.type == "cpu")
-        batches = Batches(self.main, self.draft_model, self.context)
+        batches = Batches(self.main, self.draft_model, self.context, limits.max_rows)
         self._executor = Executor(self.scheduler, batches)
         self._thread = get_ident()
         self._stream = decoding_stream(models.device)
         with self.computing():
-            prepare_shapes(self.memory, self.context)
+            batches.prepare()
             if self.draft_model is not None:
                 self.context.drafting = measured_drafting(self.memory, self.context)
         self.threads.restore()

@@ -7,10 +7,10 @@ values may stand in for batches.
 from __future__ import annotations
 
 import logging
-from collections import abc
+from collections import abc, defaultdict
 from typing import TYPE_CHECKING
 
-from asr.engine.recovery import Failure, Kind, Remedy, remedy
+from asr.engine.recovery import Failure, Kind, Remedy, RowLimit, remedy
 from asr.engine.request import Request
 from asr.engine.scheduler import Load, Scheduler
 from asr.engine.sequence import Lane, Sequence
@@ -35,6 +35,7 @@ class Executor:
     def __init__(self, scheduler: Scheduler, batches: dict[Lane, Batch]) -> None:
         self.scheduler = scheduler
         self.batches = batches
+        self.limits = defaultdict[Lane, RowLimit](RowLimit)
         self.lost: Exception | None = None
 
     def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
@@ -110,7 +111,9 @@ class Executor:
         if not decodes or not batch.rows:
             return 0 if encoded else None
         rows = len(batch.rows)
-        for sequence, result in self.scheduler.stepped(batch.lane, batch.step()):
+        finished = batch.step()
+        self.limits[batch.lane].count_step(batch.memory.capacity)
+        for sequence, result in self.scheduler.stepped(batch.lane, finished):
             sequence.client.finished.append((sequence.request, result))
         return rows
 
@@ -118,16 +121,15 @@ class Executor:
         """Let in whom the scheduler chooses. Returns how many entered, and whether the batch is to
         take a step.
         """
-        load = Load(batch.memory.limit.rows, self.scheduler.clock(), newcomers=newcomers)
+        batch.memory.limit = self.limits[batch.lane].rows
+        load = Load(batch.memory.limit, self.scheduler.clock(), newcomers=newcomers)
         while True:
             plan = self.scheduler.plan(batch.lane, load)
             if not plan.entering:
                 return load.encoded, plan.decodes
             began = self.scheduler.clock()
-            idle = self._idle_batches()
-            held = sum(each.memory.held for each in idle)
-            if batch.memory.lacks(plan.rows, len(batch.rows), held):
-                self._release(idle)
+            if batch.memory.lacks(plan.rows):
+                self._release([each for each in self._idle_batches() if each is not batch])
             entered = batch.enter(plan)
             self.scheduler.entered(plan, entered, began)
             if not entered:
@@ -152,7 +154,7 @@ class Executor:
 
     def _recover(self, batch: Batch, error: Exception | None) -> None:
         """Carry out what follows a step that failed with `error`; None where memory ran out."""
-        scheduler, lane, limit = self.scheduler, batch.lane, batch.memory.limit
+        scheduler, lane, limit = self.scheduler, batch.lane, self.limits[batch.lane]
         suspects = scheduler.suspects(lane)
         rows = max(batch.attempted, batch.memory.capacity)
         idle = [each for each in self._idle_batches() if each is not batch]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import zlib
 from collections import abc
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +25,10 @@ from torch import Tensor
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
-from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import Choice, LogitFilter, upcast
-from asr.engine.row_state import BeamState, SequenceState, upload
 from asr.engine.sequence import Sequence
 from asr.engine.speculative import accept, count_agreed, sample_first
+from asr.engine.state import DecodeState, ModelWithCache, SequenceState, upload
 from asr.model.decoder import Decoder
 from asr.model.encoder import EncoderOutput
 
@@ -38,49 +36,87 @@ from asr.model.encoder import EncoderOutput
 VERIFIED_AT_ONCE = 32
 
 
-@dataclass(frozen=True)
-class PrefillInput:
-    """What a row starts from. Of the tokens that are guessed, the first `forced` are given."""
+class PrefillBatch(NamedTuple):
+    """What rows start from: prompts, guesses, parameters and audio.
 
-    prompt: tuple[int, ...]
-    max_length: int  # most tokens, prompt included
-    draftable: bool
-    timestamps: bool = True
-    temperature: float = 0.0
-    uniform: Tensor | None = None  # (max_length,) for sampling
-    guess: tuple[int, ...] = ()
-    forced: int = 0
+    `numbers` (rows, prompt_len + 8), float64, on the device or the host, are what is read of each
+    row, padded, and the row's parameters in the order of `init_rows`. `uniform` are the random
+    numbers of each row, None for rows that do not sample. A CUDA graph of a prefill depends on all
+    fields but `numbers` and the outputs in `encoded`, whose shapes the number of rows fixes.
+    """
+
+    numbers: Tensor
+    encoded: EncoderOutput
+    prompt_len: int  # positions that are read: as many as the longest prompt and guess, or more
+    verified: int = 0  # guessed tokens: as many as the longest guess, or more
+    drafted: bool = False  # whether the drafter reads the prompts and the audio too
+    forgotten: int = 0  # positions that earlier texts may have written, which are zeroed
+    uniform: abc.Sequence[Tensor | None] = ()
 
     @classmethod
-    def of(cls, sequence: Sequence, max_positions: int) -> PrefillInput:
-        """For a sequence in a model of texts of `max_positions` tokens.
-
-        A guess is cut where its text would be.
-        """
-        request, max_length = sequence.request, max_positions
-        if request.max_tokens is not None:
-            max_length = min(max_length, len(sequence.prompt) + request.max_tokens)
-        temperature = sequence.options.temperature
-        guess = sequence.guess[: max(0, max_length - len(sequence.prompt))]
+    def of(
+        cls,
+        sequences: abc.Sequence[Sequence],
+        encoded: EncoderOutput,
+        main: ModelWithCache,
+        padded: abc.Callable[[str, int], int] = lambda _, needed: needed,
+    ) -> PrefillBatch:
+        """Return the batch of sequences that enter; `padded` is that of a StepRunner."""
+        max_len, longest = main.cache.max_len, main.decoder.max_positions
+        limits = [most_tokens(each, longest) for each in sequences]
+        guesses = [
+            each.guess[: max(0, most - len(each.prompt))]
+            for each, most in zip(sequences, limits, strict=True)
+        ]
+        read = [(*each.prompt, *guess) for each, guess in zip(sequences, guesses, strict=True)]
+        prompt_len = min(padded("prompt", max(map(len, read))), max_len)
+        numbers, random = [], []
+        for each, most, guess, tokens in zip(sequences, limits, guesses, read, strict=True):
+            length, temperature = len(each.prompt), each.options.temperature
+            grammar_start = length if each.timestamps else max_len
+            parameters = (length, grammar_start, most, each.draftable, each.timestamps, temperature)
+            guessed = (len(guess), min(len(each.request.prefix), len(guess)))
+            padding = [0] * (prompt_len - len(tokens))
+            numbers.append([*tokens, *padding, *parameters, *guessed])
+            random.append(uniform(each.request.samples, most) if temperature else None)
         return cls(
-            sequence.prompt,
-            max_length,
-            sequence.draftable,
-            sequence.timestamps,
-            temperature,
-            uniform(request.samples, max_length) if temperature else None,
-            guess,
-            min(len(request.prefix), len(guess)),
+            torch.tensor(numbers, dtype=torch.float64),  # exact for every id
+            encoded,
+            prompt_len,
+            verified=padded("guess", max(map(len, guesses))),
+            drafted=any(each.drafted for each in sequences),
+            uniform=random,
         )
 
     @property
-    def read(self) -> tuple[int, ...]:
-        """All tokens that the first pass reads."""
-        return self.prompt + self.guess
+    def sampled(self) -> bool:
+        return any(each is not None for each in self.uniform)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Return the tensors that a CUDA graph reads: the numbers, and the encoders' outputs."""
+        main, own = self.encoded
+        return (self.numbers, main) if own is None or own is main else (self.numbers, main, own)
+
+    def with_inputs(self, numbers: Tensor, *encoded: Tensor) -> PrefillBatch:
+        """Return the batch with other `inputs`, or with some rows of them."""
+        own = None if self.encoded.assistant is None else encoded[-1]
+        return self._replace(numbers=numbers, encoded=EncoderOutput(encoded[0], own))
+
+    def part(self, rows: slice) -> PrefillBatch:
+        """Return some of the rows."""
+        some = self.with_inputs(*(each[rows] for each in self.inputs))
+        return some._replace(uniform=self.uniform[rows])
+
+
+def most_tokens(sequence: Sequence, max_positions: int) -> int:
+    """Return the most tokens of a text, its prompt among them."""
+    wanted = sequence.request.max_tokens
+    return max_positions if wanted is None else min(max_positions, len(sequence.prompt) + wanted)
 
 
 def uniform(samples: NDArray[np.float32], count: int) -> Tensor:
-    """`count` random numbers in [0, 1), float32, seeded by the window's samples.
+    """Return `count` random numbers in [0, 1), float32, seeded by the window's samples.
 
     So a window's text does not depend on its neighbours, and the same request has the same answer.
     """
@@ -88,74 +124,13 @@ def uniform(samples: NDArray[np.float32], count: int) -> Tensor:
     return torch.rand(count, generator=torch.Generator().manual_seed(seed))
 
 
-class PrefillShape(NamedTuple):
-    """All that a CUDA graph of a prefill depends on besides the number of rows."""
-
-    prompt_len: int  # positions that are read: as many as the longest prompt and guess, or more
-    forgotten: int  # positions that earlier texts may have written, which are zeroed
-    drafted: bool = False  # whether the drafter reads the prompts, and the audio, too
-    sampled: bool = False  # whether any row samples
-    verified: int = 0  # guessed tokens: as many as the longest guess, or more
-
-
-class PrefillBatch(NamedTuple):
-    """What rows start from, their audio among it.
-
-    `numbers` (rows, prompt_len + 8), float64, on the device or the host: what is read of each row,
-    padded, and what else tells it from others in the order of `init_rows`. `uniform` as in
-    PrefillInput.
-    """
-
-    numbers: Tensor
-    shape: PrefillShape
-    encoded: EncoderOutput
-    uniform: abc.Sequence[Tensor | None] = ()
-
-    @classmethod
-    def of(
-        cls,
-        inputs: abc.Sequence[PrefillInput],
-        shape: PrefillShape,
-        max_len: int,
-        encoded: EncoderOutput,
-    ) -> PrefillBatch:
-        """Rows of at most `max_len` positions that start from `inputs`."""
-        rows = [_numbers(each, shape.prompt_len, max_len) for each in inputs]
-        numbers = torch.tensor(rows, dtype=torch.float64)  # exact for every id
-        sampled = any(each.temperature for each in inputs)
-        uniform = [each.uniform for each in inputs]
-        return cls(numbers, shape._replace(sampled=sampled), encoded, uniform)
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that a CUDA graph reads: the numbers, and what encoders have made."""
-        main, own = self.encoded
-        return (self.numbers, main) if own is None or own is main else (self.numbers, main, own)
-
-    def with_inputs(self, numbers: Tensor, *encoded: Tensor) -> PrefillBatch:
-        """The same with other tensors of those shapes, or with some rows of them."""
-        own = None if self.encoded.assistant is None else encoded[-1]
-        return self._replace(numbers=numbers, encoded=EncoderOutput(encoded[0], own))
-
-    def part(self, rows: slice) -> PrefillBatch:
-        """Some of the rows alone."""
-        some = self.with_inputs(*(each[rows] for each in self.inputs))
-        return some._replace(uniform=self.uniform[rows])
-
-
-class Guessed(NamedTuple):
-    """How many tokens are guessed of each row, and how many of these are given; both (rows,)."""
-
-    total: Tensor
-    forced: Tensor
-
-
-def init_rows(batch: PrefillBatch, rows: SequenceState) -> Guessed:
+def init_rows(batch: PrefillBatch, rows: SequenceState) -> tuple[Tensor, Tensor]:
     """Write what each of `rows` starts from, forgetting what it held.
 
+    Returns how many tokens are guessed of each row, and how many of these are given, both (rows,).
     All numbers of all rows go to the device in one transfer.
     """
-    prompt_len, device = batch.shape.prompt_len, rows.tokens.device
+    prompt_len, device = batch.prompt_len, rows.tokens.device
     columns = upload(batch.numbers, device)
     rows.tokens[:, :prompt_len] = columns[:, :prompt_len]
     targets = (
@@ -166,115 +141,101 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> Guessed:
         rows.timestamps,
         rows.temperature,
     )
-    *of_rows, total, forced = columns[:, prompt_len:].unbind(1)
+    *of_rows, guessed, given = columns[:, prompt_len:].unbind(1)
     for target, column in zip(targets, of_rows, strict=True):
         target.copy_(column)
     rows.length.copy_(rows.prompt_len)
-    for row, uniform in enumerate(batch.uniform):
-        if uniform is not None:
-            rows.uniform[row, : len(uniform)] = upload(uniform, device)
+    for row, random in enumerate(batch.uniform):
+        if random is not None:
+            rows.uniform[row, : len(random)] = upload(random, device)
     for counter in (rows.finished, rows.accepted, rows.drafted):
         counter.zero_()
-    return Guessed(total, forced)
-
-
-def _numbers(each: PrefillInput, prompt_len: int, max_len: int) -> list[float]:
-    """What is read of a row, padded to `prompt_len`, and its parameters in the order of
-    `init_rows`.
-    """
-    padding = [0] * (prompt_len - len(each.read))
-    length = len(each.prompt)
-    grammar_start = length if each.timestamps else max_len
-    parameters = (grammar_start, each.max_length, each.draftable, each.timestamps)
-    guessed = (len(each.guess), each.forced)
-    return [*each.read, *padding, length, *parameters, each.temperature, *guessed]
+    return guessed, given
 
 
 def prefill(
     state: DecodeState, batch: PrefillBatch, filters: LogitFilter, special_tokens: SpecialTokens
 ) -> Tensor:
-    """Let every row of `state` start: project its audio, read its prompt, make what is right of its
-    guess and the next token final, or begin its beams.
+    """Start every row of `state`: project its audio, read its prompt, then make the right tokens of
+    its guess and the next token final, or begin its beams.
 
-    Returns (rows, 4). Three say what the start of transcript does: the probability of no speech,
-    the id of the likeliest language and its probability among all; the latter two are 0 where the
-    vocabulary has none. The last is the probability that a text without timestamps begins with an
-    annotation, which the filters suppress; 0 where it has timestamps.
+    Returns (rows, 4). Three columns are read at the start of transcript: the probability of no
+    speech, the id of the likeliest language and its probability among all languages, both 0 if the
+    vocabulary has no languages. The last column is the probability that a text without timestamps
+    begins with an annotation, which the filters suppress; 0 for a text with timestamps.
     """
-    main, rows, shape = state.main, state.rows, batch.shape
-    drafter = state.drafter if shape.drafted else None
+    main, rows = state.main, state.rows
+    drafter = state.drafter if batch.drafted else None
     main.decoder.fill_cross_kv(batch.encoded.main, main.cache)
     if drafter is not None:
         drafter.listen(batch.encoded)
-    state.forget(shape.forgotten)
-    guessed = init_rows(batch, rows)
-    tokens = rows.tokens[:, : shape.prompt_len]
-    positions = torch.arange(shape.prompt_len, device=tokens.device).expand(tokens.shape)
-    hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), shape.prompt_len)
+    state.forget(batch.forgotten)
+    guessed, given = init_rows(batch, rows)
+    tokens = rows.tokens[:, : batch.prompt_len]
+    positions = torch.arange(batch.prompt_len, device=tokens.device).expand(tokens.shape)
+    hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), batch.prompt_len)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
     # One product for both: it reads the vocabulary's weights, the largest of all, once.
     read = hidden[every, start], main.decoder.headed(hidden[every, rows.prompt_len - 1])
     at_start, unfiltered = main.decoder.scores(torch.stack(read, dim=1)).unbind(dim=1)
     if state.beams is not None:
-        _begin_beams(state, state.beams, unfiltered, shape, filters)
+        state.main.cache.copy_first_beams(batch.prompt_len)
+        logits = (unfiltered + filters.first_bias)[:, None]
+        best = filters.best(logits, rows.before(rows.length[:, None]), state.beams.num_beams + 1)
+        begin_beams(state.beams, rows, best, filters.eos)
+    elif batch.verified:
+        _begin_guessed(state, batch, filters, (hidden, unfiltered), (guessed, given))
     else:
-        _begin_texts(state, (hidden, unfiltered), guessed, shape, filters)
+        first = rows.length[:, None]
+        choice = _first_choice(unfiltered, rows, batch, filters)
+        accept(rows, choice, first, torch.zeros_like(rows.length), filters.eos)
     if drafter is not None:
         drafter.read_prompt(tokens, positions, hidden, (rows.length - 2).clamp(min=0))
     annotation = _annotation_prob(unfiltered, filters.annotations) * ~rows.timestamps
     return torch.cat((_read_start(at_start, special_tokens), annotation[:, None]), dim=1)
 
 
-def _begin_beams(
-    state: DecodeState,
-    beams: BeamState,
-    unfiltered: Tensor,
-    shape: PrefillShape,
-    filters: LogitFilter,
-) -> None:
-    """Begin each row's beams, by logits (rows, vocabulary)."""
-    rows = state.rows
+def _first_choice(
+    unfiltered: Tensor, rows: SequenceState, batch: PrefillBatch, filters: LogitFilter
+) -> Choice:
+    """Choose the first token of each text, by logits (rows, vocabulary)."""
     logits = (unfiltered + filters.first_bias)[:, None]
-    history = rows.before(rows.length[:, None])
-    state.main.cache.copy_first_beams(shape.prompt_len)
-    begin_beams(beams, rows, filters.best(logits, history, beams.num_beams + 1), filters.eos)
+    choice = filters.choose(logits, rows.before(rows.length[:, None]))
+    if batch.sampled:
+        choice = sample_first(choice, logits, rows, filters, grammar=True)
+    return choice
 
 
-def _begin_texts(
+def _begin_guessed(
     state: DecodeState,
-    heard: tuple[Tensor, Tensor],
-    guessed: Guessed,
-    shape: PrefillShape,
+    batch: PrefillBatch,
     filters: LogitFilter,
+    scored: tuple[Tensor, Tensor],
+    guesses: tuple[Tensor, Tensor],
 ) -> None:
     """Make final what is right of each row's guess, and the next token.
 
-    `heard` are the hidden states of all that was read (rows, prompt_len, d_model) and the logits
-    where the texts begin (rows, vocabulary). Behind a guess that is shorter than others, choices
-    are made that nobody takes.
+    `scored` are the hidden states of all that was read (rows, prompt_len, d_model) and the logits
+    at the texts' first tokens (rows, vocabulary); `guesses` are what `init_rows` returns. Behind a
+    guess that is shorter than others, choices are made that are dropped.
     """
-    rows, (hidden, unfiltered) = state.rows, heard
-    # No text reaches the last place, where what nobody takes may lie.
-    ends = rows.length[:, None] + torch.arange(shape.verified + 1, device=rows.length.device)
+    rows, (hidden, unfiltered), (guessed, given) = state.rows, scored, guesses
+    # No text reaches the last place, so dropped choices may lie there.
+    ends = rows.length[:, None] + torch.arange(batch.verified + 1, device=rows.length.device)
     ends = ends.clamp(max=rows.tokens.shape[1] - 1)
-    first = ends[:, :1]
+    first, forced = ends[:, :1], given[:, None]
     logits = (unfiltered + filters.first_bias)[:, None]
-    choice = filters.choose(logits, rows.before(first))
-    if shape.sampled:
-        choice = sample_first(choice, logits, rows, filters, grammar=True)
-    accepted = torch.zeros_like(rows.length)
-    if shape.verified:
-        forced = guessed.forced[:, None]
-        choices = [_force(choice, forced, (logits, unfiltered[:, None]), rows, first, filters)]
-        for part in torch.split(ends[:, 1:], VERIFIED_AT_ONCE, dim=1):
-            unfiltered = state.main.decoder.logits(_read_at(hidden, part - 1))
-            logits, history = unfiltered + filters.bias, rows.before(part)
-            choice = filters.choose(logits, history)
-            choices.append(_force(choice, forced, (logits, unfiltered), rows, part, filters))
-        choice = Choice(*(torch.cat(each, dim=1) for each in zip(*choices, strict=True)))
-        numbers = torch.arange(shape.verified, device=ends.device)
-        accepted = count_agreed(rows, choice, ends, numbers < guessed.total[:, None])
+    choice = _first_choice(unfiltered, rows, batch, filters)
+    choices = [_force(choice, forced, (logits, unfiltered[:, None]), rows, first, filters)]
+    for part in torch.split(ends[:, 1:], VERIFIED_AT_ONCE, dim=1):
+        unfiltered = state.main.decoder.logits(_read_at(hidden, part - 1))
+        logits, history = unfiltered + filters.bias, rows.before(part)
+        choice = filters.choose(logits, history)
+        choices.append(_force(choice, forced, (logits, unfiltered), rows, part, filters))
+    choice = Choice(*(torch.cat(each, dim=1) for each in zip(*choices, strict=True)))
+    numbers = torch.arange(batch.verified, device=ends.device)
+    accepted = count_agreed(rows, choice, ends, numbers < guessed[:, None])
     accept(rows, choice, ends, accepted, filters.eos)
 
 

@@ -17,11 +17,10 @@ from transformers import PreTrainedTokenizerBase
 
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import Text, best_text, likeliest_text
-from asr.engine.decode_state import DecodeState
 from asr.engine.fallback import START_TOKENS, Attend, Loop, ends_in_repetition, read_repetitions
 from asr.engine.request import DecodeResult
-from asr.engine.row_state import SequenceState
 from asr.engine.sequence import Sequence
+from asr.engine.state import DecodeState, SequenceState
 from asr.model.alignment_heads import normalize_attention
 from errors import ModelError
 from timebase import SAMPLES_PER_TOKEN

@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 
 from asr.engine.beam_search import beam_step
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import Drafter
 from asr.engine.logit_filters import Choice, LogitFilter, SamplingParams
-from asr.engine.row_state import ModelWithCache, SequenceState, StepShape
+from asr.engine.state import DecodeState, ModelWithCache, SequenceState, StepShape
 
 
 def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> None:
@@ -37,7 +36,7 @@ def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> N
         beam_step(state, state.beams, filters, shape)
         return
     rows, drafter = state.rows, state.drafter
-    if drafter is not None and shape.drafts and not shape.told:
+    if drafter is not None and shape.drafts and not shape.drafts_given:
         draft(drafter, rows, filters, shape)
     ends = rows.length[:, None] + torch.arange(shape.drafts + 1, device=rows.length.device)
     choice, hidden = verify(state.main, rows, ends, filters, shape)

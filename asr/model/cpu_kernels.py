@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asr.model.kv_cache import zeros
+
 # Measured by benchmarks/speed/kernels.py: the smallest weight worth packing, in elements; the
 # positions from which oneDNN is faster on weights in the usual layout; the positions up to which
 # attention's second product is faster transposed.
@@ -155,7 +157,7 @@ def encoder_batch_size(windows: int, device: torch.device) -> int:
 def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
     """Return `empty_transposed` for keys: bfloat16 keys are read fastest in the usual layout."""
     if _rounded(like):
-        return like.new_zeros(rows, heads, positions, size)
+        return zeros(like, rows, heads, positions, size)
     return empty_transposed(like, rows, heads, positions, size)
 
 
@@ -166,8 +168,8 @@ def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: 
     and values and for bfloat16 values.
     """
     if not (_supported(like) or _rounded(like)):
-        return like.new_zeros(rows, heads, positions, size)
-    return like.new_zeros(rows, heads, size, positions).transpose(2, 3)
+        return zeros(like, rows, heads, positions, size)
+    return zeros(like, rows, heads, size, positions).transpose(2, 3)
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

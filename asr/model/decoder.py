@@ -29,7 +29,7 @@ from asr.model.cpu_kernels import (
     encoder_batch_size,
     largest,
 )
-from asr.model.kv_cache import KVCache
+from asr.model.kv_cache import KVCache, zeros
 
 # Scores of a position that are always computed in float32: as many as 8 beams choose among.
 EXACT_SCORES = 16
@@ -299,11 +299,11 @@ class Decoder:
             return of_all.view(layers, rows, *of_all.shape[1:])
 
         return KVCache(
-            like.new_zeros(layers, every, heads, max_len, size),
-            like.new_zeros(layers, every, heads, max_len, size),
+            zeros(like, layers, every, heads, max_len, size),
+            zeros(like, layers, every, heads, max_len, size),
             cross(empty_keys),
             cross(empty_transposed),
-            like.new_zeros(aligned, every, max_len, size),
+            zeros(like, aligned, every, max_len, size),
             num_beams,
         )
 

@@ -8,13 +8,63 @@ row have their own keys and values of the text and share those of the audio.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 
+class RowTensors:
+    """A dataclass over rows: tensors, with rows as their first dimension, and other such parts.
+
+    Fields of other types, such as a model, belong to all rows.
+    """
+
+    def view(self, start: int, stop: int) -> Self:
+        """Return rows `start` to `stop`, which share memory."""
+        return self._map(lambda each: each[start:stop], lambda part: part.view(start, stop))
+
+    def take(self, rows: Tensor) -> Self:
+        """Return the rows with the numbers (n,): caches share memory, all else is copied.
+
+        `put` writes the copies back, so a CUDA graph over `take` and `put` serves any rows.
+        """
+        return self._map(lambda each: each.index_select(0, rows), lambda part: part.take(rows))
+
+    def put(self, rows: Tensor, taken: Self) -> None:
+        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
+        for own, new in zip(self._parts(), taken._parts(), strict=True):
+            if isinstance(own, Tensor):
+                own.index_copy_(0, rows, new)
+            elif isinstance(own, RowTensors):
+                own.put(rows, new)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return all tensors whose first dimension is the rows."""
+        return tuple(each for each in self._parts() if isinstance(each, Tensor))
+
+    def _map(
+        self, of_tensor: Callable[[Tensor], Tensor], of_part: Callable[[RowTensors], RowTensors]
+    ) -> Self:
+        mapped = list[Any]()
+        for each in self._parts():
+            if isinstance(each, Tensor):
+                mapped.append(of_tensor(each))
+            else:
+                mapped.append(of_part(each) if isinstance(each, RowTensors) else each)
+        return type(self)(*mapped)
+
+    def _parts(self) -> list[Any]:
+        return [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class KVCache:
+class KVCache(RowTensors):
     """A cache whose tensors have rows as their second dimension.
 
     Self-attention's `keys` and `values` are (layers, rows x beams, heads, max_len, head size), the
@@ -59,13 +109,16 @@ class KVCache:
             self.num_beams,
         )
 
-    def select(self, rows: Tensor) -> KVCache:
+    def take(self, rows: Tensor) -> KVCache:
         """Return a cache of the rows with the numbers (n,), which shares memory.
 
         Serves `fill_cross_kv`, `clear`, `first_beams` and passes with one beam. A pass gathers the
         rows that it reads.
         """
         return replace(self, selected=rows)
+
+    def put(self, rows: Tensor, taken: KVCache) -> None:
+        """Do nothing: rows that were taken share memory."""
 
     def first_beams(self) -> KVCache:
         """Return the first beam of every row, which shares memory."""
@@ -106,11 +159,6 @@ class KVCache:
         for each in self._by_row():
             each[:, target].copy_(each[:, source])
 
-    def copy_rows(self, other: KVCache, rows: int) -> None:
-        """Overwrite the first `rows` rows with those of `other`."""
-        for target, source in zip(self._by_row(), other._by_row(), strict=True):
-            target[:, :rows].copy_(source[:, :rows])
-
     def _by_row(self) -> list[Tensor]:
         """Return all tensors with rows as their second dimension."""
         own = (self.keys, self.values, self.alignment_queries)
@@ -120,3 +168,18 @@ class KVCache:
         """(.., rows x beams, ..) -> (.., rows, beams, ..), sharing memory."""
         rows = each.shape[1] // self.num_beams
         return each.view(each.shape[0], rows, self.num_beams, *each.shape[2:])
+
+
+def zeros(like: Tensor, *shape: int) -> Tensor:
+    """Return zeros of the type and device of `like`.
+
+    On a CPU a page takes memory when it is first written, so rows that are never used take none.
+    """
+    if like.device.type != "cpu" or not math.prod(shape):
+        return like.new_zeros(*shape)
+    count = math.prod(shape) * like.element_size()
+    try:
+        pages = mmap.mmap(-1, count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no addresses for {count} bytes") from error
+    return torch.frombuffer(pages, dtype=torch.uint8).view(like.dtype).view(shape)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.weights import WhisperModel
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import MAX_DRAFTS, DraftModel
+from asr.engine.state import DecodeState
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table

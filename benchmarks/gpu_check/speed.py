@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from asr.checkpoint.weights import below
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
 from asr.engine.engine import DecodeEngine
-from asr.engine.state_memory import HEADROOM_BYTES, HEADROOM_SHARE
+from asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
 from benchmarks.gpu_check.checks import NO_GPU, check_clocks
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
@@ -76,7 +75,7 @@ def check_speed(subject: Subject) -> list[Finding]:
     repeats = 1 if subject.quick else REPEATS
     if subject.on_cuda:
         for run in _runs(subject, recording.lasting(CPU_SECONDS)).values():
-            run()  # captures the graphs
+            run()  # what runs eagerly is slow at first
     actions: dict[str, Callable[[], object]] = dict(runs)
     timed = time_interleaved(actions, repeats, subject.device)
     rtfx = {name: runs[name].recording.seconds / statistics.median(timed[name]) for name in runs}
@@ -92,7 +91,7 @@ def check_speed(subject: Subject) -> list[Finding]:
 
 def _note_shares(subject: Subject, run: Run) -> list[Finding]:
     """Where the seconds of the largest batch go, its steps against what memory allows, and how many
-    graphs the newest request captured and dropped.
+    passes of a request were replayed.
     """
     assert run.transcript is not None
     stats, name = run.transcript.stats, f"batch {run.batch_size}"
@@ -108,14 +107,14 @@ def _note_shares(subject: Subject, run: Run) -> list[Finding]:
     graphs = subject.graphs
     if not subject.on_cuda or graphs is None:
         return [*findings, leave_out(bound, NO_GPU if not subject.on_cuda else "graphs are off")]
-    captures, dropped = graphs.captures.captured, graphs.captures.dropped
+    replayed, eager = graphs.replayed, graphs.eager
     run()
-    captures, dropped = graphs.captures.captured - captures, graphs.captures.dropped - dropped
+    replayed, eager = graphs.replayed - replayed, graphs.eager - eager
     least = 1e3 * _step_bytes(subject, run.batch_size) / copied_bytes_a_second(subject.device)
     return [
         *findings,
         note(bound, f"{run.step_ms:.2f} ms; {least:.2f} ms to read weights and caches"),
-        note(f"graphs of a request, {name}", f"{captures} captured, {dropped} dropped"),
+        note(f"passes of a request, {name}", f"{replayed} replayed, {eager} run eagerly"),
     ]
 
 

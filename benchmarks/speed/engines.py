@@ -25,12 +25,11 @@ from transformers import AutomaticSpeechRecognitionPipeline
 
 from asr.checkpoint.loading import WhisperModels
 from asr.decoding_plan import TranscriptionOptions
-from asr.engine.decode_state import DecodeState
 from asr.engine.drafters import MAX_DRAFTS
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.row_state import StepShape
 from asr.engine.speculative import decode_step, draft
+from asr.engine.state import DecodeState, StepShape
 from asr.frontend.features import LogMel
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector

@@ -1,0 +1,168 @@
+"""Passes over noise, by which CUDA graphs are compared with the same passes run eagerly.
+
+A graph runs the kernels of the eager pass in the same shapes, so equal results are to be expected.
+But libraries may choose another kernel on another stream, which rounds otherwise, so that of two
+tokens that are nearly tied the other may win: log-probabilities may differ by `TOLERANCE`, and in
+half of the rows what follows a first token may differ. A wrong graph differs in most rows.
+
+Noise is a function of its place alone, so it is made again before each run: that restores what the
+run before has changed, the order of beams in the caches too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.engine.drafters import MedusaDrafter
+from asr.engine.prefill import PrefillBatch
+from asr.model.encoder import EncoderOutput
+from timebase import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from asr.engine.batch import DecodeContext
+    from asr.engine.logit_filters import LogitFilter
+    from asr.engine.runner import StepRunner
+    from asr.engine.state import DecodeState, StepShape
+
+# Between log-probabilities, and of the largest output of an encoder. A float16 of the size of a
+# logit is as coarse.
+TOLERANCE = 0.02
+STEPS = 2  # of each shape; the second reads what the first has written
+PROMPT = 4  # tokens that are no guess, at least
+
+
+class Outcome(NamedTuple):
+    """Results of a pass by row, all (rows, n)."""
+
+    first: Tensor  # log-probabilities of the first new token, in order; other probabilities
+    tokens: Tensor  # and counts
+    log_probs: Tensor
+
+
+def agree(found: Outcome, expected: Outcome) -> bool:
+    """Return whether two outcomes are equal but for rounding."""
+    if not torch.allclose(found.first, expected.first, 0, TOLERANCE, equal_nan=True):
+        return False
+    close = torch.isclose(found.log_probs, expected.log_probs, 0, TOLERANCE, equal_nan=True)
+    equal = (found.tokens == expected.tokens).all(dim=1) & close.all(dim=1)
+    return 2 * int(equal.sum()) >= len(equal)
+
+
+def run_steps(
+    runner: StepRunner, state: DecodeState, filters: LogitFilter, shape: StepShape, seed: int
+) -> Outcome:
+    """Run steps over texts that reach up to `shape.kv_len`.
+
+    A graph that was captured for another length attends to too little or too much.
+    """
+    length = shape.kv_len - STEPS * (shape.drafts + 1)
+    fill_text(state, length, filters.eos, seed)
+    pending = [runner.launch(state, filters, shape) for _ in range(STEPS)]
+    counts = torch.tensor([column for each in pending for column in each()]).T
+    return _outcome(state, length, counts.to(state.rows.tokens.device))
+
+
+def run_prefill(
+    runner: StepRunner,
+    state: DecodeState,
+    context: DecodeContext,
+    sizes: tuple[int, int, int, bool],
+    seed: int,
+) -> Outcome:
+    """Prefill rows with noise; `sizes` are rows, prompt_len, verified and drafted."""
+    count, prompt_len, verified, drafted = sizes
+    view, encoder = state.view(0, count), context.encoder
+    guessed = max(0, min(verified, prompt_len - PROMPT))
+    length, eos = prompt_len - guessed, context.filters.eos
+    fill_text(view, length, eos, seed)
+    numbers = torch.zeros(count, prompt_len + 8, dtype=torch.float64)
+    numbers[:, :prompt_len] = view.rows.tokens[:, :prompt_len].cpu()
+    numbers[:, 0] = context.special_tokens.start_of_transcript
+    most = view.main.decoder.max_positions
+    parameters = (length, length, most, drafted, True, 0, guessed, guessed // 2)
+    numbers[:, prompt_len:] = torch.tensor(parameters, dtype=torch.float64)
+    main = noise(encoder.main.positions, (count, *encoder.main.positions.shape), seed)
+    own = encoder.assistant if drafted else None
+    assistant = None
+    if own is not None:
+        same = own is encoder.main
+        assistant = main if same else noise(own.positions, (count, *own.positions.shape), seed)
+    batch = PrefillBatch(numbers, EncoderOutput(main, assistant), prompt_len, verified, drafted)
+    starts = runner.prefill(state, range(count), batch, context.filters, context.special_tokens)
+    language = [1]  # an identifier, of which two may be nearly tied
+    starts[:, language] = 0
+    outcome = _outcome(view, length, view.rows.length[:, None])
+    return outcome._replace(first=torch.cat((outcome.first, starts), dim=1))
+
+
+def run_encoder(runner: StepRunner, context: DecodeContext, own: bool, count: int) -> Outcome:
+    """Encode windows of noise, with the assistant's `own` encoder or the main one."""
+    encoder = context.encoder
+    chosen = encoder.assistant if own else encoder.main
+    assert chosen is not None
+    samples = np.random.default_rng(0).normal(0, 0.1, (count, SAMPLE_RATE)).astype(np.float32)
+    output = runner.encode(chosen, encoder.log_mel(list(samples)).to(encoder.dtype)).flatten(1)
+    none = output.new_zeros(count, 1)
+    return Outcome(output / output.abs().amax(), none, none)
+
+
+def fill_audio(state: DecodeState) -> None:
+    """Write noise into all rows' keys and values of the audio."""
+    for cache in state.caches:
+        for number, each in enumerate((cache.cross_keys, cache.cross_values)):
+            _, rows, _, frames, size = each.shape
+            each.copy_(noise(each, (1, rows, 1, frames, size), number))
+
+
+def fill_text(state: DecodeState, length: int, eos: int, seed: int) -> None:
+    """Let every row hold a text of `length` tokens that goes on, and cached noise."""
+    rows, beams = state.rows, state.beams
+    for part in (rows, beams):
+        for each in [] if part is None else part.tensors:
+            each.zero_()
+    for each in (rows.prompt_len, rows.grammar_start):
+        each.fill_(length - 1)
+    rows.length.fill_(length)
+    rows.max_length.fill_(rows.tokens.shape[1])
+    rows.draftable.fill_(True)
+    rows.timestamps[::2] = True
+    for part in (rows, beams):
+        if part is not None:
+            like = part.log_probs
+            part.tokens.copy_((noise(like, like.shape, seed).abs() * eos).long())
+    for cache in state.caches:
+        for number, each in enumerate((cache.keys, cache.values)):
+            _, places, _, positions, size = each.shape
+            each.copy_(noise(each, (1, places, 1, positions, size), seed + number))
+    if isinstance(state.drafter, MedusaDrafter):
+        newest = state.drafter.newest
+        newest.copy_(noise(newest, newest.shape, seed))
+
+
+def end_texts(state: DecodeState) -> None:
+    """Let no row hold a text."""
+    rows = state.rows
+    for each in (rows.prompt_len, rows.length, rows.max_length, rows.finished):
+        each.fill_(1)
+
+
+def noise(like: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return numbers between -1 and 1, of the device and type of `like`."""
+    numbers = torch.arange(math.prod(shape), device=like.device, dtype=torch.float32)
+    return ((numbers * 12.9898 + seed).sin() * 43_758.5453).frac().to(like.dtype).view(shape)
+
+
+def _outcome(state: DecodeState, length: int, counts: Tensor) -> Outcome:
+    """Return what rows hold after a pass over texts of `length` tokens."""
+    rows, beams = state.rows, state.beams
+    if beams is None:
+        first, log_probs = rows.log_probs[:, length, None], rows.log_probs
+    else:
+        first, log_probs = beams.log_probs[:, :, length].sort(dim=1).values, beams.sums
+    texts = rows.tokens if beams is None else beams.tokens.flatten(1)
+    return Outcome(first, torch.cat((counts, texts), dim=1), log_probs)
