@@ -14,7 +14,7 @@ import atexit
 import logging
 import traceback
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
-from asr.engine.lane_queue import LONGEST_WAITING_EVERY
-from asr.engine.sequence import LONG_WINDOWS
+from asr.engine.request import work_class
 from asr.live_pass import LivePass
 from asr.options import TranscriptionOptions
 from asr.recognition import Recognition
@@ -37,6 +36,7 @@ from asr.transcriber import Transcriber
 from asr.transcription import Transcription
 from errors import ModelError
 from runtime.openmp import set_threads
+from runtime.turns import Work
 from transcript import Chunk
 
 logger = logging.getLogger("endpoint")
@@ -90,14 +90,21 @@ class Job(Generic[T]):
     result: Future[T] = field(default_factory=Future)
     cancelled: bool = False
     reported: float = field(default=0.0, init=False)  # seconds that were told of
+    idle: bool = field(default=False, init=False)  # until the engine leads on
+    cost: float = field(default=0.0, init=False)  # of its small steps
 
     def __post_init__(self) -> None:
         self.result.set_running_or_notify_cancel()  # who waits for it does not end it
 
     @property
-    def live(self) -> bool:
-        """Whether it goes before all that are not."""
-        return self.recognition.live
+    def work(self) -> Work:
+        """The class of its work now."""
+        return work_class(self.recognition.live, self.recognition.windows_left)
+
+    def wake(self) -> None:
+        """After a unit of the engine: it may have led on."""
+        session = self.recognition.session
+        self.idle = self.idle and session is not None and not session.ready
 
     def cancel(self) -> None:
         """Free its rows before the next step; of no effect once it has ended."""
@@ -228,8 +235,6 @@ class Loop:
         self.transcriber: Transcriber | None = None
         self._threads = threads
         self._jobs: list[Job[Any]] = []  # in order of arrival, live ones in that of their turns
-        self._turns = 0
-        self._live_coming = 0  # live jobs in the inbox
         self._lock = Lock()  # between `put` and the loop
         self.thread = Thread(target=self._run, name="engine", daemon=True)
         self.thread.start()
@@ -243,7 +248,6 @@ class Loop:
         """Raises ModelError where the thread has stopped."""
         with self._lock:
             self.check_alive()
-            self._live_coming += isinstance(asked, Job) and asked.live
             self.inbox.put(asked)
 
     def end(self) -> None:
@@ -265,7 +269,6 @@ class Loop:
         try:
             while self._take_in():
                 self._advance()
-                self._step_engine()
         except BaseException as error:
             self.failure = error
             origin = traceback.extract_tb(error.__traceback__)[-1]
@@ -283,14 +286,13 @@ class Loop:
             asked = self._next()
             if isinstance(asked, Job):
                 self._jobs.append(asked)
-                with self._lock:
-                    self._live_coming -= asked.live
             elif isinstance(asked, Call):
                 _answer(asked)
             ended = asked is None
             del asked  # while it waits it should hold on to nothing
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
+            self._engine.left(job.work, job.cost)
             self._remove(job)
         return not ended
 
@@ -308,54 +310,27 @@ class Loop:
         assert self.transcriber is not None
         return self.transcriber.engine
 
-    @property
-    def _live_here(self) -> bool:
-        """Whether a live job is here."""
-        return any(job.live for job in self._jobs)
-
     def _advance(self) -> None:
-        """Let jobs in turn do something small, until none can or the engine is due."""
-        due = self._engine.scheduler.clock() + self._engine.scheduler.limits.hold_seconds
-        self._advance_live(due)
-        self._advance_others(due)
-
-    def _advance_live(self, due: float) -> None:
-        """Who has done something goes behind the other live jobs."""
-        for job in [job for job in self._jobs if job.live]:
-            while job in self._jobs and self._step(job):
-                if job in self._jobs:
-                    self._jobs.remove(job)
-                    self._jobs.append(job)
-                if self._engine.scheduler.clock() >= due:
-                    return
-
-    def _advance_others(self, due: float) -> None:
-        """Beside live jobs, and for a while after them, others take one step."""
-        scheduler = self._engine.scheduler
-        small = scheduler.beside_live.small
-        left = {job: job.recognition.windows_left for job in self._jobs if not job.live}
-        beside_short = any(windows <= LONG_WINDOWS for windows in left.values())
-        live_here = self._live_here  # once: there may be hundreds of jobs
-        for job in self._in_turn(left):
-            long = left[job] > LONG_WINDOWS
-            while job in self._jobs and (not long or scheduler.long_share.allows(beside_short)):
-                started = scheduler.clock()
-                live = live_here or self._live_coming > 0
-                if not scheduler.allows_others(live) or not self._step(job):
-                    break
-                self._turns += 1
-                scheduler.beside_live.count(started)
-                if long:
-                    scheduler.long_share.count(started)
-                if small or scheduler.clock() >= due:
-                    return
-
-    def _in_turn(self, left: Mapping[Job[Any], int]) -> list[Job[Any]]:
-        """The jobs, those with the fewest windows `left` first; every so often the one that came
-        first is before them.
-        """
-        jobs = sorted(left, key=left.__getitem__)
-        return [*list(left)[: self._turns % LONGEST_WAITING_EVERY == 0], *jobs]
+        """Let a job do something small, or the engine a unit of its work."""
+        ready: dict[Work, Job[Any]] = {}
+        for job in self._jobs:
+            if not job.idle:
+                ready.setdefault(job.work, job)
+        work = self._engine.callers_turn(ready)
+        if work is None:
+            rows = self._engine.step()
+            self.counts.steps += rows > 0
+            self.counts.rows += rows
+            for job in self._jobs:
+                job.wake()
+            return
+        job = ready[work]
+        with self._engine.charged(work) as spent:
+            job.idle = not self._step(job)
+        job.cost += spent.cost
+        if job in self._jobs:  # the longest unserved is first
+            self._jobs.remove(job)
+            self._jobs.append(job)
 
     def _step(self, job: Job[Any]) -> bool:
         """Whether the job did something. What it raises is its own matter."""
@@ -382,12 +357,6 @@ class Loop:
         # Over music there may be chunks without seconds of speech.
         if total or chunks:
             job.tell(Progress(done, total, chunks))
-
-    def _step_engine(self) -> None:
-        newcomers = len(self._jobs) > 1 or not self.inbox.empty()
-        rows = self._engine.step(newcomers, self._live_coming > 0 or self._live_here)
-        self.counts.steps += rows > 0
-        self.counts.rows += rows
 
     def _remove(self, job: Job[Any]) -> None:
         """What a job has in the engine goes, and then it is forgotten: where the first fails, the

@@ -16,8 +16,7 @@ from collections.abc import Generator
 from typing import Generic, TypeVar
 
 from asr.decoding_plan import Planner
-from asr.engine.engine import DecodeEngine
-from asr.engine.session import Session
+from asr.engine.engine import DecodeEngine, Session
 from transcript import Chunk
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from asr.decoding_plan import DecodingPlan, Planner
-from asr.engine.engine import DecodeEngine
-from asr.engine.session import Session
+from asr.engine.engine import DecodeEngine, Session
 from asr.forced_decoding import ForcedDecoding
 from asr.frontend.schedule import Schedule
 from asr.given_text import Heard

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from asr.decoding_plan import DecodingPlan
+from asr.engine.engine import Session
 from asr.engine.request import DecodeResult, Request
-from asr.engine.session import Session
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from asr.given_text import Heard

@@ -16,12 +16,10 @@ import numpy as np
 import pytest
 
 from asr import Limits, Recogniser
-from asr.engine.executor import Executor
-from asr.engine.request import DecodeOptions, Request
+from asr.engine import engine as engines
+from asr.engine.request import DecodeOptions, Lane, Request, Sequence
 from asr.engine.scheduler import Finished, Plan, Scheduler
-from asr.engine.sequence import Lane, Sequence
-from asr.engine.session import Client
-from asr.engine.shares import LIVE_LINGERS, SHARE_BESIDE_LIVE
+LIVE_LINGERS = 10.0
 from asr.model.cpu_threads import CpuThreads
 from transcript import Transcript
 
@@ -48,7 +46,7 @@ STEPS = {4: 25, 8: 40, 9: 60, 16: 110, 30: 120}
 ROWS = 32
 
 
-class Engine:
+class Engine(engines.Engine):
     """Rows without a model, and a clock that is told of all that takes time.
 
     `on_step` is called after each step, and `on_time` while time passes.
@@ -57,12 +55,12 @@ class Engine:
     def __init__(self, costs: Costs = BASE) -> None:
         self.costs, self.time, self.steps = costs, 0.0, 0
         self.threads = CpuThreads(1)
-        self.scheduler = Scheduler(Limits(shared=True), lambda: self.time, costs is not GPU)
-        self.executor = Executor(self.scheduler, Batches(self))
+        scheduler = Scheduler(Limits(ROWS, shared=True), lambda: self.time, costs is not GPU)
+        super().__init__(scheduler, Batches(self))
         self.on_step = self.on_time = lambda: None
 
-    def step(self, newcomers: bool, live: bool) -> int:
-        rows = self.executor.step(newcomers, live)
+    def step(self) -> int:
+        rows = super().step()
         self.steps += 1
         self.on_step()
         return rows
@@ -78,21 +76,20 @@ class Batch:
 
     def __init__(self, engine: Engine, lane: Lane) -> None:
         self.engine, self.lane, self.left = engine, lane, {}
-        self.memory = SimpleNamespace(
-            limit=SimpleNamespace(rows=ROWS), capacity=ROWS, held=0, lacks=lambda *_: False
-        )
+        self.memory = SimpleNamespace(capacity=ROWS, held=0, lacks=lambda *_: False)
 
     @property
     def rows(self) -> list[Sequence]:
         return list(self.left)
 
     def enter(self, plan: Plan) -> int:
-        for entered, each in enumerate(plan.entering):
+        free = ROWS - len(self.left)
+        for entered, each in enumerate(plan.entering[:free]):
             if entered and self.engine.time >= plan.until:
                 return entered
             self.engine.spend(self.engine.costs.encode)
             self.left[each] = STEPS[len(each.request.samples)]
-        return len(plan.entering)
+        return min(free, len(plan.entering))
 
     def step(self) -> list[Finished]:
         costs = self.engine.costs
@@ -121,11 +118,9 @@ class Batches(dict[Lane, Batch]):
 class Recording:
     """Hears its language in so many windows, has its windows decoded, and reads them one by one."""
 
-    session = None
-
     def __init__(self, engine, windows, length, live=False, hears=1) -> None:
         self.engine, self.length, self.live = engine, length, live
-        self.client, self.result = Client(DecodeOptions(live=live)), None
+        self.session, self.result = engine.session(DecodeOptions(live=live)), None
         self.hears, self.unasked, self.windows_left = hears, windows, windows
         self.windows_read, self.asked_at = 0, None
 
@@ -142,9 +137,9 @@ class Recording:
         if self.asked_at is None:
             self.asked_at = self.engine.time
             self._ask(24)
-        if not self.client.finished:
+        if not self.session.finished:
             return False
-        self.client.finished.popleft()
+        self.session.finished.popleft()
         self.engine.spend(self.engine.costs.read)
         self.windows_read += 1
         self.windows_left -= 1
@@ -157,13 +152,13 @@ class Recording:
         request = Request(None, np.zeros(self.length), (1,), windows_left=self.windows_left)
         asked = min(count, self.unasked)
         self.unasked -= asked
-        self.engine.executor.add(self.client, [request] * asked)
+        self.engine.add(self.session, [request] * asked)
 
     def take_chunks(self):
         return ()
 
     def close(self) -> None:
-        self.engine.executor.cancel(self.client)
+        self.engine.cancel(self.session)
 
 
 def seconds_of_short_ones(long, costs, count=30, pause=5.0):
@@ -264,7 +259,7 @@ def test_a_live_window_beside_a_file_waits_for_one_thing_and_takes_half_as_long_
     began, whole, read = live_ones(files, pause, count=50)
     assert max(began) <= once
     assert statistics.median(whole) <= 1.5 * LIVE
-    assert max(whole) <= LIVE / (1 - SHARE_BESIDE_LIVE) + 2 * once
+    assert max(whole) <= LIVE / (1 - 1 / 4) + 2 * once
     assert sum(read) > 0
 
 

@@ -22,11 +22,11 @@ from asr.engine.draft_policy import DraftPolicy
 from asr.engine.drafters import DraftModel
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch, PrefillInput, PrefillShape
+from asr.engine.request import Lane, Sequence
 from asr.engine.results import ResultReader
 from asr.engine.row_state import StepShape
 from asr.engine.runner import PendingResult, StepResult, StepRunner
 from asr.engine.scheduler import Finished, Plan
-from asr.engine.sequence import Lane, Sequence
 from asr.engine.state_memory import StateMemory
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder, EncoderOutput
@@ -84,7 +84,7 @@ class Batch:
         many as find memory and, after the first pass, time. Returns how many.
         """
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit.rows)
+        self.attempted = plan.rows
         self._view = None  # it would keep a state alive that is replaced by a larger one
         places = live + len(self._vacant)
         capacity = self.memory.ensure_capacity(plan.rows, places).capacity
@@ -119,7 +119,6 @@ class Batch:
         self._launch()
         result = self._collect()
         _add_seconds(self.rows, "decode_seconds", started)
-        self.memory.limit.count_step(self.memory.capacity)
         return [] if result is None else self._finish(result)
 
     @torch.inference_mode()
@@ -288,7 +287,7 @@ class Batch:
         for sequence, accepted, drafted in zip(
             self.rows, result.accepted, result.drafted, strict=False
         ):
-            stats = sequence.client.stats
+            stats = sequence.session.stats
             stats.accepted += accepted
             stats.drafted += drafted
             stats.drafted_rows += drafted > 0
@@ -342,7 +341,7 @@ def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
 
 def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
     """The statistics of each client among `sequences`, once."""
-    return list({id(each.client): each.client.stats for each in sequences}.values())
+    return list({id(each.session): each.session.stats for each in sequences}.values())
 
 
 def _shares(view: DecodeState, state: DecodeState) -> bool:

@@ -28,8 +28,8 @@ from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
 from asr.engine.decode_state import DecodeState
 from asr.engine.logit_filters import Choice, LogitFilter, upcast
+from asr.engine.request import Sequence
 from asr.engine.row_state import BeamState, SequenceState, upload
-from asr.engine.sequence import Sequence
 from asr.engine.speculative import accept, count_agreed, sample_first
 from asr.model.decoder import Decoder
 from asr.model.encoder import EncoderOutput

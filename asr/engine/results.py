@@ -20,8 +20,7 @@ from asr.engine.decode_state import DecodeState
 from asr.engine.fallback import START_TOKENS
 from asr.engine.hypotheses import Text, best_text, likeliest_text, only_text
 from asr.engine.repetition import Attend, Loop, ends_in_repetition, read_repetitions
-from asr.engine.request import DecodeResult
-from asr.engine.sequence import Sequence
+from asr.engine.request import DecodeResult, Sequence
 from asr.model.alignment_heads import normalize_attention
 from errors import ModelError
 from timebase import SAMPLES_PER_TOKEN
@@ -41,7 +40,7 @@ class ResultReader:
         text = self._text(state, row, length, sequence)
         if any(map(math.isnan, text.log_probs)):
             raise ModelError("the model's scores are not numbers: its precision may be too low")
-        sequence.client.stats.tokens += len(text.tokens)
+        sequence.session.stats.tokens += len(text.tokens)
         decoded = self._cut(sequence, text, self._attend(state, row, sequence, text))
         first = sequence.rejected
         if first and writes_more(first, decoded, self.special_tokens.end_of_text):
@@ -148,7 +147,7 @@ class ResultReader:
     ) -> float:
         """The mean over the first text tokens; 0 where they are too few, or not final."""
         start = self._of_text(tokens, log_probs)[:START_TOKENS]
-        return _mean(start) if len(start) == START_TOKENS and sequence.judged_by_start else 0.0
+        return _mean(start) if len(start) == START_TOKENS and sequence.is_greedy else 0.0
 
     def _of_text(self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]) -> list[float]:
         """Those of text tokens and of the end of text."""

@@ -16,8 +16,8 @@ import torch
 from asr.engine.decode_state import DecodeState
 from asr.engine.draft_length import MAX_DRAFTS
 from asr.engine.drafters import DraftModel, allocate_drafter, drafter_bytes_per_row
-from asr.engine.recovery import MAX_ROWS, RowLimit
 from asr.engine.runner import StepRunner
+from asr.engine.scheduler import MAX_ROWS
 from asr.model.decoder import Decoder
 from runtime.device_errors import is_out_of_memory
 from runtime.host_memory import host_memory, return_freed
@@ -32,8 +32,7 @@ HOST_LAST_BYTES = HOST_HEADROOM_BYTES // 2
 
 
 class StateMemory:
-    """One decode state of the models, whose rows have `num_beams` each; `limit` is how many rows
-    may be tried.
+    """One decode state of the models, whose rows have `num_beams` each.
 
     Rows have a drafter from the first window on that is prepared for drafts; under CUDA graphs,
     which replay over fixed addresses, always.
@@ -50,7 +49,6 @@ class StateMemory:
         self.num_beams = num_beams
         self.device = main.token_embeddings.device
         self.drafts = self._always_drafts = draft_model is not None and runner.pipelined
-        self.limit = RowLimit()
         self.state: DecodeState | None = None
 
     @property
@@ -66,7 +64,7 @@ class StateMemory:
         not. Raises the device's out-of-memory error where nothing is live and not even the rows
         that should fit do.
         """
-        wanted = min(rows, self.limit.rows)
+        wanted = rows
         if self.state is not None and self.capacity >= wanted:
             return self.state
         if not live:
@@ -110,7 +108,7 @@ class StateMemory:
         """Whether `rows` rows, of which the first are `live`, need the `idle` bytes that others
         hold. Beside live rows it is only so where it can grow then, and not before.
         """
-        wanted = min(rows, self.limit.rows)
+        wanted = rows
         if self.capacity >= wanted:
             return False
         if not live:
@@ -142,13 +140,12 @@ class StateMemory:
 
     def _grow(self, wanted: int, live: int) -> None:
         """Move the live rows to a larger state; where old and new do not fit together, stay."""
-        rows = min(max(wanted, self._half_more), self.limit.rows)
+        rows = min(max(wanted, self._half_more), MAX_ROWS)
         try:
             larger = self._allocate(min(self.runner.rows(rows), self._fitting()))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            self.limit.hold(self.capacity)
             return
         assert self.state is not None
         larger.copy_rows(self.state, live)
