@@ -1,4 +1,4 @@
-"""Batches of plain values for `asr.engine.executor`: rows that count their steps, on a device whose
+"""Batches of plain values for `asr.engine.engine`: rows that count their steps, on a device whose
 memory is a number and which fails as it is told.
 """
 
@@ -9,12 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.engine.executor import Executor
-from asr.engine.recovery import RowLimit
-from asr.engine.request import DecodeOptions, DecodeResult, Request
+from asr.engine.engine import Engine, Session
+from asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
-from asr.engine.sequence import Lane, Sequence
-from asr.engine.session import Client
 
 SAMPLES = np.zeros(1, np.float32)
 ENCODE_SECONDS, STEP_SECONDS = 0.04, 0.03
@@ -101,37 +98,28 @@ class PlainMemory:
 
     def __init__(self, device: Device, num_beams: int) -> None:
         self.device, self.num_beams = device, num_beams
-        self.limit = RowLimit()
         self.capacity = 0
 
     @property
     def held(self) -> int:
         return self.capacity * self.num_beams
 
-    def lacks(self, rows: int, live: int, idle: int) -> bool:
-        wanted = min(rows, self.limit.rows)
-        if self.capacity >= wanted or not self.device.tells:
-            return False
-        if not live:
-            return self._fitting + self.capacity < wanted
-        return self._fitting < wanted <= (self.device.free + idle) // self.num_beams
+    def lacks(self, rows: int) -> bool:
+        return self.device.tells and self._fitting + self.capacity < rows
 
     def ensure_capacity(self, rows: int, live: int) -> int:
-        wanted = min(rows, self.limit.rows)
-        if self.capacity >= wanted:
+        """Rows that are there; more are added beside those that are `live`."""
+        if self.capacity >= rows:
             return self.capacity
         if not live:
             self.capacity = 0
-            if self.device.tells:
-                wanted = max(1, min(wanted, self._fitting))
-            if self._fitting < wanted:
-                self.device.fail(MemoryError())
-            self.capacity = wanted
-        elif self._fitting >= wanted:  # old and new beside each other
-            self.capacity = wanted
-        elif not self.device.tells:
-            self.limit.hold(self.capacity)
-        return self.capacity
+        fitting = self.capacity + self._fitting
+        if self.device.tells or live:
+            rows = max(1, min(rows, fitting))
+        if fitting < rows:
+            self.device.fail(MemoryError())
+        self.capacity = rows
+        return rows
 
     @property
     def _fitting(self) -> int:
@@ -150,7 +138,7 @@ class PlainBatch:
 
     def enter(self, plan):
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit.rows)
+        self.attempted = plan.rows
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows, live) - live]
         for number, each in enumerate(entering):
             if number and self.device.clock.now >= plan.until:
@@ -173,7 +161,6 @@ class PlainBatch:
             self.device.fail(MemoryError())
         for each in self.rows:
             each.steps += 1
-        self.memory.limit.count_step(self.memory.capacity)
         ended = [each for each in self.rows if each.steps >= each.request.key.steps[each.retried]]
         self.device.work("read", ended)
         self.rows = [each for each in self.rows if each not in ended]
@@ -207,17 +194,22 @@ class PlainBatches(dict[Lane, PlainBatch]):
         return self[lane]
 
 
-def executor_of(
+def engine_of(
     device: Device,
     limits: Limits = DEFAULT_LIMITS,
     scheduler: type[Scheduler] = Scheduler,
-    rows_cost: bool = False,
-) -> Executor[PlainBatch]:
-    return Executor(scheduler(limits, device.clock, rows_cost), PlainBatches(device))
+    **named: bool,
+) -> Engine:
+    return Engine(scheduler(limits, device.clock, **named), PlainBatches(device))
 
 
-def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:
-    """A client that has added requests."""
-    client = Client(DecodeOptions(**options))
-    executor.add(client, requests)
-    return client
+def session_of(engine: Engine, requests: list[Request], **options: object) -> Session:
+    """A session that has added requests."""
+    session = engine.session(DecodeOptions(**options))
+    session.add(requests)
+    return session
+
+
+def most_rows(engine: Engine, lane: Lane) -> int:
+    """How many rows of a lane are tried."""
+    return engine.scheduler._queues[lane].most

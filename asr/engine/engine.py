@@ -187,9 +187,8 @@ class Engine:
     def _run(self, plan: Plan, batch: Batch) -> int:
         scheduler, began, rows = self.scheduler, self.scheduler.clock(), len(batch.rows)
         if plan.entering:
-            idle = self._idle_batches()
-            if batch.memory.lacks(plan.rows, rows, sum(each.memory.held for each in idle)):
-                self._release(idle)
+            if batch.memory.lacks(plan.rows):
+                self._release(self._idle_batches())
             entered = batch.enter(plan)
             scheduler.entered(plan, entered, scheduler.clock() - began)
             return 0

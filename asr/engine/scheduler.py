@@ -39,6 +39,7 @@ logger = logging.getLogger("endpoint")
 
 MAX_ROWS = 128
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
+LONG_TOGETHER = 4  # windows of long recordings, beside which a short one may come
 # Steps of greedy rows for which a rejected text waits for others of its session.
 GATHERING_STEPS = 64
 # Steps without a failure after which all rows are tried again: whoever took the memory may have
@@ -237,11 +238,10 @@ class Scheduler:
         queue.served[turn.part] = next(self._served)
         if turn.part is Part.STEP:
             return Plan(queue.lane, turn.work, [], running, math.inf)
-        one_by_one = turn.work is not Work.LIVE and self.clock() < self._live_until
-        shared = self.limits.shared or len(self._windows) > 1
-        until = self.clock() + self.limits.hold_seconds if shared else math.inf
-        queue.entering = encoded_together(unit.eligible)[: 1 if one_by_one else MAX_ENCODER_BATCH]
-        return Plan(queue.lane, turn.work, queue.entering, running + len(unit.eligible), until)
+        most, hold = self._unit_size(turn.work)
+        queue.entering = encoded_together(unit.eligible)[:most]
+        rows = running + len(unit.eligible)
+        return Plan(queue.lane, turn.work, queue.entering, rows, self.clock() + hold)
 
     def callers_turn(self, callers: abc.Collection[Work]) -> Work | None:
         """Return in which of the classes the caller takes a small step before the next unit."""
@@ -418,6 +418,16 @@ class Scheduler:
         part = self._parts[work].next(parts)
         assert part is not None
         return _Turn(work, part, [each for each in units if each.part is part])
+
+    def _unit_size(self, work: Work) -> tuple[int, float]:
+        """How many windows may enter in one unit, and for how many seconds windows are encoded."""
+        if work is not Work.LIVE and self.clock() < self._live_until:
+            return 1, 0.0
+        others = len(self._windows) > 1
+        if work is Work.LONG and others:
+            return LONG_TOGETHER, 0.0
+        hold = self.limits.hold_seconds if self.limits.shared or others else math.inf
+        return MAX_ENCODER_BATCH, hold
 
     def _units(self) -> abc.Iterator[_Unit]:
         """What could be done now."""

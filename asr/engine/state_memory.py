@@ -104,16 +104,11 @@ class StateMemory:
         """The bytes that its rows take."""
         return self.capacity * self._bytes_per_row
 
-    def lacks(self, rows: int, live: int, idle: int) -> bool:
-        """Whether `rows` rows, of which the first are `live`, need the `idle` bytes that others
-        hold. Beside live rows it is only so where it can grow then, and not before.
-        """
-        wanted = rows
-        if self.capacity >= wanted:
+    def lacks(self, rows: int) -> bool:
+        """Whether `rows` rows need memory that idle batches may hold."""
+        if self.capacity >= rows:
             return False
-        if not live:
-            return self._free_rows() + self.capacity < wanted
-        return self._free_rows() < min(wanted, self._half_more) <= self._free_rows(idle)
+        return self._free_rows() < (min(rows, self._half_more) if self.capacity else rows)
 
     def release(self) -> None:
         """Give the memory back, and with it every graph captured over it."""
