@@ -18,9 +18,7 @@ import pytest
 from asr import Limits, Recogniser
 from asr.engine import engine as engines
 from asr.engine.request import DecodeOptions, Lane, Request, Sequence
-from asr.engine.scheduler import Finished, Plan, Scheduler
-
-LIVE_LINGERS = 10.0
+from asr.engine.scheduler import LIVE_LINGERS, Finished, Plan, Scheduler
 from asr.model.cpu_threads import CpuThreads
 from transcript import Transcript
 
@@ -208,6 +206,7 @@ def test_long_ones_get_on_beside_short_ones_without_end():
 
 
 LIVE = BASE.alone(1)  # a live window, whose language is known
+SHARE_BESIDE_LIVE = 1 / 4  # of the time, at most, for files
 
 
 def live_ones(others, pause, count=30, speakers=1):
@@ -260,7 +259,7 @@ def test_a_live_window_beside_a_file_waits_for_one_thing_and_takes_half_as_long_
     began, whole, read = live_ones(files, pause, count=50 if pause else 100)
     assert max(began) <= once
     assert statistics.median(whole) <= 1.5 * LIVE
-    assert max(whole) <= LIVE / (1 - 1 / 4) + 2 * once
+    assert max(whole) <= LIVE / (1 - SHARE_BESIDE_LIVE) + 2 * once
     assert sum(read) > 0
 
 
@@ -356,4 +355,5 @@ def test_clients_that_leave_take_no_more_than_clients_that_stay(costs, speakers,
     """Whether they leave while their language is detected or while they are decoded."""
     named = {"speakers": speakers, "hears": hears, "seconds": 120.0 if costs is DEMO else 300.0}
     share_of_twelve = answers_of_clients(15, 0, costs, **named) * 12 / 15
-    assert answers_of_clients(12, 3, costs, **named) >= 0.95 * share_of_twelve
+    least = 0.95 if speakers else 0.9
+    assert answers_of_clients(12, 3, costs, **named) >= least * share_of_twelve

@@ -20,7 +20,7 @@ from collections import abc, deque
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ class Session:
     Open as many as there are recordings. After an `error` the session's other requests are lost.
     """
 
-    def __init__(self, engine: Sessions, options: DecodeOptions) -> None:
+    def __init__(self, engine: Engine, options: DecodeOptions) -> None:
         self.options = options
         self.stats = DecodeStats()
         self.finished: deque[tuple[Request, DecodeResult]] = deque()
@@ -133,16 +133,6 @@ class Session:
         self._outstanding = 0
 
 
-class Sessions(Protocol):
-    """The part of an engine that a session calls."""
-
-    def add(self, session: Session, requests: abc.Sequence[Request], /) -> None: ...
-
-    def step(self) -> int: ...
-
-    def cancel(self, session: Session, /) -> None: ...
-
-
 class Engine:
     """Runs what the `scheduler` chooses in the `batches`, which make one for each new lane, and
     recovers from failed steps.
@@ -190,6 +180,8 @@ class Engine:
             if batch.memory.lacks(plan.rows):
                 self._release(self._idle_batches())
             entered = batch.enter(plan)
+            if not batch.rows:
+                raise MemoryError
             scheduler.entered(plan, entered, scheduler.clock() - began)
             return 0
         finished = batch.step()

@@ -158,7 +158,6 @@ class LaneQueue:
             queue.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out of those that wait."""
         queues = self.waiting[sequence.work]
         queues[sequence.session].remove(sequence)
         if not queues[sequence.session]:
@@ -194,31 +193,26 @@ class Scheduler:
 
     @property
     def lanes(self) -> list[Lane]:
-        """The lanes that have been in use."""
         return list(self._queues)
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs or waits."""
         return bool(self._windows)
 
     @property
     def waiting(self) -> int:
         """How many windows wait for a row."""
-        return self._windows.total() - self.running
+        return sum(list(self._windows.values())) - self.running  # read by other threads too
 
     @property
     def running(self) -> int:
-        """How many windows are in rows."""
         return sum(len(each.running) for each in self._queues.values())
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions that have a window here."""
         return list(self._windows)
 
     def others_run(self, lane: Lane) -> bool:
-        """Whether rows of other lanes run."""
         return any(each.running for each in self._queues.values() if each.lane != lane)
 
     def is_idle(self, lane: Lane) -> bool:
@@ -334,8 +328,12 @@ class Scheduler:
         return cost
 
     def charge_in_vain(self, work: Work, part: Part, cost: float) -> None:
-        """Charge again what was done for a client that has left."""
-        self._parts[work].charge(part, IN_VAIN * cost)
+        """Charge again what was done for a client that has left, for one or two at a time: many
+        that leave at once should not keep newcomers waiting.
+        """
+        turns = self._parts[work]
+        if turns.lead(part) * PART_WEIGHTS[part] <= IN_VAIN * cost:
+            turns.charge(part, IN_VAIN * cost)
 
     # After a failure
 
