@@ -153,6 +153,11 @@ class Recording:
         self.unasked -= asked
         self.engine.add(self.session, [request] * asked)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether only a step of the engine leads on."""
+        return self.asked_at is not None and not self.session.ready
+
     def take_chunks(self):
         return ()
 

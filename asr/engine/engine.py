@@ -19,7 +19,6 @@ import logging
 from collections import abc, deque
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -72,12 +71,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
