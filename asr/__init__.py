@@ -8,9 +8,8 @@ from asr.checkpoint.assistants import with_assistant
 from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from asr.decoding_plan import TranscriptionOptions
 from asr.engine.fallback import with_thresholds
-from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeOptions
-from asr.engine.scheduler import DEFAULT_LIMITS, Limits
+from asr.engine.scheduler import DEFAULT_LIMITS, MAX_ROWS, Limits
 from asr.frontend.vad import VadOptions
 from asr.live_pass import Hypothesis, HypothesisWord, LivePass
 from asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped

@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from asr.decoding_plan import Planner
-from asr.engine.engine import DecodeEngine
+from asr.engine.engine import DecodeEngine, Session
 from asr.engine.request import DecodeResult, Request
-from asr.engine.session import Session
 from runtime.steps import Steps, give_way
 from transcript import Chunk
 

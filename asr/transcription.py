@@ -10,11 +10,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from asr.decoding_plan import DecodingPlan, Planner, TranscriptionOptions
-from asr.engine.engine import DecodeEngine
+from asr.engine.engine import DecodeEngine, Session
 from asr.engine.fallback import DEFAULT_FALLBACK
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeResult, Request
-from asr.engine.session import Session
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from asr.given_text import Recognised, force_text

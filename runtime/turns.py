@@ -61,3 +61,7 @@ class Turns(Generic[K]):
     def charge(self, each: K, seconds: float) -> None:
         """Add the seconds that work of a class took."""
         self._virtual[each] += seconds / self._weights[each]
+
+    def lead(self, each: K) -> float:
+        """The virtual time by which a class is ahead of the one that was chosen last."""
+        return self._virtual[each] - self._now

@@ -1,4 +1,4 @@
-"""Batches of plain values for `asr.engine.executor`: rows that count their steps, on a device whose
+"""Batches of plain values for `asr.engine.engine`: rows that count their steps, on a device whose
 memory is a number and which fails as it is told.
 """
 
@@ -9,12 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.engine.executor import Executor
-from asr.engine.recovery import MAX_ROWS
-from asr.engine.request import DecodeOptions, DecodeResult, Request
+from asr.engine.engine import Engine, Session
+from asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
-from asr.engine.sequence import Lane, Sequence
-from asr.engine.session import Client
 
 SAMPLES = np.zeros(1, np.float32)
 ENCODE_SECONDS, STEP_SECONDS = 0.04, 0.03
@@ -101,7 +98,6 @@ class PlainMemory:
 
     def __init__(self, device: Device, num_beams: int) -> None:
         self.device, self.num_beams = device, num_beams
-        self.limit = MAX_ROWS
         self.capacity = 0
 
     @property
@@ -109,17 +105,15 @@ class PlainMemory:
         return self.capacity * self.num_beams
 
     def lacks(self, rows: int) -> bool:
-        wanted = min(rows, self.limit)
-        return self.device.tells and self._fitting + self.capacity < wanted
+        return self.device.tells and self._fitting + self.capacity < rows
 
     def ensure_capacity(self, rows: int) -> int:
-        wanted = min(rows, self.limit)
         if self.device.tells:
-            wanted = max(1, min(wanted, self.capacity + self._fitting))
-        if self.capacity < wanted:
-            if self.capacity + self._fitting < wanted:
+            rows = max(1, min(rows, self.capacity + self._fitting))
+        if self.capacity < rows:
+            if self.capacity + self._fitting < rows:
                 self.device.fail(MemoryError())
-            self.capacity = wanted
+            self.capacity = rows
         return self.capacity
 
     @property
@@ -139,7 +133,7 @@ class PlainBatch:
 
     def enter(self, plan):
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit)
+        self.attempted = plan.rows
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows) - live]
         for number, each in enumerate(entering):
             if number and self.device.clock.now >= plan.until:
@@ -195,17 +189,22 @@ class PlainBatches(dict[Lane, PlainBatch]):
         return self[lane]
 
 
-def executor_of(
+def engine_of(
     device: Device,
     limits: Limits = DEFAULT_LIMITS,
     scheduler: type[Scheduler] = Scheduler,
-    rows_cost: bool = False,
-) -> Executor[PlainBatch]:
-    return Executor(scheduler(limits, device.clock, rows_cost), PlainBatches(device))
+    **named: bool,
+) -> Engine:
+    return Engine(scheduler(limits, device.clock, **named), PlainBatches(device))
 
 
-def client_of(executor: Executor[PlainBatch], requests: list[Request], **options: object) -> Client:
-    """A client that has added requests."""
-    client = Client(DecodeOptions(**options))
-    executor.add(client, requests)
-    return client
+def session_of(engine: Engine, requests: list[Request], **options: object) -> Session:
+    """A session that has added requests."""
+    session = engine.session(DecodeOptions(**options))
+    session.add(requests)
+    return session
+
+
+def most_rows(engine: Engine, lane: Lane) -> int:
+    """How many rows of a lane are tried."""
+    return engine.scheduler._queues[lane].most

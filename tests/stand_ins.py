@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from asr.decoding_plan import TranscriptionOptions
+from asr.engine.engine import Session
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.engine.session import Client, Session
 from timebase import SAMPLES_PER_TOKEN
 
 DECODE = {each.name for each in fields(DecodeOptions)}
@@ -53,7 +53,7 @@ class StandInEngine:
         self.options: list[DecodeOptions] = []
         self.requests: list[Request] = []
         self.batches: list[int] = []
-        self.waiting: dict[Client, list[Request]] = {}
+        self.waiting: dict[Session, list[Request]] = {}
 
     def session(self, options: DecodeOptions) -> Session:
         self.options.append(options)
@@ -62,18 +62,18 @@ class StandInEngine:
     def detect_language(self, _samples: np.ndarray) -> LanguagePosterior:
         return LanguagePosterior({"en": 0.9, "de": 0.1}, 0.0)
 
-    def add(self, client: Client, requests: abc.Sequence[Request]) -> None:
-        self.waiting.setdefault(client, []).extend(requests)
+    def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
+        self.waiting.setdefault(session, []).extend(requests)
 
-    def cancel(self, client: Client) -> None:
-        self.waiting.pop(client, None)
+    def cancel(self, session: Session) -> None:
+        self.waiting.pop(session, None)
 
     def step(self) -> None:
         waiting, self.waiting = self.waiting, {}
-        for client, requests in waiting.items():
+        for session, requests in waiting.items():
             self.batches.append(len(requests))
             self.requests += requests
-            client.finished.extend((request, self.decode(request)) for request in requests)
+            session.finished.extend((request, self.decode(request)) for request in requests)
 
     def tokens(self, samples: np.ndarray) -> list[int]:
         """What is said in a window."""

@@ -169,7 +169,7 @@ def test_what_begins_again_has_the_same_answers(step):
         for _ in range(step):
             answers |= {request.key: result for request, result in session.step()}
         for lane in engine.scheduler.lanes:
-            engine.scheduler.preempt(lane)
+            engine.scheduler.requeue(lane)
             engine.batches[lane].clear()
         while not session.done:
             answers |= {request.key: result for request, result in session.step()}

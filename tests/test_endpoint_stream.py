@@ -495,7 +495,7 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
     def refuse_more_than_fits(state, filters, shape):
         if state.capacity > fitting:
             running = map(engine.scheduler.suspects, engine.scheduler.lanes)
-            refused.append({client for clients in running for client in clients})
+            refused.append({each.session for sequences in running for each in sequences})
             out_of_memory.set()
             raise torch.OutOfMemoryError
         launched.append(state.capacity)

@@ -582,13 +582,14 @@ def test_what_a_model_raises_reaches_every_session_and_the_next_is_answered(monk
     with engine.session(DecodeOptions()) as one, engine.session(DecodeOptions()) as other:
         for session in (one, other):
             session.add(windows_of(TINY, True, 2, 40))
-        one.step()
+        while engine.scheduler.waiting:
+            one.step()
         with monkeypatch.context() as patch:
             patch.setattr(engine.runner, "launch", fail)
-            assert one.step() == []  # whose fault it was is found out one by one
+            assert one.step() == []  # the session at fault is found one by one
             for session in (one, other):
                 with pytest.raises(RuntimeError, match="a kernel failed"):
-                    session.step()
+                    drained(session)
     answers = decode(engine, windows_of(TINY, True, 3, 40), DecodeOptions())
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
 
@@ -677,7 +678,8 @@ def test_a_lost_device_is_told_to_all_and_asked_nothing_more(monkeypatch):
     beams.add(windows)
     waiting.add(windows)
     monkeypatch.setattr(engine.runner, "launch", fail)
-    engine.step()
+    while engine.lost is None:
+        engine.step()
     for name in ("release", "ensure_capacity"):
         monkeypatch.setattr(StateMemory, name, fail)
     monkeypatch.setattr(Batch, "evict", fail)

@@ -9,21 +9,22 @@ import pytest
 from plain_batches import (
     ENCODE_SECONDS,
     STEP_SECONDS,
-    Clock,
     Device,
     Script,
-    client_of,
-    executor_of,
+    engine_of,
     request_of,
+    session_of,
 )
 
 from asr.engine.fallback import Fallback
-from asr.engine.scheduler import Limits
-from asr.engine.sequence import Lane
-from asr.engine.shares import LIVE_LINGERS, LIVE_STEPS, SHARE_BESIDE_LIVE, BesideLive, Share
+from asr.engine.request import Lane
+from asr.engine.scheduler import LIVE_LINGERS, WINDOW_STEPS, Limits
+from runtime.turns import WORK_WEIGHTS, Work
 
 ENDLESS = 10_000  # steps of a text
-LONGEST_THING = max(ENCODE_SECONDS, STEP_SECONDS)
+LONGEST_UNIT = max(ENCODE_SECONDS, STEP_SECONDS)
+# Of the time beside live windows, for short recordings.
+SHARE_BESIDE_LIVE = WORK_WEIGHTS[Work.SHORT] / (WORK_WEIGHTS[Work.SHORT] + WORK_WEIGHTS[Work.LIVE])
 
 
 def windows(count=1, steps=4, rejected=False):
@@ -31,144 +32,127 @@ def windows(count=1, steps=4, rejected=False):
 
 
 def shared(device, **limits):
-    return executor_of(device, Limits(shared=True, **limits))
+    return engine_of(device, Limits(shared=True, **limits))
 
 
-def files(executor, count=40, steps=ENDLESS, **options):
+def files(engine, count=40, steps=ENDLESS, **options):
     """A long recording whose rows run: its windows, and others that wait."""
-    client = client_of(executor, windows(count, steps), **options)
+    client = session_of(engine, windows(count, steps), **options)
     for _ in range(30):
-        executor.step()
+        engine.step()
     return client
 
 
-def work_of(executor, device, newcomers=False, live=False):
-    """What one step does."""
+def works_of(engine, device, steps=1):
+    """What some steps do."""
     done = len(device.works)
-    executor.step(newcomers, live)
+    for _ in range(steps):
+        engine.step()
     return device.works[done:]
 
 
 def seconds(works, live):
-    return sum(each.seconds for each in works if each.lane.live is live)
-
-
-def test_a_part_of_the_time_is_a_rest_after_each_thing_that_was_done():
-    clock = Clock()
-    share = Share(1 / 4, clock)
-    began, clock.now = clock.now, clock.now + 2.0
-    share.count(began)
-    for later, allowed in ((0.0, False), (5.9, False), (0.2, True)):
-        clock.now += later
-        assert share.allows(others_wait=True) is allowed
-        assert share.allows(others_wait=False)
-
-
-def test_where_the_clock_tells_nothing_live_rows_take_some_steps_between_other_things():
-    beside = BesideLive(clock := Clock())
-    beside.count(clock.now)
-    for _ in range(LIVE_STEPS):
-        assert not beside.allows(waits=False, runs=True)
-        assert beside.allows(waits=True, runs=False)
-        beside.stepped()
-    assert beside.allows(waits=False, runs=True)
+    """Of live ones or others; of all for None."""
+    return sum(each.seconds for each in works if live is None or each.lane.live is live)
 
 
 def test_a_live_window_goes_before_all_rows_and_windows_of_files():
-    executor = shared(device := Device())
-    files(executor)
-    live = client_of(executor, windows(), live=True)
-    works = work_of(executor, device)
+    engine = shared(device := Device())
+    files(engine)
+    live = session_of(engine, windows(), live=True)
+    works = works_of(engine, device, 2)
     assert [(each.what, each.lane) for each in works] == [
         ("encode", Lane(1, live=True)),
         ("step", Lane(1, live=True)),
     ]
-    steps = 1
     while not live.finished:
-        assert len([each for each in work_of(executor, device) if not each.lane.live]) <= 1
-        steps += 1
-    assert steps == 4
+        works += works_of(engine, device)
+    assert len(works) <= 5 + 2
+    assert seconds(works, live=False) <= SHARE_BESIDE_LIVE * seconds(works, None) + LONGEST_UNIT
 
 
 def test_rows_that_pause_for_live_ones_are_kept():
-    executor = shared(device := Device())
-    client = client_of(executor, requests := windows(24, 20))
+    engine = shared(device := Device())
+    client = session_of(engine, requests := windows(24, 20))
     for _ in range(30):
-        executor.step()
-    client_of(executor, windows(6, 10), live=True)
-    while executor.scheduler.busy:
-        executor.step()
+        engine.step()
+    session_of(engine, windows(6, 10), live=True)
+    while engine.scheduler.busy:
+        engine.step()
     encoded = [each.lane for each in device.works if each.what == "encode"]
     assert (encoded.count(Lane(1)), encoded.count(Lane(1, live=True))) == (24, 6)
     assert {request for request, _ in client.finished} == set(requests)
 
 
 def test_beside_live_rows_all_others_together_have_a_quarter_of_the_time():
-    executor = shared(device := Device())
+    engine = shared(device := Device())
     for num_beams in (1, 2, 5):
-        files(executor, num_beams=num_beams)
-    client_of(executor, windows(1, ENDLESS), live=True)
-    works = [work_of(executor, device) for _ in range(1000)]
-    assert all(len([each for each in some if not each.lane.live]) <= 1 for some in works)
-    every = [each for some in works for each in some]
-    part = seconds(every, live=False) / sum(each.seconds for each in every)
-    assert 0.7 * SHARE_BESIDE_LIVE <= part <= SHARE_BESIDE_LIVE
-    turns = [each.lane for each in every if not each.lane.live]
-    assert {turns[number : number + 3].count(Lane(2)) for number in range(len(turns) - 2)} == {1}
+        files(engine, num_beams=num_beams)
+    session_of(engine, windows(1, ENDLESS), live=True)
+    works = works_of(engine, device, 1000)
+    part = seconds(works, live=False) / seconds(works, None)
+    assert 0.9 * SHARE_BESIDE_LIVE <= part <= 1.02 * SHARE_BESIDE_LIVE
+    steps = [each.lane for each in works if not each.lane.live and each.what == "step"]
+    assert {steps[number : number + 3].count(Lane(2)) for number in range(len(steps) - 2)} == {1}
 
 
-def test_on_a_device_that_works_ahead_of_the_clock_others_have_one_step_in_a_few(monkeypatch):
+def test_long_recordings_have_a_tenth_of_the_time_beside_live_rows():
+    engine = shared(device := Device())
+    session_of(engine, [request_of(Script((ENDLESS, 1)), long=True)])
+    session_of(engine, windows(1, ENDLESS), live=True)
+    works = works_of(engine, device, 1000)
+    assert seconds(works, live=False) / seconds(works, None) == pytest.approx(1 / 10, rel=0.05)
+
+
+def test_on_a_device_that_works_ahead_of_the_clock_steps_are_counted(monkeypatch):
     monkeypatch.setattr(plain_batches, "STEP_SECONDS", 0.0)
-    executor = shared(device := Device())
-    files(executor, count=24)
-    client_of(executor, windows(1, ENDLESS), live=True)
-    works = [each for _ in range(100) for each in work_of(executor, device)]
-    others = [each for each in works if not each.lane.live]
-    assert 100 // (LIVE_STEPS + 1) <= len(others) <= 1 + 100 // LIVE_STEPS
+    monkeypatch.setattr(plain_batches, "ENCODE_SECONDS", 0.0)
+    engine = engine_of(device := Device(), Limits(shared=True), counts_steps=True)
+    files(engine, count=24)
+    session_of(engine, windows(1, ENDLESS), live=True)
+    works = works_of(engine, device, 400)
+    costs = {"encode": WINDOW_STEPS, "step": 1}
+    others = sum(costs[each.what] for each in works if not each.lane.live)
+    every = sum(costs[each.what] for each in works)
+    assert others / every == pytest.approx(SHARE_BESIDE_LIVE, rel=0.1)
 
 
-def test_files_beside_live_ones_encode_and_decode_in_turns():
-    executor = shared(device := Device())
-    client_of(executor, windows(1, ENDLESS), live=True)
-    client_of(executor, windows(12, ENDLESS))
-    works = [each for _ in range(200) for each in work_of(executor, device)]
-    whats = [each.what for each in works if not each.lane.live]
-    assert whats[:24] == ["encode", "step"] * 12
-
-
-def test_after_a_live_window_others_go_on_in_small_things_for_a_while():
-    """Whoever speaks asks again soon, and waits then for one of them."""
-    executor = shared(device := Device())
-    client_of(executor, windows(1, 1), live=True)
-    executor.step()
+def test_after_a_live_window_others_enter_one_by_one_for_a_while():
+    """A speaker asks again soon, and waits then for one of them."""
+    engine = shared(device := Device(), hold_seconds=10.0)
+    session_of(engine, windows(1, 1), live=True)
+    for _ in range(2):
+        engine.step()
     until = device.clock.now + LIVE_LINGERS
-    client_of(executor, windows(200, 30), batch_size=24)
-    while device.clock.now < until - 1.0:
-        assert len(work_of(executor, device)) == 1
+    session_of(engine, windows(900, 30), batch_size=900)
     while device.clock.now < until:
-        executor.step()
-    assert max(len(work_of(executor, device)) for _ in range(40)) > 1
+        assert len(works_of(engine, device)) == 1
+    session_of(engine, windows(9, 30))
+    assert max(len(works_of(engine, device)) for _ in range(40)) > 1
 
 
-def test_who_is_about_to_come_is_waited_for_too():
-    executor = shared(device := Device())
-    files(executor)
-    assert work_of(executor, device)
-    assert work_of(executor, device, newcomers=True, live=True) == []
-    executor.scheduler.clock.now += 9.0
-    assert len(work_of(executor, device, live=True)) == 1
+def test_a_live_caller_is_asked_before_all_other_work():
+    engine = shared(device := Device())
+    files(engine)
+    assert engine.callers_turn([Work.LIVE]) is Work.LIVE
+    assert engine.callers_turn([Work.LIVE, Work.SHORT]) is Work.LIVE
+    with engine.charged(Work.LIVE):
+        device.clock.now += 9.0
+    assert engine.callers_turn([Work.LIVE]) is None
+    engine.step()
+    assert device.works[-1].lane == Lane(1)
 
 
 @pytest.mark.parametrize("num_beams", [1, 5])
 def test_live_windows_without_end_starve_no_file(num_beams):
-    executor = shared(device := Device())
-    client = client_of(executor, windows(8, 5), num_beams=num_beams)
-    speaking = [client_of(executor, windows(1, 3), live=True) for _ in range(3)]
+    engine = shared(device := Device())
+    client = session_of(engine, windows(8, 5), num_beams=num_beams)
+    speaking = [session_of(engine, windows(1, 3), live=True) for _ in range(3)]
     for _ in range(400):
-        executor.step()
+        engine.step()
         for number, each in enumerate(speaking):
             if each.finished:
-                speaking[number] = client_of(executor, windows(1, 3), live=True)
+                speaking[number] = session_of(engine, windows(1, 3), live=True)
     assert len(client.finished) == 8
     assert seconds(device.works, live=True) > 0.6 * sum(each.seconds for each in device.works)
 
@@ -177,45 +161,37 @@ def test_files_without_end_delay_no_live_window_by_more_than_their_part():
     """Each comes somewhere within what files do, and takes its own time, a third more, and one
     thing that runs when it comes.
     """
-    executor = shared(device := Device())
-    files(executor, count=4000, steps=12)
+    engine = shared(device := Device())
+    files(engine, count=4000, steps=12)
     alone = ENCODE_SECONDS + 20 * STEP_SECONDS
     for _ in range(40):
         came = device.clock.now
-        executor.step()  # of which it waits for all, at worst
-        live = client_of(executor, windows(1, 20), live=True)
+        engine.step()  # of which it waits for all, at worst
+        live = session_of(engine, windows(1, 20), live=True)
         while not live.finished:
-            executor.step()
-        assert device.clock.now - came <= alone / (1 - SHARE_BESIDE_LIVE) + 2 * LONGEST_THING
+            engine.step()
+        assert device.clock.now - came <= alone / (1 - SHARE_BESIDE_LIVE) + 2 * LONGEST_UNIT
 
 
-def test_live_ones_go_in_the_order_in_which_they_came():
-    executor = shared(Device(), max_rows=1)
-    clients = [client_of(executor, windows(2, 2), live=True) for _ in range(3)]
+def test_live_windows_go_in_the_order_in_which_they_came():
+    engine = shared(Device(), max_rows=1)
+    sessions = [session_of(engine, windows(2, 2), live=True) for _ in range(3)]
     order = []
-    while executor.scheduler.busy:
-        executor.step()
-        order += [number for number, each in enumerate(clients) if len(each.finished) > 0]
-        for each in clients:
+    while engine.scheduler.busy:
+        engine.step()
+        order += [number for number, each in enumerate(sessions) if len(each.finished) > 0]
+        for each in sessions:
             each.finished.clear()
     assert order == [0, 1, 2] * 2
 
 
-def test_what_is_left_of_a_live_recording_makes_it_no_long_one():
-    executor = shared(Device(), max_rows=1)
-    long = client_of(executor, [request_of(long=True)], live=True)
-    short = client_of(executor, windows(1, 1), live=True)
-    executor.step()
-    assert (len(long.finished), len(short.finished)) == (1, 0)
-
-
 def test_a_live_text_that_is_rejected_stays_live():
-    executor = shared(device := Device())
-    files(executor)
-    live = client_of(executor, windows(1, 3, rejected=True), fallback=Fallback(), live=True)
+    engine = shared(device := Device())
+    files(engine)
+    live = session_of(engine, windows(1, 3, rejected=True), fallback=Fallback(), live=True)
     done = len(device.works)
     while not live.finished:
-        executor.step()
+        engine.step()
     lanes = [each.lane for each in device.works[done:]]
     assert lanes.count(Lane(5, live=True)) == 1 + 3
     assert lanes.count(Lane(1, live=True)) == 1 + 3
@@ -223,29 +199,27 @@ def test_a_live_text_that_is_rejected_stays_live():
 
 
 def test_rejected_texts_of_files_are_gathered_by_the_steps_of_files():
-    executor = shared(Device())
-    client = client_of(
-        executor, windows(1, 3, rejected=True) + windows(1, 300), fallback=Fallback()
-    )
-    client_of(executor, windows(1, ENDLESS), live=True)
+    engine = shared(Device())
+    client = session_of(engine, windows(1, 3, rejected=True) + windows(1, 300), fallback=Fallback())
+    session_of(engine, windows(1, ENDLESS), live=True)
     for _ in range(100):
-        executor.step()
-    assert executor.scheduler.lanes == [Lane(1), Lane(1, live=True), Lane(5)]
-    assert [len(executor.batches[lane].rows) for lane in executor.scheduler.lanes] == [1, 1, 0]
+        engine.step()
+    assert engine.scheduler.lanes == [Lane(1), Lane(1, live=True), Lane(5)]
+    assert [len(engine.batches[lane].rows) for lane in engine.scheduler.lanes] == [1, 1, 0]
     assert not client.finished
 
 
 def test_a_live_window_that_finds_no_memory_waits_for_rows_that_go_on_meanwhile():
     """They have all of the time, as it could not use any."""
-    executor = shared(Device(total=6))
-    client = client_of(executor, requests := windows(6, 8))
+    engine = shared(Device(total=6))
+    client = session_of(engine, requests := windows(6, 8))
     for _ in range(8):
-        executor.step()
-    assert len(executor.batches[Lane(1)].rows) == 6
-    live = client_of(executor, windows(1, 2), live=True)
+        engine.step()
+    assert len(engine.batches[Lane(1)].rows) == 6
+    live = session_of(engine, windows(1, 2), live=True)
     steps = 0
     while not live.finished:
-        executor.step()
+        engine.step()
         steps += 1
     assert steps <= 8 + 4
     assert (live.error, client.error) == (None, None)
@@ -253,13 +227,13 @@ def test_a_live_window_that_finds_no_memory_waits_for_rows_that_go_on_meanwhile(
 
 
 def test_an_idle_live_batch_gives_its_memory_to_others():
-    executor = shared(Device(total=8, tells=True))
-    client_of(executor, windows(3, 1), live=True)
-    while executor.scheduler.busy:
-        executor.step()
-    assert executor.batches[Lane(1, live=True)].memory.capacity == 3
-    client_of(executor, windows(8, 6))
-    while executor.scheduler.busy:
-        executor.step()
-    assert executor.batches[Lane(1, live=True)].memory.capacity == 0
-    assert executor.batches[Lane(1)].memory.capacity == 8
+    engine = shared(Device(total=8, tells=True))
+    session_of(engine, windows(3, 1), live=True)
+    while engine.scheduler.busy:
+        engine.step()
+    assert engine.batches[Lane(1, live=True)].memory.capacity == 3
+    session_of(engine, windows(8, 6))
+    while engine.scheduler.busy:
+        engine.step()
+    assert engine.batches[Lane(1, live=True)].memory.capacity == 0
+    assert engine.batches[Lane(1)].memory.capacity == 8

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from asr.engine.engine import Session
 from asr.engine.fallback import Fallback
 from asr.engine.prefill import PrefillBatch
-from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.engine.sequence import FOLLOWING, LONG_WINDOWS, Sequence, Status
-from asr.engine.session import Client
-from asr.model.encoder import EncoderOutput
+from asr.engine.request import (
+    LONG_WINDOWS,
+    DecodeOptions,
+    DecodeResult,
+    Request,
+    Sequence,
+    work_class,
+)
+from runtime.turns import Work
 
 REJECTED = DecodeResult((), 0.0, (), 0.0)
 
@@ -21,7 +27,7 @@ REJECTED = DecodeResult((), 0.0, (), 0.0)
 def sequence_of(max_tokens=None, request=None, **options):
     samples = np.random.default_rng(0).normal(size=100).astype(np.float32)
     request = request or Request("key", samples, (7, 8, 9), max_tokens)
-    return Sequence(Client(DecodeOptions(**options)), request)
+    return Sequence(Session(None, DecodeOptions(**options)), request)
 
 
 def begun(sequence, longest):
@@ -60,7 +66,7 @@ def test_neither_sampled_texts_nor_beams_are_drafted(num_beams, temperature, dra
     sequence = sequence_of(num_beams=num_beams, temperature=temperature)
     sequence.drafted = drafted
     assert begun(sequence, 448).draftable is draftable
-    assert sequence.judged_by_start is (num_beams == 1 and temperature == 0)
+    assert sequence.is_greedy is (num_beams == 1 and temperature == 0)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +148,18 @@ def test_a_window_is_retried_once_where_that_would_be_something_else(options, on
     assert not sequence.may_retry
 
 
-@pytest.mark.parametrize(("left", "long"), [(0, False), (LONG_WINDOWS, False), (5, True)])
-def test_a_recording_is_long_of_which_much_is_left(left, long):
+@pytest.mark.parametrize(
+    ("left", "live", "work"),
+    [
+        (0, False, Work.SHORT),
+        (LONG_WINDOWS, False, Work.SHORT),
+        (LONG_WINDOWS + 1, False, Work.LONG),
+        (LONG_WINDOWS + 1, True, Work.LIVE),
+    ],
+)
+def test_a_recording_is_long_if_much_of_it_is_left_and_it_is_not_live(left, live, work):
     request = Request("key", np.zeros(1, np.float32), (1,), windows_left=left)
-    assert sequence_of(request=request).long is long
+    assert sequence_of(request=request, live=live).work is work is work_class(live, left)
 
 
 def test_what_its_start_says_is_kept():
@@ -156,15 +170,3 @@ def test_what_its_start_says_is_kept():
     assert (sequence.language_probability, sequence.annotation_prob) == (0.7, 0.4)
     sequence.read_start([0.2, 50.0, 0.6, 0.0], languages)
     assert (sequence.language, sequence.annotation_prob) == ("en", 0.4)  # the earlier one's
-
-
-def test_every_status_but_the_last_leads_to_it():
-    assert FOLLOWING.keys() == set(Status)
-    assert FOLLOWING[Status.DONE] == set()
-    for status in set(Status) - {Status.DONE}:
-        reached, before = {status}, set()
-        while reached != before:
-            before = reached
-            reached = reached.union(*(FOLLOWING[each] for each in reached))
-        assert Status.DONE in reached
-        assert status not in FOLLOWING[status]

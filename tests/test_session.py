@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from asr.engine.engine import Session
 from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.engine.session import Session
 
 RESULT = DecodeResult((1,), 0.0, (-0.1,), 0.0)
 
@@ -16,20 +16,20 @@ class Recorder:
 
     def __init__(self):
         self.added, self.cancelled, self.steps = [], [], 0
-        self.to_finish, self.clients = [], {}
+        self.to_finish, self.sessions = [], {}
 
-    def add(self, client, requests):
+    def add(self, session, requests):
         self.added += requests
-        self.clients |= dict.fromkeys(requests, client)
+        self.sessions |= dict.fromkeys(requests, session)
 
     def step(self):
         self.steps += 1
         for request in self.to_finish:
-            self.clients[request].finished.append((request, RESULT))
+            self.sessions[request].finished.append((request, RESULT))
         self.to_finish = []
 
-    def cancel(self, client):
-        self.cancelled.append(client)
+    def cancel(self, session):
+        self.cancelled.append(session)
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_a_step_without_requests_does_nothing(engine):
 
 def test_leaving_a_session_early_cancels_it_once(engine):
     with Session(engine, DecodeOptions()) as session:
-        session.add(requests := requests_of(2))
+        session.add(requests_of(2))
     session.close()
-    assert engine.cancelled == [engine.clients[requests[0]]]
+    assert engine.cancelled == [session]
     assert session.done
 
 
@@ -90,8 +90,8 @@ def test_a_session_that_is_done_has_nothing_to_cancel(engine):
 
 def test_an_error_is_raised_by_the_next_step(engine):
     session = Session(engine, DecodeOptions())
-    session.add(requests := requests_of(1))
-    engine.clients[requests[0]].error = RuntimeError("lost")
+    session.add(requests_of(1))
+    session.error = RuntimeError("lost")
     with pytest.raises(RuntimeError, match="lost"):
         session.step()
     assert engine.steps == 0

@@ -22,11 +22,10 @@ from asr.engine.drafters import MAX_DRAFTS, DraftModel
 from asr.engine.drafting import DraftLength, DraftPolicy
 from asr.engine.logit_filters import LogitFilter
 from asr.engine.prefill import PrefillBatch
-from asr.engine.recovery import MAX_ROWS
+from asr.engine.request import Lane, Sequence
 from asr.engine.results import ResultReader
 from asr.engine.runner import PendingResult, StepResult, StepRunner
-from asr.engine.scheduler import Finished, Plan
-from asr.engine.sequence import Lane, Sequence
+from asr.engine.scheduler import MAX_ROWS, Finished, Plan
 from asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
 from asr.model.decoder import Decoder
 from asr.model.encoder import Encoder, EncoderOutput
@@ -89,7 +88,7 @@ class Batch:
         The first sequences enter, as many as find memory and, after the first pass, time.
         """
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit)
+        self.attempted = plan.rows
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows).capacity - live]
         if not entering:
             return 0
@@ -268,7 +267,7 @@ class Batch:
         for sequence, accepted, drafted in zip(
             self.rows, result.accepted, result.drafted, strict=False
         ):
-            stats = sequence.client.stats
+            stats = sequence.session.stats
             stats.accepted += accepted
             stats.drafted += drafted
             stats.drafted_rows += drafted > 0
@@ -322,7 +321,7 @@ def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
 
 def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
     """The statistics of each client among `sequences`, once."""
-    return list({id(each.client): each.client.stats for each in sequences}.values())
+    return list({id(each.session): each.session.stats for each in sequences}.values())
 
 
 def _shares(view: DecodeState, state: DecodeState) -> bool:

@@ -26,7 +26,7 @@ from torch import Tensor
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import begin_beams
 from asr.engine.logit_filters import Choice, LogitFilter, upcast
-from asr.engine.sequence import Sequence
+from asr.engine.request import Sequence
 from asr.engine.speculative import accept, count_agreed, sample_first
 from asr.engine.state import DecodeState, ModelWithCache, SequenceState, upload
 from asr.model.decoder import Decoder

@@ -18,8 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from asr.checkpoint.special_tokens import SpecialTokens
 from asr.engine.beam_search import Text, best_text, likeliest_text
 from asr.engine.fallback import START_TOKENS, Attend, Loop, ends_in_repetition, read_repetitions
-from asr.engine.request import DecodeResult
-from asr.engine.sequence import Sequence
+from asr.engine.request import DecodeResult, Sequence
 from asr.engine.state import DecodeState, SequenceState
 from asr.model.alignment_heads import normalize_attention
 from errors import ModelError
@@ -42,7 +41,7 @@ class ResultReader:
         text = self._text(state, row, length, sequence)
         if any(map(math.isnan, text.log_probs)):
             raise ModelError("the model's scores are not numbers: its precision may be too low")
-        sequence.client.stats.tokens += len(text.tokens)
+        sequence.session.stats.tokens += len(text.tokens)
         decoded = self._cut(state, row, sequence, text)
         first = sequence.rejected
         if first and writes_more(first, decoded, self.special_tokens.end_of_text):
@@ -155,7 +154,7 @@ class ResultReader:
         tokens may still change.
         """
         start = self._text_log_probs(tokens, log_probs)[:START_TOKENS]
-        return _mean(start) if len(start) == START_TOKENS and sequence.judged_by_start else 0.0
+        return _mean(start) if len(start) == START_TOKENS and sequence.is_greedy else 0.0
 
     def _text_log_probs(
         self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]

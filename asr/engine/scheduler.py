@@ -1,54 +1,78 @@
 """Who is decoded next: every sequence that waits or runs, by plain values, without a device.
 
-Windows, not requests, are the unit. A free row goes to the client with the fewest rows, among
-several to the one whose last turn is longest ago, and those of which little is left go before long
-ones, which in a shared engine leave a quarter of the rows to them. So a short recording waits until
-one row is free, not until a long one has ended, and nothing that runs is interrupted.
+The engine does one unit of work at a time: it lets windows of a lane into rows, or it takes a step
+of a lane's batch. `runtime.turns` chooses the class of the unit (live, short or long recordings),
+then the part of the class (entering or stepping). Within a part lanes take turns, and within a lane
+the session with the fewest rows is next, among several the one that was served longest ago. So a
+short recording waits until one row is free, not until a long one has ended, and no running row is
+interrupted.
 
-All rows of a step are alike, so there is a lane, a queue and a batch, for each number of beams. A
-window whose text was rejected leaves its lane for that of more beams, at the front of its queue,
-and waits there a while for others of its client that may follow: rows cost least together.
+All rows of a step are alike, so each number of beams has a lane, with a queue and a batch. A window
+whose text was rejected leaves its lane for that of more beams, at the front of its session's queue,
+and waits there a while for others of its session that may follow: rows cost least together.
 
-On a CPU a step takes longer the more rows it has. A shared engine has lanes of their own for long
-recordings there, which beside short ones have a quarter of the time.
-
-Live windows, of somebody who is speaking now, have lanes of their own, which go first, the oldest
-window before all. While one is here the others have a part of the time (`asr.engine.shares`): they
-keep their rows, which wait.
+A step on a CPU takes longer the more rows it has, so a shared engine gives long recordings lanes of
+their own there. On a GPU they share the rows of short ones and leave a quarter of them free. Work
+is charged by the seconds of `clock`. On CUDA the host does not wait for the device, so steps are
+counted instead: a step of any batch is one, and entering a window as much as WINDOW_STEPS.
 """
 
 from __future__ import annotations
 
+import heapq
+import logging
 import math
 import time
-from collections import Counter, abc, deque
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import Counter, abc, defaultdict, deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import chain, count, takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
-from asr.engine.fair_share import FairShare, Room
-from asr.engine.lane_queue import LaneQueue, clients_of
-from asr.engine.recovery import MAX_ROWS
-from asr.engine.request import DecodeResult
-from asr.engine.sequence import FOLLOWING, Lane, Sequence, Status
-from asr.engine.session import Client
-from asr.engine.shares import LONG_SHARE, BesideLive, Share
+from asr.engine.request import DecodeResult, Lane, Sequence
+from runtime.turns import WORK_WEIGHTS, Turns, Work
 
+if TYPE_CHECKING:
+    from asr.engine.engine import Session
+
+logger = logging.getLogger("endpoint")
+
+MAX_ROWS = 128
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
-# Steps of plain rows for which a rejected text waits for others of its client.
+LONG_TOGETHER = 4  # windows of long recordings, beside which a short one may come
+# Steps of greedy rows for which a rejected text waits for others of its session.
 GATHERING_STEPS = 64
-
-# After a client has left a row, other rows take steps for so many times the seconds of encoding a
-# window before another is encoded: clients that leave then take about as much as clients that stay.
-IN_VAIN = 4
+# Steps without a failure after which all rows are tried again: whoever took the memory may have
+# given it back.
+RESTORING_STEPS = 512
+# A speaker asks again soon: for so many seconds after a live window others enter one by one.
+LIVE_LINGERS = 10.0
+# On CUDA: steps of large-v3 that take as long as encoding a window, and seconds of one step.
+WINDOW_STEPS, STEP_SECONDS = 8, 0.003
+# What was done for a client that leaves is charged again so many times. Then the others' rows step
+# before more is done for newcomers, and clients that leave take about as much as clients that stay.
+IN_VAIN = 12
 
 Finished = tuple[Sequence, DecodeResult]
 
 
+class Part(Enum):
+    """Parts of a class's work."""
+
+    CALLER = auto()  # small steps of the caller: detecting languages, reading windows
+    ENTER = auto()
+    STEP = auto()
+
+
+# Newcomers soon have a row, and rows still step beside newcomers without end.
+PART_WEIGHTS = {Part.CALLER: 3.0, Part.ENTER: 3.0, Part.STEP: 1.0}
+
+
 @dataclass(frozen=True)
 class Limits:
-    """At most `max_rows` run in a batch. Beside other clients, and where one may come (`shared`),
-    windows are encoded for `hold_seconds` between two steps; on a CPU, where they are encoded one
-    by one, at least one. A step of whisper-base takes a few hundredths of a second.
+    """At most `max_rows` run in a batch. Beside other clients, and if others may come (`shared`),
+    windows are encoded for `hold_seconds` at a time; on a CPU, which encodes them one by one, at
+    least one. A step of whisper-base takes a few hundredths of a second.
     """
 
     max_rows: int = MAX_ROWS
@@ -59,368 +83,433 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-class Load(NamedTuple):
-    """What the scheduler is told of a batch and of the step that `began`.
-
-    Memory may hold so many `rows`; `encoded` windows have entered in this step. `newcomers` is
-    whether somebody has come of whom the engine has no window yet.
-    """
-
-    rows: int
-    began: float
-    encoded: int = 0
-    newcomers: bool = False
-
-
 class Plan(NamedTuple):
-    """What a batch does next: let the sequences that are `entering` into rows of its lane.
+    """One unit of work: let sequences that are `entering` into rows of a lane, or step its batch if
+    there are none.
 
-    More may follow, `rows` in all; encoding pauses at the time `until`. Where none enters the batch
-    takes a step if it `decodes`.
+    Memory for `rows` in all is used soon. Encoding pauses at the time `until`.
     """
 
+    lane: Lane
+    work: Work
     entering: list[Sequence]
     rows: int
     until: float
-    decodes: bool
+
+
+@dataclass
+class LaneQueue:
+    """The sequences of a lane: `waiting` by class and session, `entering` rows now, or `running`.
+
+    At most `most` rows are tried. A `full` batch took nobody more the last time. A lane that has
+    `failed` was tried again with as many rows.
+    """
+
+    lane: Lane
+    most: int
+    waiting: dict[Work, dict[Session, deque[Sequence]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    entering: list[Sequence] = field(default_factory=list)
+    running: dict[Sequence, None] = field(default_factory=dict)
+    full: bool = False
+    failed: bool = False
+    isolates: bool = False
+    steps: int = 0
+    steps_since_failure: int = 0
+    served: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(Part, 0))
+
+    def __iter__(self) -> abc.Iterator[Sequence]:
+        """All sequences; those that run come first."""
+        yield from self.running
+        for queues in self.waiting.values():
+            yield from chain.from_iterable(queues.values())
+
+    @property
+    def empty(self) -> bool:
+        return not self.running and not any(self.waiting.values())
+
+    @property
+    def work(self) -> Work:
+        """The class of a step: that of the most urgent row."""
+        works = {each.work for each in self.running}
+        return next(each for each in Work if each in works)
+
+    def runs(self, session: Session) -> bool:
+        return any(each.session is session for each in self.running)
+
+    def allowed(self, work: Work) -> abc.Iterator[tuple[Session, abc.Sequence[Sequence]]]:
+        """What may enter of a class, by session: all, unless a failed step is being repeated
+        session by session.
+        """
+        isolated = next((each for each in self if each.isolated), None) if self.isolates else None
+        self.isolates = isolated is not None
+        for session, waiting in self.waiting[work].items():
+            if isolated is None:
+                yield session, waiting
+            elif session is isolated.session and waiting[0].isolated:
+                yield session, list(takewhile(lambda each: each.isolated, waiting))
+
+    def add(self, sequence: Sequence, front: bool = False) -> None:
+        queue = self.waiting[sequence.work].setdefault(sequence.session, deque())
+        if front:
+            queue.appendleft(sequence)
+        else:
+            queue.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        queues = self.waiting[sequence.work]
+        queues[sequence.session].remove(sequence)
+        if not queues[sequence.session]:
+            del queues[sequence.session]
 
 
 class Scheduler:
-    """Owns the sequences and their status; `clock` returns seconds."""
+    """Owns the sequences; `clock` returns seconds."""
 
     def __init__(
         self,
         limits: Limits = DEFAULT_LIMITS,
         clock: abc.Callable[[], float] = time.perf_counter,
         rows_cost: bool = False,
+        counts_steps: bool = False,
     ) -> None:
-        """`rows_cost` says that a step takes longer the more rows it has."""
+        """`rows_cost` says that a step takes longer the more rows it has, and `counts_steps` that
+        the clock tells nothing of the device's time.
+        """
         self.limits, self.clock = limits, clock
-        self.long_apart = limits.shared and rows_cost
-        self.long_share, self.beside_live = Share(LONG_SHARE, clock), BesideLive(clock)
-        self._lanes: dict[Lane, LaneQueue] = {}
-        # The lanes that found no memory beside others, in the order of their turns.
+        self.long_lanes = limits.shared and rows_cost
+        self._counts_steps = counts_steps
+        self._turns = Turns(WORK_WEIGHTS)
+        self._parts = {work: Turns(PART_WEIGHTS) for work in Work}
+        self._queues: dict[Lane, LaneQueue] = {}
+        self._windows: Counter[Session] = Counter()  # that wait or run
+        self._served = count(1)  # numbers of rows given and lanes served
+        # Lanes that found no memory beside others, in the order in which they may run alone.
         self._starved: deque[Lane] = deque()
-        self._last_other: Lane | None = None  # that had its turn beside live ones
-        self._fair_share = FairShare()
-        self._plain_steps: Counter[Lane] = Counter()  # by lane of one beam
-        # Of live windows and of the others, each for themselves:
-        self._rests_until = {True: -math.inf, False: -math.inf}
-        # Seconds that a window's encoding took beside live windows, and those of steps that the
-        # other rows are owed for windows encoded in vain.
-        self._encoding, self._owed = 0.0, 0.0
+        self._live_until = -math.inf
 
     # What waits and what runs
 
     @property
     def lanes(self) -> list[Lane]:
-        """Those that have been in use."""
-        return list(self._lanes)
-
-    @property
-    def live_lanes(self) -> list[Lane]:
-        """Those of live windows, which go first."""
-        return [lane for lane in self._lanes if lane.live]
-
-    @property
-    def other_lanes(self) -> list[Lane]:
-        """Those of all other windows, the one first whose turn it is."""
-        lanes = [lane for lane in self._lanes if not lane.live]
-        turn = 0 if self._last_other is None else lanes.index(self._last_other) + 1
-        return lanes[turn:] + lanes[:turn]
+        return list(self._queues)
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs or waits."""
-        return not all(each.empty for each in self._lanes.values())
+        return bool(self._windows)
 
     @property
     def waiting(self) -> int:
         """How many windows wait for a row."""
-        return sum(len(each.waiting) for each in self._lanes.values())
+        return sum(list(self._windows.values())) - self.running  # read by other threads too
 
     @property
     def running(self) -> int:
-        """How many windows are in rows."""
-        return sum(len(each.running) for each in self._lanes.values())
+        return sum(len(each.running) for each in self._queues.values())
 
     @property
-    def clients(self) -> set[Client]:
-        """Those that have a window here."""
-        return {each.client for each in self._present()}
-
-    def suspects(self, lane: Lane) -> list[Client]:
-        """The clients for which a step of a batch has just failed: those that ran or were to."""
-        queue = self._lanes[lane]
-        return clients_of([*queue.running, *queue.preparing])
-
-    def queued(self, lane: Lane) -> list[Client]:
-        """The clients that have a window in a batch or its queue."""
-        return clients_of(list(self._lanes[lane]))
+    def sessions(self) -> list[Session]:
+        return list(self._windows)
 
     def others_run(self, lane: Lane) -> bool:
-        """Whether rows of other batches run."""
-        return any(each.running for each in self._lanes.values() if each.lane != lane)
+        return any(each.running for each in self._queues.values() if each.lane != lane)
 
     def is_idle(self, lane: Lane) -> bool:
-        """Whether no row of a batch is in use."""
-        queue = self._lanes.get(lane)
-        return queue is None or not (queue.running or queue.preparing)
+        """Whether no row of a lane is in use."""
+        queue = self._queues.get(lane)
+        return queue is None or not (queue.running or queue.entering)
+
+    # The next unit
+
+    def next(self) -> Plan | None:
+        """Return the next unit of work; None if none can be done."""
+        turn = self._next_turn(())
+        if turn is None or not turn.units:
+            return None
+        unit = min(turn.units, key=lambda each: each.queue.served[turn.part])
+        queue, running = unit.queue, len(unit.queue.running)
+        queue.served[turn.part] = next(self._served)
+        if turn.part is Part.STEP:
+            return Plan(queue.lane, turn.work, [], running, math.inf)
+        most, hold = self._unit_size(turn.work)
+        queue.entering = encoded_together(unit.eligible)[:most]
+        rows = running + len(unit.eligible)
+        return Plan(queue.lane, turn.work, queue.entering, rows, self.clock() + hold)
+
+    def callers_turn(self, callers: abc.Collection[Work]) -> Work | None:
+        """Return in which of the classes the caller takes a small step before the next unit."""
+        if Work.LIVE in callers:
+            self._note_live()
+        turn = self._next_turn(callers)
+        return turn.work if turn is not None and turn.part is Part.CALLER else None
 
     # What happens
 
-    def add(self, sequences: abc.Iterable[Sequence]) -> None:
+    def add(self, sequences: abc.Sequence[Sequence]) -> None:
         """Queue new sequences behind those that wait."""
         for each in sequences:
-            assert each.status is Status.WAITING
-            self._lane(each.lane).waiting.append(each)
+            if each.session not in self._windows:
+                each.session.served = next(self._served)
+            self._windows[each.session] += 1
+            self._queue(each.lane).add(each)
             if each.lane.live:
-                self.beside_live.see()
+                self._note_live()
 
-    def allows_others(self, live: bool = False) -> bool:
-        """Whether something may be done now for windows that are not live: where no live one runs
-        or may enter, and as far as they have a part of the time beside those.
+    def entered(self, plan: Plan, entered: int, seconds: float) -> None:
+        """The first `entered` sequences of a plan are in rows; all took so many seconds."""
+        queue = self._queues[plan.lane]
+        queue.entering = []
+        queue.full = not entered
+        cost = WINDOW_STEPS if self._counts_steps else seconds / max(1, entered)
+        for each in plan.entering[:entered]:
+            queue.remove(each)
+            queue.running[each] = None
+            each.entry_cost = cost
+            each.session.served = next(self._served)
+        self._charge(plan.work, Part.ENTER, cost * entered)
 
-        `live` says that one has come, or is about to, of which the engine does not know yet.
+    def stepped(
+        self, plan: Plan, finished: abc.Sequence[Finished], seconds: float
+    ) -> list[Finished]:
+        """The rows of a plan's lane took a step. Return what is done; rejected texts are queued
+        again.
         """
-        if live:
-            self.beside_live.see()
-        runs, waits = self._wanted(self.live_lanes)
-        return self.beside_live.allows(waits or (live and not self._starved), runs)
-
-    def allows_lane(self, lane: Lane) -> bool:
-        """Whether a lane that is not live may have its turn: one of long recordings as far as it
-        has a part of the time beside short ones.
-        """
-        return not lane.long or self.long_share.allows(self._short_ones_wait())
-
-    def count_other(self, lane: Lane, began: float) -> None:
-        """A lane that is not live had its turn, which has taken since `began`."""
-        self._last_other = lane
-        self.beside_live.count(began)
-        if self._lanes[lane].grown:
-            self._encoding = self.clock() - began
-        else:
-            self._owed = max(0.0, self._owed + began - self.clock())
-        if lane.long:
-            self.long_share.count(began)
-
-    def plan(self, lane: Lane, load: Load) -> Plan:
-        """What a batch does next."""
-        queue = self._lanes[lane]
-        small = not lane.live and self.beside_live.small
-        if small and load.encoded:
-            return Plan([], 0, math.inf, decodes=False)
-        steps_first = small and (queue.grown or self._owed > 0) and bool(queue.running)
-        if steps_first or not queue.waiting or not self._may_enter(lane):
-            return Plan([], 0, math.inf, decodes=True)
-        others = load.newcomers or len(self.clients) > 1
-        until = load.began + self.limits.hold_seconds
-        if not (others or self.limits.shared):
-            until = math.inf
-        eligible = self._eligible(queue, load)
-        if load.encoded and self.clock() >= until:
-            return Plan([], 0, until, decodes=others or not eligible)
-        entering = encoded_together(eligible)[: 1 if small else MAX_ENCODER_BATCH]
-        for each in entering:
-            self._set(each, Status.PREPARING)
-        rows = len(queue.running) + len(eligible)
-        return Plan(entering, rows, until, decodes=True)
-
-    def entered(self, plan: Plan, count: int, began: float) -> None:
-        """The first `count` of those that were to enter are in rows; it has taken since `began`."""
-        now = self.clock()
-        for each in plan.entering[count:]:
-            self._set(each, _queued(each))
-        if count:
-            self._rests_until[plan.entering[0].lane.live] = now + (now - began)
-        for each in plan.entering[:count]:
-            self._lanes[each.lane].enter(each)
-            self._set(each, Status.RUNNING)
-            self._fair_share.give(each.client)
-            if each.long:
-                self.long_share.count(began)
-
-    def stepped(self, lane: Lane, finished: abc.Sequence[Finished]) -> list[Finished]:
-        """A batch has taken a step, and rows of it are free again. Returns what is done; rejected
-        texts are retried.
-        """
-        queue = self._lanes[lane]
-        queue.grown = False
-        self._plain_steps[lane] += lane.num_beams == 1
-        if lane.live:
-            self.beside_live.see()
-            self.beside_live.stepped()
-        done, retried = [], []
+        queue = self._queues[plan.lane]
+        queue.steps += 1
+        queue.failed = False
+        queue.steps_since_failure += 1
+        if queue.steps_since_failure >= RESTORING_STEPS:
+            queue.most = MAX_ROWS
+        if plan.lane.live:
+            self._note_live()
+        self._charge(plan.work, Part.STEP, 1.0 if self._counts_steps else seconds)
+        done, retried = list[Finished](), list[Sequence]()
         for sequence, result in finished:
             del queue.running[sequence]
             fallback = sequence.options.fallback
             if sequence.may_retry and fallback is not None and fallback.rejects(result):
-                sequence.rejected = result
+                sequence.rejected, sequence.isolated = result, False
                 retried.append(sequence)
             else:
-                self._set(sequence, Status.DONE)
+                self._forget(sequence)
                 done.append((sequence, result))
         for each in reversed(retried):
-            self._set(each, Status.RETRYING)
-            each.gathers_until = self._plain_steps[_plain(lane)] + GATHERING_STEPS
-            each.client.stats.retries += 1
-            self._lane(each.lane).waiting.appendleft(each)
-        queue.forget_done()
+            each.gathers_until = self._queue(_plain(each.lane)).steps + GATHERING_STEPS
+            each.session.stats.retries += 1
+            self._queue(each.lane).add(each, front=True)
+        if finished:
+            self._rows_are_free()
         if not queue.running:
-            self._end_turn(lane)
+            self._end_turn(queue.lane)
         return done
 
-    def cancel(self, client: Client) -> list[Sequence]:
-        """Forget the sequences of a client. Returns those that were in rows.
-
-        Beside live windows the rows of all others pay for those that leave: a window is encoded
-        for each newcomer between two of their steps. So they are owed steps first.
-        """
+    def cancel(self, session: Session) -> list[Sequence]:
+        """Forget the sequences of a session. Return those that were in rows."""
         rows = []
-        for each in [each for each in self._present() if each.client is client]:
-            if each.status is Status.RUNNING:
-                del self._lanes[each.lane].running[each]
-                rows.append(each)
-                if not each.lane.live and self.beside_live.small:
-                    self._owed += IN_VAIN * self._encoding
-            else:
-                self._lanes[each.lane].waiting.remove(each)
-            self._set(each, Status.DONE)
-        for queue in self._lanes.values():
-            queue.forget_done()
+        for queue in self._queues.values():
+            for each in [each for each in queue if each.session is session]:
+                if each in queue.running:
+                    del queue.running[each]
+                    rows.append(each)
+                    self.charge_in_vain(each.work, Part.ENTER, each.entry_cost)
+                else:
+                    queue.remove(each)
+                self._forget(each)
             if queue.empty:
                 self._end_turn(queue.lane)
+        self._rows_are_free()
         return rows
+
+    def charge_caller(self, work: Work, seconds: float) -> float:
+        """Charge a small step of the caller. Return its cost."""
+        cost = seconds / STEP_SECONDS if self._counts_steps else seconds
+        self._charge(work, Part.CALLER, cost)
+        return cost
+
+    def charge_in_vain(self, work: Work, part: Part, cost: float) -> None:
+        """Charge again what was done for a client that has left, for one or two at a time: many
+        that leave at once should not keep newcomers waiting.
+        """
+        turns = self._parts[work]
+        if turns.lead(part) * PART_WEIGHTS[part] <= IN_VAIN * cost:
+            turns.charge(part, IN_VAIN * cost)
 
     # After a failure
 
-    def preempt(self, lane: Lane) -> None:
-        """Everything in a batch goes back to the front of its queue, in its order."""
-        queue = self._lanes[lane]
-        for each in [*queue.preparing, *queue.running]:
-            self._set(each, _queued(each))
-        queue.requeue()
+    def suspects(self, lane: Lane) -> list[Sequence]:
+        """The sequences for which a unit of a lane has just failed."""
+        queue = self._queues[lane]
+        return [*queue.running, *queue.entering]
 
-    def isolate(self, lane: Lane) -> None:
-        """From now on what is queued for a batch runs apart from all others, client by client: a
-        step that several shared has failed. The one at fault fails again alone, and harms nobody
-        else.
+    def requeue(self, lane: Lane) -> None:
+        """Let everything in a lane's rows begin again from the front of the queue, in its order."""
+        queue = self._queue(lane)
+        for each in reversed(queue.running):
+            queue.add(each, front=True)
+        queue.running, queue.entering = {}, []
+        self._rows_are_free()
+
+    def isolate(self, sequences: abc.Iterable[Sequence]) -> None:
+        """Let sequences of a failed step run before all others of their lane, session by session.
+        The session at fault fails again alone, and harms no other.
         """
-        self._lanes[lane].isolate()
+        for each in sequences:
+            each.isolated = self._queues[each.lane].isolates = True
+
+    def try_again(self, lane: Lane) -> bool:
+        """Whether a lane may try as many rows again; not twice before a step has succeeded."""
+        queue = self._queues[lane]
+        before, queue.failed = queue.failed, True
+        return not before
+
+    def halve(self, lane: Lane, failed: int) -> None:
+        """Try at most half of `failed` rows from now on."""
+        queue = self._queues[lane]
+        queue.most, queue.steps_since_failure = max(1, failed // 2), 0
+        logger.warning("%d windows at once do not fit into memory: at most %d", failed, queue.most)
 
     def wait_for_others(self, lane: Lane) -> None:
-        """A batch waits until the rows of others have ended, and then runs alone until its own
-        have: before that nothing else enters anywhere.
+        """Let a lane wait until the rows of others have ended, and then run alone until its own
+        have. Until then nothing else enters anywhere.
         """
         if lane not in self._starved:
             self._starved.append(lane)
 
     # Inside
 
-    def _present(self) -> abc.Iterator[Sequence]:
-        for queue in self._lanes.values():
-            yield from queue
+    def _queue(self, lane: Lane) -> LaneQueue:
+        return self._queues.setdefault(lane, LaneQueue(lane, MAX_ROWS))
 
-    def _lane(self, lane: Lane) -> LaneQueue:
-        return self._lanes.setdefault(lane, LaneQueue(lane))
+    def _note_live(self) -> None:
+        self._live_until = self.clock() + LIVE_LINGERS
 
-    def _set(self, sequence: Sequence, status: Status) -> None:
-        """The one transition function."""
-        if status not in FOLLOWING[sequence.status]:
-            raise AssertionError(f"{sequence.status} is not followed by {status}")
-        sequence.status = status
+    def _charge(self, work: Work, part: Part, cost: float) -> None:
+        self._turns.charge(work, cost)
+        self._parts[work].charge(part, cost)
 
-    def _may_enter(self, lane: Lane) -> bool:
-        """Whether no batch waits for memory, or it is the turn of this one and nothing runs."""
-        return not self._starved or (self._starved[0] == lane and not self.running)
+    def _forget(self, sequence: Sequence) -> None:
+        self._windows[sequence.session] -= 1
+        if not self._windows[sequence.session]:
+            del self._windows[sequence.session]
 
-    def _wanted(self, lanes: abc.Iterable[Lane]) -> tuple[bool, bool]:
-        """Whether windows of lanes run, and whether some wait that may enter."""
-        queues = [self._lanes[lane] for lane in lanes]
-        waits = any(each.waiting and self._may_enter(each.lane) for each in queues)
-        return any(each.running for each in queues), waits
-
-    def _short_ones_wait(self) -> bool:
-        """Whether short recordings have rows apart from those of long ones, or may have some: the
-        last windows of a long one are no short one beside its others.
-        """
-        short = [each for each in self._lanes if not (each.live or each.long)]
-        runs, waits = self._wanted(short)
-        if runs or not waits:
-            return runs
-        long = {each.client for lane, queue in self._lanes.items() if lane.long for each in queue}
-        return any(each.client not in long for lane in short for each in self._lanes[lane].waiting)
+    def _rows_are_free(self) -> None:
+        for queue in self._queues.values():
+            queue.full = False
 
     def _end_turn(self, lane: Lane) -> None:
         if lane in self._starved:
             self._starved.remove(lane)
 
-    def _eligible(self, queue: LaneQueue, load: Load) -> list[Sequence]:
-        """The waiting sequences whose turn it is, as far as rows may be had for them."""
-        most, live = min(self.limits.max_rows, load.rows), queue.lane.live
-        if len(queue.running) >= most:
+    def _next_turn(self, callers: abc.Collection[Work]) -> _Turn | None:
+        """The class and part whose turn it is among the engine's and the caller's work."""
+        units = list(self._units())
+        work = self._turns.next({*callers, *(each.work for each in units)})
+        if work is None:
+            return None
+        units = [each for each in units if each.work is work]
+        parts = {each.part for each in units}
+        if work in callers:
+            parts.add(Part.CALLER)
+        if Part.ENTER in parts and len(self._windows) == 1:
+            parts.discard(Part.STEP)  # a session alone fills its rows first
+        part = self._parts[work].next(parts)
+        assert part is not None
+        return _Turn(work, part, [each for each in units if each.part is part])
+
+    def _unit_size(self, work: Work) -> tuple[int, float]:
+        """How many windows may enter in one unit, and for how many seconds windows are encoded."""
+        if work is not Work.LIVE and self.clock() < self._live_until:
+            return 1, 0.0
+        others = len(self._windows) > 1
+        if work is Work.LONG and others:
+            return LONG_TOGETHER, 0.0
+        hold = self.limits.hold_seconds if self.limits.shared or others else math.inf
+        return MAX_ENCODER_BATCH, hold
+
+    def _units(self) -> abc.Iterator[_Unit]:
+        """What could be done now."""
+        rows = Counter(each.session for queue in self._queues.values() for each in queue.running)
+        for queue in self._queues.values():
+            if queue.running:
+                yield _Unit(queue, queue.work, Part.STEP)
+            if self._may_enter(queue):
+                for work in Work:
+                    eligible = self._eligible(queue, work, rows)
+                    if eligible:
+                        yield _Unit(queue, work, Part.ENTER, eligible)
+
+    def _may_enter(self, queue: LaneQueue) -> bool:
+        """Whether no lane waits for memory, or this one may run alone now."""
+        alone = not self._starved or (self._starved[0] == queue.lane and not self.running)
+        return alone and not queue.full
+
+    def _eligible(self, queue: LaneQueue, work: Work, rows: Counter[Session]) -> list[Sequence]:
+        """The waiting sequences of a class that are next, as far as there are rows for them.
+
+        Sessions have so many `rows`. A session's own sequences keep their order.
+        """
+        free = self._free_rows(queue, work)
+        if free <= 0 or not queue.waiting[work]:
             return []
-        allowed = [each for each in queue.allowed() if not self._is_gathering(each)]
-        rows = Counter(
-            each.client
-            for other in self._lanes.values()
-            for each in other.running
-            if other.lane.live == live
-        )
-        share = most
-        if len(rows) > 1 and self.clock() < self._rests_until[live]:
-            share = 1  # more only when as much time has passed in steps as the last newcomers took
-        room = Room(
-            free=most - len(queue.running),
-            share=share,
-            for_long=self._rows_for_long(queue, most, allowed),
-            short_turns=queue.short_turns_left,
-        )
-        self._fair_share.keep(self.clients)
-        return self._fair_share.choose(allowed, rows, room)
+        # (rows, when it was served last, a number that orders the rest, session, its sequences)
+        order: list[tuple[int, float, int, Session, abc.Iterator[Sequence]]] = [
+            (rows[session], session.served, number, session, iter(waiting))
+            for number, (session, waiting) in enumerate(queue.allowed(work))
+            if queue.lane.num_beams == 1 or not self._gathers(queue, session, waiting)
+        ]
+        heapq.heapify(order)
+        chosen = list[Sequence]()
+        while order and len(chosen) < free:
+            taken, *_, session, waiting = heapq.heappop(order)
+            if taken < session.options.batch_size and (sequence := next(waiting, None)):
+                chosen.append(sequence)
+                heapq.heappush(order, (taken + 1, math.inf, len(chosen), session, waiting))
+        return chosen
 
-    def _is_gathering(self, sequence: Sequence) -> bool:
-        """Whether a sequence waits for others of its client, which plain rows may yet send after
-        it. Not beside one that runs already: then the sooner it starts, the more they share.
+    def _free_rows(self, queue: LaneQueue, work: Work) -> int:
+        """How many more rows of a lane a class may have."""
+        most = min(self.limits.max_rows, queue.most)
+        free = most - len(queue.running)
+        if work is Work.LONG and self.limits.shared and not queue.lane.long:
+            free = min(free, most - most // 4 - sum(each.work is work for each in queue.running))
+        return free
+
+    def _gathers(self, queue: LaneQueue, session: Session, waiting: abc.Sequence[Sequence]) -> bool:
+        """Whether rejected texts wait for others of their session, which greedy rows may yet send
+        after them. If some run again already they do not wait, to share as many steps as possible.
         """
-        if not sequence.retried:
+        first = min(waiting, key=lambda each: each.gathers_until)
+        greedy = self._queues.get(_plain(queue.lane))
+        if greedy is None or greedy.steps >= first.gathers_until:
             return False
-        lane, client = sequence.lane, sequence.client
-        if self._plain_steps[_plain(lane)] >= sequence.gathers_until:
-            return False
-        plain = self._lanes.get(_plain(lane))
-        return plain is not None and plain.runs(client) and not self._lanes[lane].runs(client)
-
-    def _rows_for_long(self, queue: LaneQueue, most: int, waiting: list[Sequence]) -> float:
-        """How many more of a batch's rows long recordings may have now.
-
-        Of those that wait a client's next one counts: the last windows of a long recording are no
-        short one beside the others.
-        """
-        if queue.lane.long or not self.limits.shared:
-            return math.inf
-        running = queue.running
-        long = sum(each.long for each in running)
-        following = {each.client: each for each in reversed(waiting)}.values()
-        beside_short = not all(each.long for each in [*following, *running])
-        if not self.long_share.allows(beside_short):
-            return 0
-        return most - most // 4 - long
+        return greedy.runs(session) and not queue.runs(session)
 
 
-def _queued(sequence: Sequence) -> Status:
-    """What a sequence is outside of rows."""
-    return Status.RETRYING if sequence.retried else Status.WAITING
+class _Unit(NamedTuple):
+    """What a lane could do next."""
+
+    queue: LaneQueue
+    work: Work
+    part: Part
+    eligible: list[Sequence] = []  # noqa: RUF012
+
+
+class _Turn(NamedTuple):
+    """Whose turn it is, and the engine's units for it."""
+
+    work: Work
+    part: Part
+    units: list[_Unit]
 
 
 def _plain(lane: Lane) -> Lane:
-    """Where the first attempts of a lane's windows run."""
+    """The lane of first attempts."""
     return lane._replace(num_beams=1)
 
 
 def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
-    """The first of the sequences, and those that are drafted for if it is, or as it is not."""
+    """The first of the sequences and those for which drafts are prepared alike."""
 
     def kind(each: Sequence) -> tuple[bool, int | None]:
         return bool(each.options.assisted), each.options.drafts
