@@ -271,7 +271,7 @@ def test_the_scheduler_is_policy_without_torch():
         imported = imported_when_run(name)
         assert not {each for each in imported if each.partition(".")[0] == "torch"}, name
         following |= imported & PATHS.keys() - seen
-    assert {"asr.engine.sequence", "asr.engine.request", "asr.engine.recovery"} <= seen
+    assert {"asr.engine.request", "runtime.turns"} <= seen
 
 
 def test_the_environment_is_read_in_two_modules_alone():

@@ -19,6 +19,7 @@ from asr.engine.request import (
     Sequence,
     work_class,
 )
+from asr.model.encoder import EncoderOutput
 from runtime.turns import Work
 
 REJECTED = DecodeResult((), 0.0, (), 0.0)

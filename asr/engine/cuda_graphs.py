@@ -264,11 +264,11 @@ class CudaGraphRunner(StepRunner):
 
     def _encoders(self, context: DecodeContext) -> list[Pass]:
         has_own = context.encoder.assistant not in (None, context.encoder.main)
-        return [
-            lambda _, own=own, count=count: run_encoder(self, context, own, count)
-            for own in sorted({False, has_own})
-            for count in PASS_SIZES
-        ]
+
+        def encode(own: bool, count: int) -> Pass:
+            return lambda _: run_encoder(self, context, own, count)
+
+        return [encode(own, count) for own in sorted({False, has_own}) for count in PASS_SIZES]
 
     def _compare(self, passes: list[Pass], device: torch.device) -> int:
         """Capture passes and compare them with eager ones, until graphs are off or memory is short.

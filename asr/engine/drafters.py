@@ -104,18 +104,6 @@ class AssistantDrafter(RowTensors):
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
         pass
 
-    def view(self, start: int, stop: int) -> AssistantDrafter:
-        return AssistantDrafter(self.decoder, self.cache.view(start, stop))
-
-    def take(self, rows: Tensor) -> AssistantDrafter:
-        return AssistantDrafter(self.decoder, self.cache.select(rows))
-
-    def put(self, rows: Tensor, taken: AssistantDrafter) -> None:
-        pass
-
-    def copy_rows(self, other: AssistantDrafter, rows: int) -> None:
-        self.cache.copy_rows(other.cache, rows)
-
 
 @dataclass(frozen=True)
 class MedusaDrafter(RowTensors):

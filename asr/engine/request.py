@@ -211,9 +211,10 @@ class Sequence:
     @property
     def timestamps(self) -> bool:
         """Whether the current attempt follows the timestamp grammar."""
-        fallback = self.options.fallback
-        retried = self.retried and fallback is not None
-        return self.options.timestamps and not (retried and not fallback.retry_timestamps)
+        fallback, timestamps = self.options.fallback, self.options.timestamps
+        if self.retried and fallback is not None:
+            return timestamps and fallback.retry_timestamps
+        return timestamps
 
     @property
     def draftable(self) -> bool:

@@ -250,7 +250,8 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
     name = "text in float16 against float32 on the CPU"
     if subject.dtype != torch.float16:
         return leave_out(name, f"{NO_GPU}: it computes in {_short(subject.dtype)}")
-    parameters = sum(each.numel() for each in subject.transcriber.models.model.parameters())
+    weights = subject.transcriber.models.model.named_parameters()
+    parameters = sum(weight.numel() for _, weight in weights)
     few = subject.quick or parameters > LARGE_PARAMETERS
     chosen = windows[:FEW_WINDOWS] if few else windows
     exact = decode(subject.reference(), chosen, 0)
