@@ -80,7 +80,7 @@ def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps,
     silence = max(steps, SHORTEST_PAUSE)
     heard = [*probabilities, *([0.0] * silence)]
     turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
-    found = [turn for turn in map(turns.hear, heard) if turn is not None]
+    found = [turn for turn in map(turns.push, heard) if turn is not None]
     in_file = find_speech(np.array(heard), len(heard) * STEP)
     expected = [
         Span(first + span.start, first + span.stop) for span in joined(in_file, silence * STEP)
