@@ -119,7 +119,7 @@ def engine_threads() -> list[threading.Thread]:
 def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whisper_folder):
     """Diarization's too; whoever asks for the endpoint computes nothing."""
     loaded_in = []
-    for name in ("load_whisper", "start", "load_diarizer"):
+    for name in ("load_whisper", "start_transcriber", "load_diarizer"):
         load = getattr(loading, name)
 
         def noted(*arguments, load=load):
@@ -136,7 +136,7 @@ def test_models_load_in_the_thread_that_will_compute_with_them(monkeypatch, whis
     assert not engine.is_alive()
 
 
-@pytest.mark.parametrize("fails", ["load_whisper", "start", "load_diarizer"])
+@pytest.mark.parametrize("fails", ["load_whisper", "start_transcriber", "load_diarizer"])
 def test_a_start_that_fails_leaves_no_thread(monkeypatch, whisper_folder, fails):
     def fail(*_):
         ended.append(threading.current_thread())
