@@ -61,7 +61,7 @@ class StandInSession:
 
 
 class StandInTranscription:
-    """Its only step calls `say`."""
+    """Its only step calls `say`; without a result it waits for the engine."""
 
     session, windows_left, windows_read, seconds = None, 1, 0, (0.0, 0.0)
     live = waiting = False
@@ -71,6 +71,7 @@ class StandInTranscription:
 
     def step(self) -> None:
         self.result = self.say()
+        self.waiting = self.result is None
 
     def take_chunks(self) -> tuple[()]:
         return ()
