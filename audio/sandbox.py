@@ -50,7 +50,7 @@ HEADER_SECONDS = 2.0
 # the smallest packets (AMR, G.729) have 10 bytes and more.
 FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 7
 # Recordings that a fork reads before another one replaces it; idle forks that are kept, each with
-# some 15 MB of its own.
+# some 5 MB of its own.
 MOST_RECORDINGS, MOST_IDLE = 100, 4
 # What the template imports before it forks.
 PRELOADED = ("audio.libav",)
