@@ -98,13 +98,14 @@ class Confined:
         Raises the InvalidAudio or AudioTooLong that the function raises; InvalidAudio if the
         process crashes or exceeds its processor time; RuntimeError for a fault of ours.
         """
-        line = b""
+        answer: dict[str, Any] = {"size": 1}
+        content = b""
         with suppress(ConnectionError):
             self._stream.write(b"\n")
             self._stream.flush()
-            line = self._stream.readline()
-        answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"size": 1}
-        content = self._stream.read(answer["size"])
+            if (line := self._stream.readline()).endswith(b"\n"):
+                answer = json.loads(line)
+                content = self._stream.read(answer["size"])
         if len(content) < answer["size"]:
             raise InvalidAudio(
                 "decoding it takes too long or crashes: convert it to FLAC at 16 kHz and send that"
