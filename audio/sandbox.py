@@ -35,10 +35,11 @@ import time
 from collections.abc import Generator
 from contextlib import closing, suppress
 from importlib import import_module
+from io import BufferedRWPair
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from threading import Lock
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from errors import AudioTooLong, ClientError, InvalidAudio
 
@@ -49,7 +50,7 @@ HEADER_SECONDS = 2.0
 # the smallest packets (AMR, G.729) have 10 bytes and more.
 FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 7
 # Recordings that a fork reads before another one replaces it; idle forks that are kept, each with
-# some 15 MB of its own.
+# some 5 MB of its own.
 MOST_RECORDINGS, MOST_IDLE = 100, 4
 # What the template imports before it forks.
 PRELOADED = ("audio.libav",)
@@ -97,13 +98,14 @@ class Confined:
         Raises the InvalidAudio or AudioTooLong that the function raises; InvalidAudio if the
         process crashes or exceeds its processor time; RuntimeError for a fault of ours.
         """
-        line = b""
+        answer: dict[str, Any] = {"size": 1}
+        content = b""
         with suppress(ConnectionError):
             self._stream.write(b"\n")
             self._stream.flush()
-            line = self._stream.readline()
-        answer = json.loads(line) if line.endswith(b"\n") else {"size": 1}
-        content = self._stream.read(answer["size"])
+            if (line := self._stream.readline()).endswith(b"\n"):
+                answer = json.loads(line)
+                content = self._stream.read(answer["size"])
         if len(content) < answer["size"]:
             raise InvalidAudio(
                 "decoding it takes too long or crashes: convert it to FLAC at 16 kHz and send that"
@@ -138,14 +140,14 @@ class _Template:
         self._lock = Lock()
         self._process: Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._idle: list[IO[bytes]] = []
+        self._idle: list[BufferedRWPair] = []
 
     def start(self) -> None:
         """Start the process and a fork of it, unless it runs."""
         with self._lock:
             self._start()
 
-    def take(self) -> IO[bytes]:
+    def take(self) -> BufferedRWPair:
         """Return a stream to an idle fork, or to a new one if there is none. Start the process
         again if it was killed.
         """
@@ -163,7 +165,7 @@ class _Template:
             _close(stream)
         raise RuntimeError("the process that reads audio cannot be started")
 
-    def keep(self, stream: IO[bytes]) -> None:
+    def keep(self, stream: BufferedRWPair) -> None:
         """Keep a fork that has finished, unless enough of them are idle."""
         with self._lock:
             if self._process is not None and len(self._idle) < MOST_IDLE:
@@ -196,7 +198,7 @@ class _Template:
             # forks unsafe.
             self._process = Popen(
                 command,
-                stdin=other_end,
+                stdin=other_end.fileno(),
                 stdout=DEVNULL,
                 start_new_session=True,
                 env={"OPENBLAS_NUM_THREADS": "1"},
@@ -211,7 +213,7 @@ class _Template:
             self._process.wait()
             self._process = None
 
-    def _ask(self) -> IO[bytes]:
+    def _ask(self) -> BufferedRWPair:
         """Return a stream to a new fork, which is at its end if the process has ended."""
         assert self._control is not None
         ours, theirs = socket.socketpair()
@@ -221,7 +223,7 @@ class _Template:
             return ours.makefile("rwb")
 
 
-def _close(stream: IO[bytes]) -> None:
+def _close(stream: BufferedRWPair) -> None:
     with suppress(ConnectionError):  # of what could not be written
         stream.close()
 
@@ -262,7 +264,7 @@ def limit_processor_time(seconds: float) -> None:
 _started = 0.0  # processor time before the current recording
 
 
-def _answer_all(stream: IO[bytes]) -> None:
+def _answer_all(stream: BufferedRWPair) -> None:
     """Run the functions that the parent asks for, until it closes the stream: what a fork does."""
     memory = _confine()
     for _ in range(MOST_RECORDINGS):
@@ -279,7 +281,7 @@ def _answer_all(stream: IO[bytes]) -> None:
         _limit(resource.RLIMIT_AS, None)
 
 
-def _answer(work: Work, stream: IO[bytes], seconds: float) -> None:
+def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
     """Run one step for each line from the parent."""
     global _started
     _started, more = time.process_time(), True
@@ -289,7 +291,7 @@ def _answer(work: Work, stream: IO[bytes], seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _answer_step(work: Work, stream: IO[bytes]) -> bool:
+def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
     """Answer with what the function yields, returns or raises. Return whether it yields."""
     content: bytes | bytearray = b""
     answer: dict[str, Any] = {"last": True}
