@@ -33,7 +33,7 @@ def test_ready_classes_share_the_time_by_their_weights():
 
 @given(READY, st.fixed_dictionaries(dict.fromkeys(Work, SECONDS)))
 def test_units_of_any_length_change_the_shares_by_one_unit_at_most(ready, units):
-    spent = run(Turns(WORK_WEIGHTS), ready, 100.0, units.get)
+    spent = run(Turns(WORK_WEIGHTS), ready, 10.0, units.get)
     virtual = [spent[work] / WORK_WEIGHTS[work] for work in ready]
     longest = max(units[each] / WORK_WEIGHTS[each] for each in ready)
     assert max(virtual) - min(virtual) <= longest + 1e-6
