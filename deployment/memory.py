@@ -12,7 +12,7 @@ from typing import Any, Self
 GB = 10**9
 # Positions of self-attention that a row caches: 448 of a text, 11 of drafts, a multiple of 16.
 POSITIONS, TEXT_POSITIONS, FRAMES = 464, 448, 1500
-# Left free for encoders, diarization and CUDA itself: asr/engine/state_memory.py.
+# Left free for encoders, diarization and CUDA itself: asr/engine/state.py.
 HEADROOM_SHARE, HEADROOM = 0.1, 2**30
 # Bytes of a number, and from how many a weight may be in int8: asr/model/cpu_kernels.py.
 FLOAT32, ROUNDED, INT8_FROM_ELEMENTS = 4, 2, 1 << 19

@@ -15,7 +15,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -299,20 +298,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def end_capture_allocation(pool: tuple[int, int]) -> None:
-    """Take CUDA's allocator out of a capture that failed, where torch forgets to when the capture's
-    end raises; of no effect where torch has done it.
-
-    Allocations of this thread would otherwise go on counting as the capture's, and the allocator
-    would free nothing. The operation was renamed in torch 2.8.
-    """
-    import torch
-
-    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-    end = next(getattr(torch._C, each) for each in names if hasattr(torch._C, each))
-    with suppress(RuntimeError):
-        device = torch.cuda.current_device()
-        end(device, pool)
-        torch._C._cuda_releasePool(device, pool)

@@ -91,6 +91,7 @@ class Batch:
         """
         live = len(self.rows)
         self.attempted = min(plan.rows, self.memory.limit)
+        self._view = None  # the state may get more rows, or a drafter
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows).capacity - live]
         if not entering:
             return 0

@@ -275,8 +275,9 @@ class CudaGraphRunner(StepRunner):
 
         Returns how many passes were captured.
         """
+        enabled = self.enabled
         for number, run in enumerate(passes):
-            if self.enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
+            if enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
                 return number
             try:
                 agrees = any(self._agrees(run, seed) for seed in range(TRIES))
@@ -286,6 +287,8 @@ class CudaGraphRunner(StepRunner):
                 return number
             if not agrees:
                 self.disable("a graph gave other results than the same pass run eagerly")
+            if self.enabled != enabled:
+                break
         return len(passes)
 
     def _agrees(self, run: Pass, seed: int) -> bool:

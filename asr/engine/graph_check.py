@@ -60,7 +60,8 @@ def run_steps(
 
     A graph that was captured for another length attends to too little or too much.
     """
-    length = shape.kv_len - STEPS * (shape.drafts + 1)
+    longest = min(shape.kv_len, state.main.decoder.max_positions)
+    length = longest - STEPS * (shape.drafts + 1)
     fill_text(state, length, filters.eos, seed)
     pending = [runner.launch(state, filters, shape) for _ in range(STEPS)]
     counts = torch.tensor([column for each in pending for column in each()]).T
