@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.engine.executor import Executor
-from asr.engine.recovery import MAX_ROWS
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 from asr.engine.sequence import Lane, Sequence
@@ -101,7 +100,6 @@ class PlainMemory:
 
     def __init__(self, device: Device, num_beams: int) -> None:
         self.device, self.num_beams = device, num_beams
-        self.limit = MAX_ROWS
         self.capacity = 0
 
     @property
@@ -109,17 +107,15 @@ class PlainMemory:
         return self.capacity * self.num_beams
 
     def lacks(self, rows: int) -> bool:
-        wanted = min(rows, self.limit)
-        return self.device.tells and self._fitting + self.capacity < wanted
+        return self.device.tells and self._fitting + self.capacity < rows
 
     def ensure_capacity(self, rows: int) -> int:
-        wanted = min(rows, self.limit)
         if self.device.tells:
-            wanted = max(1, min(wanted, self.capacity + self._fitting))
-        if self.capacity < wanted:
-            if self.capacity + self._fitting < wanted:
+            rows = max(1, min(rows, self.capacity + self._fitting))
+        if self.capacity < rows:
+            if self.capacity + self._fitting < rows:
                 self.device.fail(MemoryError())
-            self.capacity = wanted
+            self.capacity = rows
         return self.capacity
 
     @property
@@ -139,7 +135,7 @@ class PlainBatch:
 
     def enter(self, plan):
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit)
+        self.attempted = plan.rows
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows) - live]
         for number, each in enumerate(entering):
             if number and self.device.clock.now >= plan.until:

@@ -185,7 +185,7 @@ def test_fewer_rows_are_tried_where_a_step_does_not_fit():
     client = client_of(executor, requests := windows(8, steps=(3, 1)))
     run(executor)
     assert (client.error, set(answered(client))) == (None, set(requests))
-    assert executor.batches[Lane(1)].memory.limit.rows == 4
+    assert executor.limits[Lane(1)].rows == 4
     assert device.failures == 1
 
 
@@ -196,7 +196,7 @@ def test_idle_batches_give_back_their_memory_before_fewer_rows_are_tried():
         client = client_of(executor, requests, num_beams=num_beams)
         run(executor)
         assert (client.error, answered(client)) == (None, requests)
-    assert {executor.batches[Lane(each)].memory.limit.rows for each in (1, 5)} == {MAX_ROWS}
+    assert {executor.limits[Lane(each)].rows for each in (1, 5)} == {MAX_ROWS}
 
 
 @pytest.mark.parametrize(("total", "grown"), [(28, 12), (29, 17)])

@@ -226,14 +226,6 @@ def test_half_of_the_rows_that_cannot_be_allocated_are_tried(memory, monkeypatch
         memory.ensure_capacity(1)
 
 
-def test_no_more_rows_than_the_limit_are_used(memory):
-    memory.limit = 4
-    assert memory.ensure_capacity(24).capacity == 4
-    assert not memory.lacks(24)
-    memory.limit = 6
-    assert memory.ensure_capacity(24).capacity == 6
-
-
 def test_rows_are_lacking_that_do_not_fit_beside_what_everybody_holds(memory, host):
     host.memory = HostMemory(HOST_HEADROOM_BYTES + 4 * per_row(), 1 << 31)
     assert not memory.lacks(4)

@@ -90,7 +90,7 @@ class Batch:
         The first sequences enter, as many as find memory and, after the first pass, time.
         """
         live = len(self.rows)
-        self.attempted = min(plan.rows, self.memory.limit)
+        self.attempted = plan.rows
         self._view = None  # the state may get more rows, or a drafter
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows).capacity - live]
         if not entering:

@@ -121,8 +121,8 @@ class Executor:
         """Let in whom the scheduler chooses. Returns how many entered, and whether the batch is to
         take a step.
         """
-        batch.memory.limit = self.limits[batch.lane].rows
-        load = Load(batch.memory.limit, self.scheduler.clock(), newcomers=newcomers)
+        limit = self.limits[batch.lane].rows
+        load = Load(limit, self.scheduler.clock(), newcomers=newcomers)
         while True:
             plan = self.scheduler.plan(batch.lane, load)
             if not plan.entering:

@@ -244,7 +244,7 @@ class StateMemory:
     CUDA: all rows are allocated at once, as many as fit, at most `most`; then `prepare` captures
     the graphs over them. CPU: rows have addresses from the start, and take memory when they are
     first used, if the host has it: the kernel would not refuse memory but end the process later
-    (`runtime.host_memory`). At most `limit` rows are tried, which its owner may change.
+    (`runtime.host_memory`).
 
     Rows have a drafter once a window is prepared for drafts; with CUDA graphs, which replay over
     fixed addresses, always.
@@ -262,7 +262,6 @@ class StateMemory:
         self.main, self.draft_model, self.runner = main, draft_model, runner
         self.num_beams, self.most, self.prepare = num_beams, most, prepare
         self.device = main.token_embeddings.device
-        self.limit = MAX_ROWS
         self.drafts = self._always_drafts = draft_model is not None and runner.pipelined
         self.state: DecodeState | None = None  # the rows that have memory
         self._all: DecodeState | None = None  # the rows that have addresses
@@ -289,7 +288,7 @@ class StateMemory:
                 self.state = self._all
                 self.prepare(self._all)
         if not self.runner.pipelined:
-            self._use(min(rows, self.limit, self._all.capacity))
+            self._use(min(rows, self._all.capacity))
         assert self.state is not None
         return self.state
 
@@ -320,8 +319,7 @@ class StateMemory:
         """
         if self.runner.pipelined:
             return self.state is None and self._free_rows() < 1
-        wanted = min(rows, self.limit)
-        return self.capacity < wanted and self.capacity + self._free_rows() < wanted
+        return self.capacity < rows and self.capacity + self._free_rows() < rows
 
     def release(self) -> None:
         """Give the memory back, and with it every graph captured over it."""
