@@ -239,13 +239,13 @@ class CudaGraphRunner(StepRunner):
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
     def _steps(self, state: DecodeState, filters: LogitFilter) -> list[Pass]:
-        """Return steps of all usual sizes, the largest first: smaller graphs reuse their memory."""
+        """Return steps of all usual sizes, most rows first: smaller graphs reuse their memory."""
         most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
         longest = state.main.cache.max_len
         return [
             partial(run_steps, self, state.view(0, rows), filters, shape)
             for rows in sorted({min(each, most) for each in SIZES["rows"]}, reverse=True)
-            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]}, reverse=True)
+            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]})
             for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
         ]
 
@@ -265,7 +265,7 @@ class CudaGraphRunner(StepRunner):
     def _encoders(self, context: DecodeContext) -> list[Pass]:
         has_own = context.encoder.assistant not in (None, context.encoder.main)
         return [
-            lambda _, own=own, count=count: run_encoder(self, context, own, count)
+            partial(run_encoder, self, context, own, count)
             for own in sorted({False, has_own})
             for count in PASS_SIZES
         ]
