@@ -137,7 +137,7 @@ class DecodeEngine:
         with self.computing():
             self._executor.cancel(client)
 
-    # What tests, benchmarks and the self-test look at
+    # What tests and benchmarks look at
 
     def batch(self, num_beams: int, live: bool = False) -> Batch:
         """The batch of rows with so many beams, made where it is new."""
