@@ -14,7 +14,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -276,18 +275,8 @@ def _release(package: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def end_capture_allocation(pool: tuple[int, int]) -> None:
-    """Take CUDA's allocator out of a failed capture if torch did not, as when the capture's end
-    raised.
-
-    Otherwise this thread's allocations would still count as the capture's, and the allocator would
-    free nothing. The operation was renamed in torch 2.8.
-    """
-    import torch
-
-    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-    end = next(getattr(torch._C, each) for each in names if hasattr(torch._C, each))
-    with suppress(RuntimeError):
-        device = torch.cuda.current_device()
-        end(device, pool)
-        torch._C._cuda_releasePool(device, pool)
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

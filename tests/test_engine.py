@@ -30,9 +30,10 @@ from asr.engine.drafting import TIMED_ROWS, DraftPolicy
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback, find_repetition
 from asr.engine.request import DecodeOptions, Request
-from asr.engine.state import DecodeState, StateMemory
+from asr.engine.state import StateMemory
 from asr.model.cpu_threads import CpuThreads
 from errors import ModelError, OutOfMemory
+from runtime.host_memory import HostMemory
 
 TOO_LITTLE_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory"),
@@ -563,11 +564,8 @@ def test_where_a_larger_batch_does_not_fit_beside_the_running_one_newcomers_wait
         session.add(windows_of(TINY, True, 2, 40))
         session.step()
 
-        def refuse(*_):
-            raise torch.OutOfMemoryError
-
         with monkeypatch.context() as patch:
-            patch.setattr(DecodeState, "allocate", refuse)
+            patch.setattr("asr.engine.state.host_memory", lambda: HostMemory(0, 1 << 40))
             answers = decode(engine, windows_of(TINY, True, 4, 40), DecodeOptions())
     assert engine.memory.capacity == 2
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 4, 40)

@@ -18,8 +18,14 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.graph_check import TOLERANCE, Outcome, agree
 from asr.engine.request import DecodeOptions, Request
 
-# Passes at load sample nothing, and no batch chooses their shapes, nor does noise follow a grammar.
-LATER = {"key without sampling", "host number baked in", "steps without grammar"}
+# Passes at load sample nothing, no batch chooses their shapes, and these faults are alike in eager
+# passes and graphs there. Decoding shows them (tests/test_graph_emulator.py).
+LATER = {
+    "key without sampling",
+    "host number baked in",
+    "steps without grammar",
+    "host memory read early",
+}
 
 
 @pytest.fixture

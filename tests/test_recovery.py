@@ -113,6 +113,21 @@ def test_idle_batches_give_back_their_memory_before_fewer_rows_are_tried():
     assert {most_rows(engine, Lane(each)) for each in (1, 5)} == {MAX_ROWS}
 
 
+@pytest.mark.parametrize(("total", "kept"), [(18, 0), (19, 1)])
+def test_beside_running_rows_idle_memory_is_taken_if_new_rows_do_not_fit_without(total, kept):
+    engine = engine_of(Device(total=total, tells=True))
+    session_of(engine, windows(12, steps=(60, 1)))
+    session_of(engine, windows(1), num_beams=2)
+    while engine.scheduler.running < 12 or engine.scheduler.waiting or engine.batches[Lane(2)].rows:
+        engine.step()
+    plain, beams = (engine.batches[Lane(each)] for each in (1, 2))
+    assert (plain.memory.capacity, beams.memory.capacity, beams.rows) == (12, 1, [])
+    session_of(engine, windows(5, steps=(60, 1)))
+    while engine.scheduler.waiting:
+        engine.step()
+    assert (plain.memory.capacity, beams.memory.capacity) == (17, kept)
+
+
 def test_where_one_window_does_not_fit_its_queue_is_told_and_others_are_answered():
     engine = engine_of(Device(total=4))
     beams = [session_of(engine, windows(2), num_beams=5) for _ in range(2)]

@@ -171,21 +171,3 @@ def test_a_pipeline_for_pyannote_4_is_refused_with_advice(tmp_path, monkeypatch,
     advice = "for pyannote.audio 4, and here is 3.*name pyannote/speaker-diarization-3.1"
     with pytest.raises(StartError, match=advice):
         versions.load_pyannote_pipeline("pyannote/speaker-diarization-community-1", None, None)
-
-
-@pytest.mark.parametrize("torch_has_done_it", [False, True])
-def test_a_failed_captures_pool_is_left_and_released_once(monkeypatch, torch_has_done_it):
-    calls = []
-
-    def end(device, pool):
-        calls.append((device, pool))
-        if torch_has_done_it:
-            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
-
-    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-    (name,) = (each for each in names if hasattr(torch._C, each))
-    monkeypatch.setattr(torch._C, name, end)
-    monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *given: calls.append(given))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    versions.end_capture_allocation((0, 7))
-    assert calls == [(3, (0, 7))] * (1 if torch_has_done_it else 2)

@@ -89,6 +89,7 @@ class Batch:
         """
         live = len(self.rows)
         self.attempted = plan.rows
+        self._view = None  # the state may get more rows, or a drafter
         entering = plan.entering[: self.memory.ensure_capacity(plan.rows).capacity - live]
         if not entering:
             return 0

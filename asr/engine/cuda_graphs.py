@@ -239,13 +239,13 @@ class CudaGraphRunner(StepRunner):
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
     def _steps(self, state: DecodeState, filters: LogitFilter) -> list[Pass]:
-        """Return steps of all usual sizes, the largest first: smaller graphs reuse their memory."""
+        """Return steps of all usual sizes, most rows first: smaller graphs reuse their memory."""
         most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
         longest = state.main.cache.max_len
         return [
             partial(run_steps, self, state.view(0, rows), filters, shape)
             for rows in sorted({min(each, most) for each in SIZES["rows"]}, reverse=True)
-            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]}, reverse=True)
+            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]})
             for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
         ]
 
@@ -264,19 +264,20 @@ class CudaGraphRunner(StepRunner):
 
     def _encoders(self, context: DecodeContext) -> list[Pass]:
         has_own = context.encoder.assistant not in (None, context.encoder.main)
-
-        def encode(own: bool, count: int) -> Pass:
-            return lambda _: run_encoder(self, context, own, count)
-
-        return [encode(own, count) for own in sorted({False, has_own}) for count in PASS_SIZES]
+        return [
+            partial(run_encoder, self, context, own, count)
+            for own in sorted({False, has_own})
+            for count in PASS_SIZES
+        ]
 
     def _compare(self, passes: list[Pass], device: torch.device) -> int:
         """Capture passes and compare them with eager ones, until graphs are off or memory is short.
 
         Returns how many passes were captured.
         """
+        enabled = self.enabled
         for number, run in enumerate(passes):
-            if self.enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
+            if enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
                 return number
             try:
                 agrees = any(self._agrees(run, seed) for seed in range(TRIES))
@@ -286,6 +287,8 @@ class CudaGraphRunner(StepRunner):
                 return number
             if not agrees:
                 self.disable("a graph gave other results than the same pass run eagerly")
+            if self.enabled != enabled:
+                break
         return len(passes)
 
     def _agrees(self, run: Pass, seed: int) -> bool:

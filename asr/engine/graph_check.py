@@ -60,7 +60,8 @@ def run_steps(
 
     A graph that was captured for another length attends to too little or too much.
     """
-    length = shape.kv_len - STEPS * (shape.drafts + 1)
+    longest = min(shape.kv_len, state.main.decoder.max_positions)
+    length = longest - STEPS * (shape.drafts + 1)
     fill_text(state, length, filters.eos, seed)
     pending = [runner.launch(state, filters, shape) for _ in range(STEPS)]
     counts = torch.tensor([column for each in pending for column in each()]).T
@@ -100,12 +101,14 @@ def run_prefill(
     return outcome._replace(first=torch.cat((outcome.first, starts), dim=1))
 
 
-def run_encoder(runner: StepRunner, context: DecodeContext, own: bool, count: int) -> Outcome:
+def run_encoder(
+    runner: StepRunner, context: DecodeContext, own: bool, count: int, seed: int
+) -> Outcome:
     """Encode windows of noise, with the assistant's `own` encoder or the main one."""
     encoder = context.encoder
     chosen = encoder.assistant if own else encoder.main
     assert chosen is not None
-    samples = np.random.default_rng(0).normal(0, 0.1, (count, SAMPLE_RATE)).astype(np.float32)
+    samples = np.random.default_rng(seed).normal(0, 0.1, (count, SAMPLE_RATE)).astype(np.float32)
     output = runner.encode(chosen, encoder.log_mel(list(samples)).to(encoder.dtype)).flatten(1)
     none = output.new_zeros(count, 1)
     return Outcome(output / output.abs().amax(), none, none)

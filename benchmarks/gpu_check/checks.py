@@ -124,7 +124,7 @@ def _check_driver(cuda: str | None) -> list[Finding]:
 
 
 def check_load(subject: Subject) -> list[Finding]:
-    """Load the models; seconds, precision, prepared graphs, self-test, the first request."""
+    """Load the models; seconds, precision, captured graphs, the first request."""
     subject.load()
     engine = subject.transcriber.engine
     device = engine.main.token_embeddings.device.type

@@ -105,7 +105,7 @@ class Subject:
         return Path(self.settings.asr_model.name).is_relative_to(DEMO_MODELS)
 
     def load(self) -> None:
-        """Load the models, prepare shapes and run the self-test, as the endpoint does at start."""
+        """Load the models and capture graphs, as the endpoint does at start."""
         detect_speech, self.detector = speech_detector(self.recording)
         if self.on_cuda:
             self.allocated_before = torch.cuda.memory_allocated(self.device)
