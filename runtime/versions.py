@@ -273,10 +273,3 @@ def _release(package: str) -> tuple[int, int]:
     """Major and minor version of an installed package."""
     major, minor = re.findall(r"\d+", version(package))[:2]
     return int(major), int(minor)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
