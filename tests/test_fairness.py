@@ -358,7 +358,7 @@ def answers_of_clients(clients, leavers, costs, seconds=300.0, speakers=3, hears
 @pytest.mark.parametrize("costs", [BASE, DEMO], ids=["base", "demo"])
 def test_clients_that_leave_take_no_more_than_clients_that_stay(costs, speakers, hears):
     """Whether they leave while their language is detected or while they are decoded."""
-    named = {"speakers": speakers, "hears": hears, "seconds": 120.0 if costs is DEMO else 300.0}
+    named = {"speakers": speakers, "hears": hears, "seconds": 80.0 if costs is DEMO else 300.0}
     share_of_twelve = answers_of_clients(15, 0, costs, **named) * 12 / 15
-    least = 0.95 if speakers else 0.9
+    least = 0.95 if speakers and not hears else 0.85  # answers are few where languages are sought
     assert answers_of_clients(12, 3, costs, **named) >= least * share_of_twelve

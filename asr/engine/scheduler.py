@@ -51,7 +51,7 @@ LIVE_LINGERS = 10.0
 WINDOW_STEPS, STEP_SECONDS = 8, 0.003
 # What was done for a client that leaves is charged again so many times. Then the others' rows step
 # before more is done for newcomers, and clients that leave take about as much as clients that stay.
-IN_VAIN = 12
+IN_VAIN = 18
 
 Finished = tuple[Sequence, DecodeResult]
 
