@@ -72,7 +72,7 @@ def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
-    monkeypatch.setattr("asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_: None)
+    monkeypatch.setattr("asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_, **__: None)
     monkeypatch.setattr(warmup, "_time_step", fail_with(error))
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert engine.context.drafting is None
