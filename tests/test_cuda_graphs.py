@@ -187,13 +187,13 @@ def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
     assert len(pools) == 3  # of greedy rows, beams and encoders
     assert len({id(each.stream) for each in pools.values()}) == 3
     assert all(each.stream.priority < 0 for each in pools.values())
-    captures, others = graphs.captures, set(engine.runner.held())
-    others -= set(engine.runner._sets[engine.memory.state.rows.tokens.data_ptr()].graphs)
+    captures, owners = graphs.captures, set(engine.runner._sets)
+    own = engine.memory.state.rows.tokens.data_ptr()
     engine.memory.release()
-    assert set(engine.runner.held()) == others
+    assert set(engine.runner._sets) == owners - {own}
     check_tokens(engine, DecodeOptions(batch_size=5))  # allocated anew, with graphs
     assert graphs.captures > captures
-    assert others < set(engine.runner.held())
+    assert len(engine.runner._sets) == len(owners)
 
 
 def test_what_graphs_read_of_the_audio_is_held_once(graphs):
