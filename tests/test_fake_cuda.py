@@ -11,7 +11,6 @@ import itertools
 
 import pytest
 import torch
-from asr.engine.sequence import Lane
 from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
 from asr.checkpoint.medusa import BLOCK, LINEAR
@@ -20,7 +19,7 @@ from asr.engine import state as state_module
 from asr.engine.cuda_graphs import CudaGraphRunner, EncoderKey, PrefillKey, StepKey
 from asr.engine.engine import DecodeEngine
 from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
+from asr.engine.request import DecodeOptions, Lane, Request
 from asr.engine.state import StepShape
 from benchmarks.gpu_check.speed import MODELS_BYTES
 from medusa.hidden_states import Teacher

@@ -72,13 +72,8 @@ def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
-<<<<<<< HEAD
-    monkeypatch.setattr("asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_: None)
-    monkeypatch.setattr(drafting, "_time_step", fail_with(error))
-=======
     monkeypatch.setattr("asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_, **__: None)
-    monkeypatch.setattr(warmup, "_time_step", fail_with(error))
->>>>>>> r-E2
+    monkeypatch.setattr(drafting, "_time_step", fail_with(error))
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert engine.context.drafting is None
     assert engine.memory.state is None
