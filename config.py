@@ -1,10 +1,9 @@
-"""Settings from the deployer's environment, and parameters of one request.
+"""Settings from the environment (`ModelSettings`), and parameters of a request (`InferenceConfig`).
 
-`ModelSettings` reads the environment. `InferenceConfig` checks a request's parameters: to add a
-parameter, add a field there and use the field. Every value is checked before a model runs. A wrong
-value raises a ValueError of one line, which names the variable or parameter and never repeats the
-value. Other settings of the environment are subclasses of `EnvironmentSettings`, the server's for
-example.
+To add a parameter, add a field to `InferenceConfig` and use the field. To read other variables,
+subclass `EnvironmentSettings`, as the server does. Every value is checked before a model runs. A
+wrong value raises a ValueError of one line that names the variable or parameter and never repeats
+the value.
 """
 
 from __future__ import annotations
@@ -38,16 +37,17 @@ DEMO_MODELS = REPOSITORY / "demo" / "models"
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 # Diarization models distinguish a handful of speakers; a larger number is a mistake.
 MAX_SPEAKERS = 100
-# More than any model's context; the transcriber cuts what its model cannot take and warns.
+# Larger than any model's context; the transcriber cuts what exceeds its model's, and warns.
 MAX_PROMPT_CHARACTERS, MAX_HOTWORDS = 4000, 200
 # Checked before a value is parsed: characters of a text (all hot words with commas fit), and
 # entries of a list.
 MAX_TEXT_CHARACTERS, MAX_ENTRIES = 2**15, MAX_HOTWORDS
 MAX_SCRIPT_CHARACTERS = 2**18  # of the parameter `text`: twice the words of two hours
-# A variable of at least so many letters that is so similar to one of ours counts as misspelt: one
-# letter is wrong, missing or too many, or two are swapped. PAGER belongs to another program.
+# A variable counts as misspelt if its name has at least SHORTEST_NAME letters and is this similar
+# to one of ours: one letter is wrong, missing or too many, or two letters are swapped. Shorter
+# names, such as PAGER, belong to other programs.
 SHORTEST_NAME, SIMILARITY = 6, 0.9
-# `int` refuses text of more than 4300 digits.
+# Python converts at most 4300 digits between int and text.
 LARGE = 10**4000
 INTEGER = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
@@ -57,16 +57,16 @@ TEXT_BOOLEANS = BOOLEANS | {
     **dict.fromkeys(("1", "on", "t", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "n", "no"), False),
 }
-# Names of openai/whisper and faster-whisper for these parameters.
+# Names in openai/whisper and faster-whisper for parameters of this endpoint.
 OTHER_NAMES = {
     "beam_size": "num_beams",
     "initial_prompt": "prompt",
     "log_prob_threshold": "logprob_threshold",
     "word_timestamps": "return_timestamps",
 }
-# For the whole process. Set here, because every entry point imports this module before pyannote,
-# which imports onnxruntime if it is installed, which writes an identity into the home folder and
-# calls its maker. huggingface_hub obeys unless a server imported it before this module.
+# For the whole process. Set here, because every entry point imports this module before pyannote.
+# pyannote imports onnxruntime if it is installed, and onnxruntime writes an identity into the home
+# folder and calls its maker. huggingface_hub obeys unless a server imported it before this module.
 NO_TELEMETRY = {
     "PYANNOTE_METRICS_ENABLED": "false",
     "ORT_DISABLE_TELEMETRY": "1",
@@ -96,9 +96,9 @@ class EnvironmentSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401
-        """Read the environment, except for the fields that are `given`.
+        """Read all fields that are not `given` from the environment.
 
-        Raises ValueError naming the variable and what is wrong with it.
+        Raises ValueError naming the variable and its error.
         """
         try:
             return cls(**given)
@@ -107,7 +107,7 @@ class EnvironmentSettings(BaseSettings):
 
 
 class ModelSettings(EnvironmentSettings):
-    """Which models to load, where to compute and what to refuse."""
+    """The models to load, the device and precision, and the limits of an audio file."""
 
     asr_model: Model
     assistant_model: Model | None = None
@@ -121,7 +121,7 @@ class ModelSettings(EnvironmentSettings):
 
     @classmethod
     def for_demo(cls) -> Self:
-        """Use the demo models, unless the environment names a model: they are never mixed."""
+        """Use the demo models, unless the environment names any model: the two never mix."""
         return cls.from_environment() if named_models() else cls.for_embedded()
 
     @classmethod
@@ -138,7 +138,7 @@ class ModelSettings(EnvironmentSettings):
         assistant_model: str | None = None,
         diarization_model: str | None = None,
     ) -> Self:
-        """Use these models and none of the environment's; read the other settings from it."""
+        """Use only these models; read the other settings from the environment."""
         return cls.from_environment(
             asr_model=asr_model,
             assistant_model=assistant_model,
@@ -147,18 +147,18 @@ class ModelSettings(EnvironmentSettings):
 
     @property
     def models(self) -> tuple[ModelReference, ...]:
-        """The models to load, in the order of MODEL_VARIABLES."""
+        """Return the models to load, in the order of MODEL_VARIABLES."""
         named = (self.asr_model, self.assistant_model, self.diarization_model)
         return tuple(model for model in named if model is not None)
 
     @property
     def token(self) -> str | None:
-        """The hub token in the clear, for the libraries that download."""
+        """Return the Hub token in the clear, for the libraries that download; None if not set."""
         return self.hf_token.get_secret_value().strip() or None if self.hf_token else None
 
 
 def named_models() -> dict[str, str]:
-    """Return the models that the environment names, by the field of ModelSettings."""
+    """Return the environment's models by their field of ModelSettings."""
     given = {name.lower(): value for name, value in os.environ.items() if value.strip()}
     fields = [name.lower() for name in MODEL_VARIABLES]
     return {field: given[field] for field in fields if field in given}
@@ -167,9 +167,9 @@ def named_models() -> dict[str, str]:
 def misspelt_variables(
     *settings: type[EnvironmentSettings], given: Iterable[str] | None = None
 ) -> list[str]:
-    """Return a warning for each variable with a name similar to one of the `settings`.
+    """Return a warning for each variable whose name is similar to a field of `settings`.
 
-    Looks at the `given` names, by default those of the environment.
+    `given` are the names to check, by default the environment's.
     """
     ours = {field.upper() for each in settings for field in each.model_fields}
     lines = []
@@ -202,7 +202,7 @@ OutputFormats = Annotated[
 
 
 def _require_one_number(value: object) -> object:
-    """Refuse several temperatures, which are openai/whisper's schedule of retries."""
+    """Refuse a list of temperatures, openai/whisper's schedule of retries."""
     if isinstance(value, list):
         raise PydanticCustomError(
             "temperature", "should be one number; rejected windows are decoded again by beam search"
@@ -264,9 +264,9 @@ class InferenceConfig(BaseModel):
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:
         """Check `parameters` of a JSON body or, with `as_text`, of a query string.
 
-        In a query string "1" or "yes" is a boolean too, values that a server has already converted
-        become text again, and None counts as not given. Raises ValueError naming the first wrong
-        parameter and what it should be.
+        In a query string "1" and "yes" are booleans too, values that a server has converted become
+        text again, and None counts as not given. Raises ValueError naming the first wrong parameter
+        and what it should be.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
         booleans = TEXT_BOOLEANS if as_text else BOOLEANS
@@ -306,26 +306,24 @@ class InferenceConfig(BaseModel):
 
     @classmethod
     def unknown(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the names that are not parameters, in the order given."""
         known = cls.model_fields.keys() | OTHER_NAMES.keys()
         return tuple(name for name in parameters if name not in known)
 
     @property
     def reference_bytes(self) -> int:
-        """The most bytes that the clips of `known_speakers` can decode to."""
+        """Return the largest size of the `known_speakers` clips, decoded from base64, in bytes."""
         return sum(3 * len(clip.reference) // 4 for clip in self.known_speakers)
 
     @property
     def separate(self) -> bool:
-        """Whether each channel is recognised on its own."""
         return self.channels == "separate"
 
     @property
     def tells_voices_apart(self) -> bool:
-        """Whether diarization is asked for.
+        """Return whether the request wants diarization.
 
-        A separate channel is its speaker. So with separate channels, `diarize` or a parameter that
-        needs diarization must be given.
+        A separate channel counts as one speaker. With separate channels, `diarize` or a parameter
+        that needs diarization must therefore be given.
         """
         if not self.diarize or not self.separate:
             return self.diarize
@@ -365,7 +363,7 @@ class InferenceConfig(BaseModel):
 def _other_names(
     parameters: Mapping[str, Any], booleans: Mapping[str, bool]
 ) -> dict[str, tuple[str, Any]]:
-    """Return the parameters given by another program's name: our name -> (that name, the value).
+    """Return the parameters under another program's name, as {our name: (other name, value)}.
 
     Raises ValueError if `word_timestamps` is not a boolean.
     """
@@ -383,7 +381,7 @@ def _other_names(
 
 
 def _check_sizes(parameters: Mapping[str, object]) -> None:
-    """Raise ValueError for values too large to parse. Clips, whose base64 is long, check theirs."""
+    """Raise ValueError for values too large to parse; `parse_json` bounds `known_speakers`."""
     for name, value in parameters.items():
         if isinstance(value, list) and len(value) > MAX_ENTRIES:
             raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
@@ -395,7 +393,7 @@ def _check_sizes(parameters: Mapping[str, object]) -> None:
 
 
 def _text(value: object) -> object:
-    """Return a number, a boolean or a list of texts as text; other values as they are."""
+    """Return a number, a boolean or a list of texts as text, and any other value unchanged."""
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
     number = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGE)
@@ -405,8 +403,8 @@ def _text(value: object) -> object:
 def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> str:
     """Describe pydantic's first error in one line.
 
-    A parameter of several types has one error for each type; "or" joins them. An object in a list
-    is named by its index.
+    A parameter of several types has one error for each type; "or" joins these errors. An object in
+    a list is named by its index.
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     nested = len(details[0]["loc"]) == 3 and isinstance(details[0]["loc"][1], int)

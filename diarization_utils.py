@@ -1,13 +1,12 @@
-"""Which speaker said which word: assigns a transcript's words to speakers by times of turns.
+"""Assigns a transcript's words to speakers, by the times of words and speaker turns.
 
 `attribute` gives every word a speaker; `speaker_segments` and `segment_per_chunk` join words to
-segments. All functions are pure and use only times and names, never the text, and do not depend on
-how words and turns were found.
+segments. All functions are pure and use only times and names, never the text.
 
-The ends of turns are less exact than those of words, so a word at the edge of a turn, or in a very
-short turn, is weak evidence. And people seldom take turns within one of Whisper's segments, which
-end where sentences do. So Viterbi's algorithm chooses the speakers of all words of a segment
-together: most speech during the words, minus a cost for each change of speaker.
+The ends of turns are less exact than the ends of words, so a word at the edge of a turn, or in a
+very short turn, is weak evidence. Speakers seldom change within one of Whisper's segments, because
+segments end with sentences. So Viterbi's algorithm chooses the speakers of all words of a segment
+together: it maximises the speech during the words, minus a cost for each change of speaker.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 from viterbi import likeliest_path
 
 # All in seconds, except MIN_OVERLAP.
-# Cost of a change of speaker within a chunk, in speech of the new speaker. No word counts for more:
-# a longer word is often stretched over speech that Whisper did not write, such as the end of
-# another speaker's sentence.
+# Cost of a change of speaker within a chunk, in speech of the new speaker. A word counts at most
+# this much: a longer word is often stretched over speech that Whisper did not write, such as the
+# end of another speaker's sentence.
 CHANGE_COST = 0.4
-# A word is assigned to a turn up to this far away: twice the tolerance of 0.25 s with which
-# diarization is scored.
+# A word is assigned to a turn up to this far away: twice the usual collar (0.25 s) of diarization
+# scores.
 MAX_DISTANCE = 0.5
 # A gap of up to this length in a speaker's turns within a chunk is filled: pauses within a sentence
 # are as long, and another speaker seldom answers in them.
@@ -48,15 +47,15 @@ def attribute(
 ) -> tuple[Chunk, ...]:
     """Assign every word of `chunks` to a speaker, and mark words during which two speakers speak.
 
-    `turns` may overlap; `exclusive` turns have one speaker at a time. Speech during a word counts
-    half for each of the two, and at most CHANGE_COST in all. Outside of turns, nearer turns count
+    `turns` may overlap; `exclusive` turns have one speaker at a time. Each contributes half of the
+    speech during a word, which counts for at most CHANGE_COST. Outside of turns, nearer turns count
     more.
 
     - A word in a turn, or within MAX_DISTANCE of a turn, gets a speaker.
-    - A word farther from every turn gets None, unless the nearest assigned words before and after
-      it in its chunk have the same speaker and are at most MAX_GAP apart: then a gap in the
-      diarization is likelier.
-    - A word without a time (NaN) gets the speaker of the word before it in its chunk, or, at the
+    - A word farther from every turn gets None. Exception: the nearest assigned words before and
+      after it in its chunk have the same speaker and are at most MAX_GAP apart. Then a gap in the
+      diarization is likelier, and the word gets this speaker.
+    - A word without a time (NaN) gets the speaker of the word before it in its chunk or, at the
       chunk's start, of the first word with a time.
     - A chunk without words counts as one word.
 
@@ -72,15 +71,14 @@ def attribute(
 
 
 def as_word(chunk: Chunk) -> Word:
-    """Return all of a chunk as one word."""
     return Word(chunk.text, chunk.start, chunk.end, language=chunk.language)
 
 
 def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Join attributed words to segments of one speaker and one language, by start.
+    """Join attributed words to segments of one speaker and one language, sorted by start.
 
-    A pause longer than MAX_PAUSE, or with a word on another channel, ends a segment. The joined
-    texts of a channel's segments are the joined texts of its words.
+    A pause ends a segment if it is longer than MAX_PAUSE or has a word on another channel. The
+    joined texts of a channel's segments are the joined texts of its words.
     """
     channels = by_channel(chunks)
     segments: list[SpeakerSegment] = []
@@ -91,7 +89,7 @@ def speaker_segments(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
 
 
 def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
-    """Return for each of `words` whether `others` overlap it."""
+    """Return, for each of `words`, whether `others` overlap at least MIN_OVERLAP of it."""
     starts = np.array([word.start for word in words], float)
     ends = np.maximum([word.end for word in words], starts + MIN_DURATION)
     seconds = _speech_seconds(_merged([(word.start, word.end) for word in others]), starts, ends)
@@ -101,7 +99,7 @@ def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
 def _join(
     chunks: Sequence[Chunk], others: Sequence[tuple[float, float]], channel: int | None
 ) -> list[SpeakerSegment]:
-    """Return one channel's segments; `others` are the times of other channels' words, in order."""
+    """Return a channel's segments; `others` are (start, end) of other channels' words, sorted."""
     groups: list[list[Word]] = []
     for word in chain.from_iterable(chunk.words for chunk in chunks):
         if groups and _continues(groups[-1][-1], word, others):
@@ -112,7 +110,6 @@ def _join(
 
 
 def _continues(before: Word, word: Word, others: Sequence[tuple[float, float]]) -> bool:
-    """Return whether `word` belongs to the segment that ends with `before`."""
     same = (word.speaker, word.language) == (before.speaker, before.language)
     following = bisect_left(others, (before.end, before.end))
     between = following < len(others) and others[following][1] <= word.start
@@ -121,9 +118,9 @@ def _continues(before: Word, word: Word, others: Sequence[tuple[float, float]]) 
 
 
 def segment_per_chunk(chunks: Sequence[Chunk]) -> list[SpeakerSegment]:
-    """Make each attributed chunk a segment of the speaker who speaks longest in it.
+    """Return a segment for each attributed chunk, with the speaker who speaks longest in it.
 
-    A segment lasts from its first word to its last, because these times are more exact than the
+    A segment lasts from its first word to its last, because word times are more exact than the
     chunk's.
     """
     return [
@@ -145,7 +142,7 @@ def _segment(words: Sequence[Word], channel: int | None) -> SpeakerSegment:
 
 
 def _main_speaker(words: Sequence[Word]) -> str | None:
-    """Return the speaker with the longest words in total, the first of equals; None without one."""
+    """Return the speaker whose words last longest, the first if equal; None without speakers."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for word in words:
         if word.speaker is not None:
@@ -158,8 +155,8 @@ def _attribute_words(
 ) -> list[Word]:
     """Return the words of all units, one unit for each chunk, with speaker and overlap.
 
-    The evidence that a speaker said a word is the seconds of the speaker's speech during the word,
-    minus the seconds to the speaker's nearest turn.
+    A speaker's evidence for a word is the seconds of the speaker's speech during the word, minus
+    the seconds to the speaker's nearest turn.
     """
     words = list(chain.from_iterable(units))
     names = _speakers_in_order([*turns, *exclusive])
@@ -213,27 +210,25 @@ def _unassign_distant(
     for before, after in pairwise(near):
         if likeliest[before] == likeliest[after] and starts[after] - ends[before] <= MAX_GAP:
             speakers[before:after] = [likeliest[before]] * (after - before)
-    # For each word, the last word with a time up to it; for words before all of these, the first.
+    # For each word, the last word with a time up to it, else the first word with a time.
     positions = np.searchsorted(timed, np.arange(len(distance)), side="right") - 1
     return [speakers[index] for index in timed[np.maximum(positions, 0)]]
 
 
 def _intervals_of(name: str, turns: Sequence[SpeakerTurn]) -> Intervals:
-    """Return when the speaker `name` speaks."""
     return _merged([(turn.start, turn.end) for turn in turns if turn.speaker == name])
 
 
 def _merged(overlapping: Sequence[tuple[float, float]]) -> Intervals:
-    """Merge spans that overlap."""
     spans = np.array(sorted(overlapping), float).reshape(-1, 2)
     latest_end = np.maximum.accumulate(spans[:, 1])
-    # True where a turn starts after all earlier ones have ended.
+    # True for each turn that starts after all earlier turns have ended.
     first = np.append(True, spans[1:, 0] > latest_end[:-1])[: len(spans)]
     return spans[first, 0], latest_end[np.roll(first, -1)]
 
 
 def _overlap(speakers: Sequence[Intervals]) -> Intervals:
-    """Return when two or more of `speakers` speak."""
+    """Return the intervals in which two or more of `speakers` speak."""
     starts = np.concatenate([starts for starts, _ in speakers])
     ends = np.concatenate([ends for _, ends in speakers])
     times = np.concatenate([starts, ends])
@@ -247,8 +242,8 @@ def _overlap(speakers: Sequence[Intervals]) -> Intervals:
 def _speech_seconds(intervals: Intervals, starts: Seconds, ends: Seconds) -> Seconds:
     """Return the seconds of speech during each word.
 
-    The total speech up to a moment is piecewise linear in time, with knots at the ends of
-    intervals. So two interpolations replace a comparison of every word with every interval.
+    The total speech up to a moment is piecewise linear in time, with knots at both ends of each
+    interval. So two interpolations replace a comparison of every word with every interval.
     """
     if not len(intervals[0]):
         return np.zeros_like(starts)

@@ -1,9 +1,9 @@
-"""The machinery of a request: the threads it passes, and its steps, for handler and server alike.
+"""Runs requests, step by step and thread by thread, for the handler and the server.
 
-Everything that computes runs in few threads: one engine thread decodes the windows of all requests
-together, one thread diarizes, and a few preparation threads decode audio, find speech and put
-answers together, without OpenMP threads of their own. The event loop only waits. In every queue
-short recordings go first, by seconds of audio (`runtime.shortest_first`).
+One engine thread decodes the windows of all requests together, and one thread diarizes. A few
+preparation threads, without OpenMP threads of their own, decode audio, find speech and assemble
+answers. The event loop only waits. Every queue serves short recordings first, by seconds of audio
+(`runtime.shortest_first`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from transcription_request import (
     wanted_transcription,
 )
 
-# Until a file is opened it is taken for 16-bit samples at 16 kHz: the first look at it is short.
+# An unopened file counts as 16-bit samples at 16 kHz: the first step, which opens it, is short.
 GUESSED_BYTES_PER_SECOND = 32_000
-# Processors to each thread that prepares: the others compute.
+# Processors for each preparation thread: the other processors compute.
 PROCESSORS_PER_THREAD = 4
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The audio was read: it is `duration` seconds long."""
+    """The audio is decoded; it is `duration` seconds long."""
 
     duration: float
 
@@ -73,8 +73,9 @@ Event = Decoded | Progress | Finished
 class Endpoint:
     """Answers requests of many clients with one set of models.
 
-    `limits` are those of one audio file; about `max_decoded_bytes` of samples are held. What
-    computes on `device` has `threads` threads beneath it.
+    `limits` apply to each audio file, `max_decoded_bytes` (approximately) to the samples of all
+    requests together. Diarization on `device` uses `threads` OpenMP threads; the number of
+    preparation threads follows from `threads`.
     """
 
     def __init__(
@@ -98,7 +99,6 @@ class Endpoint:
 
     @property
     def held_audio_bytes(self) -> int:
-        """How much decoded audio there is."""
         return self.preparation.held_bytes
 
     def close(self) -> None:
@@ -110,17 +110,17 @@ class Endpoint:
     def parse(self, data: object, as_text: bool = False) -> TranscriptionRequest:
         """Check a request's body: a dict of `inputs` and `parameters`.
 
-        `as_text` reads parameters as those of a query string or form. Raises InvalidRequest,
-        InvalidParameter, or Unsupported.
+        `as_text` reads parameters as text from a query string or form. Raises InvalidRequest,
+        InvalidParameter or Unsupported.
         """
         return self.request_of(*read_body(data, as_text))
 
     def request_of(
         self, inputs: Inputs, config: InferenceConfig, warnings: tuple[str, ...] = ()
     ) -> TranscriptionRequest:
-        """The request for a recording with these parameters, and `warnings` of others.
+        """Return the request with checked options; `warnings` go before its own warnings.
 
-        Raises InvalidParameter, or Unsupported.
+        Raises InvalidParameter or Unsupported.
         """
         can = None if self.diarizer is None else self.diarizer.capabilities
         speakers = wanted_speakers(config, can)
@@ -130,13 +130,13 @@ class Endpoint:
         return TranscriptionRequest(Upload(inputs), config, options, speakers, warnings)
 
     async def answer(self, request: TranscriptionRequest) -> Answer:
-        """The answer to a request. Raises EndpointError; cancelling the task frees its rows."""
+        """Return the answer. Raises EndpointError. Cancelling the task frees the request's rows."""
         return await answer_of(self.stream(request))
 
     async def stream(self, request: TranscriptionRequest) -> AsyncGenerator[Event]:
-        """The events of a request: Decoded, any number of Progress, and Finished.
+        """Yield Decoded, any number of Progress, and Finished.
 
-        Raises EndpointError; closing the iterator frees the request's rows.
+        Raises EndpointError. Closing the iterator frees the request's rows.
         """
         with self.call(request) as call:
             await call.enrol()
@@ -148,7 +148,7 @@ class Endpoint:
 
     @contextmanager
     def call(self, request: TranscriptionRequest) -> Iterator[Call]:
-        """The steps of a request; at the end of the block its rows, samples and turns are freed."""
+        """Yield the request's steps; the end of the block frees its rows, samples and turns."""
         self.outstanding += 1
         try:
             with Call(self, request) as call:
@@ -159,11 +159,10 @@ class Endpoint:
     async def session_speakers(
         self, clips: Sequence[ReferenceClip], threshold: float | None
     ) -> SessionSpeakers:
-        """Return what finds the speakers of a live session, and names those of the `clips`;
-        `threshold` is a request's `known_speaker_threshold`.
+        """Return the diarization of a live session, which names the speakers of `clips`.
 
-        Raises Unsupported without a diarizer, InvalidReference for a useless clip, and the errors
-        of `Diarizer.diarize`.
+        `threshold` is a request's `known_speaker_threshold`. Raises Unsupported without a diarizer,
+        InvalidReference for an unusable clip, and the errors of `Diarizer.diarize`.
         """
         if self.diarizer is None:
             raise Unsupported("speakers: no diarization model is loaded")
@@ -182,8 +181,10 @@ class Endpoint:
             return await asyncio.wrap_future(self.preparation.submit(recording, steps, decodes))
 
     async def enrol(self, speakers: DiarizationClient, config: InferenceConfig) -> KnownVoices:
-        """Embed the voices of a request's reference clips; return names alone if the request wants
-        no speakers. Each clip is a recording of its own: other requests have turns between two.
+        """Embed the voices of a request's reference clips.
+
+        Returns the names without voices if the request is not diarized. Each clip queues as a
+        recording of its own, so other requests run between two clips.
         """
         clips, find_speech = config.known_speakers, self.recogniser.transcriber.find_speech
         enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)
@@ -233,7 +234,7 @@ class Call:
         return self._audio.duration
 
     def diarize(self) -> None:
-        """Begin to diarize in the diarization thread, if the request wants speakers."""
+        """Start diarization in its thread, if the request wants speakers."""
         if self._request.speakers is not None:
             self._speakers.begin(self._recording, self._audio.channels, self._request.speakers)
 
@@ -249,7 +250,7 @@ class Call:
                     self._transcripts = event
 
     async def attribute(self) -> Answer:
-        """Wait for the speaker turns, then give every word its speaker."""
+        """Wait for the speaker turns, assign every word to a speaker, and return the answer."""
         found = await self._speakers.found([each.speech for each in self._transcripts])
         finish = in_one_step(partial(self._finish, found))
         return await self._endpoint.prepare(self._recording, finish)
@@ -276,7 +277,7 @@ class Call:
         return await without_crosstalk(audio)
 
     async def _start(self) -> dict[int | None, Transcription]:
-        """Find speech and plan windows: a Transcription by channel; by None for mixed audio."""
+        """Find speech and plan windows; return a Transcription by channel, None if mixed."""
         separate, options = self._request.config.separate, self._request.options
         started: dict[int | None, Transcription] = {}
         for channel, samples in enumerate(self._audio.channels):
@@ -293,7 +294,7 @@ class Call:
 
 
 async def answer_of(events: AsyncGenerator[Event]) -> Answer:
-    """The answer that a request's events end with; however it ends, they are closed."""
+    """Return the answer from a request's last event; close `events` in every case."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Finished):
@@ -302,7 +303,10 @@ async def answer_of(events: AsyncGenerator[Event]) -> Answer:
 
 
 def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[str, ...]:
-    """Warn if a request for drafts got none and no transcript says why: costs are the reason."""
+    """Return a warning if requested drafts were never made because of measured costs.
+
+    Transcripts have warnings with every other reason.
+    """
     told = any(text.startswith("assisted: ") for each in heard for text in each.warnings)
     decoded = any(each.stats.steps for each in heard)
     if not config.assisted or told or not decoded or any(each.stats.drafted for each in heard):
@@ -313,10 +317,10 @@ def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[st
 async def _recognise(
     recogniser: Recogniser, transcriptions: Mapping[int | None, Transcription]
 ) -> AsyncGenerator[Progress | list[Transcript]]:
-    """Yield the progress of all transcriptions together, by channel, None if channels are mixed;
-    at last their transcripts in order.
+    """Yield the joint progress of all transcriptions, and finally their transcripts in order.
 
-    Raises EndpointError; closing the iterator frees the rows.
+    The keys are channels, None if channels are mixed. Raises EndpointError. Closing the iterator
+    frees the rows.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[tuple[int | None, Progress | None]] = asyncio.Queue()

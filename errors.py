@@ -5,7 +5,7 @@
     |   |-- InvalidRequest           INVALID_REQUEST     the body's shape
     |   |-- InvalidParameter         INVALID_PARAMETER   a parameter's type, bound or combination
     |   |-- InvalidAudio             INVALID_AUDIO       the bytes hold no usable audio
-    |   |-- InvalidReference         INVALID_REFERENCE   a clip of known_speakers is of no use
+    |   |-- InvalidReference         INVALID_REFERENCE   a clip of known_speakers is unusable
     |   |-- AudioTooLong             AUDIO_TOO_LONG      a duration or size limit of this endpoint
     |   `-- Unsupported              UNSUPPORTED         well formed, but not offered here
     |-- ServerError                  the endpoint's fault: the servers answer 500
@@ -57,7 +57,7 @@ class InvalidAudio(ClientError):
 
 
 class InvalidReference(ClientError):
-    """A clip is of no use; the message names it, as in `known_speakers[1]: `."""
+    """A clip of `known_speakers` is unusable; the message names it: `known_speakers[1]: `."""
 
     code = "INVALID_REFERENCE"
 
@@ -69,13 +69,13 @@ class AudioTooLong(ClientError):
 
 
 class Unsupported(ClientError):
-    """The request is well formed, but this endpoint does not offer what it asks for."""
+    """A well-formed request asks for something that this endpoint does not offer."""
 
     code = "UNSUPPORTED"
 
 
 class ServerError(EndpointError):
-    """The endpoint is at fault; the servers answer with status 500, as it is no ValueError."""
+    """The endpoint is at fault; the servers answer with status 500 (it is no ValueError)."""
 
 
 class ModelError(ServerError):

@@ -1,9 +1,9 @@
-"""The entry point of Hugging Face's containers: speech to text with speakers, for a `custom` task.
+"""Entry point of Hugging Face's containers (`custom` task): transcribes speech, with speakers.
 
-Three models make the endpoint, each named by an environment variable (`config.ModelSettings`):
-Whisper transcribes (ASR_MODEL), a smaller Whisper drafts for it (ASSISTANT_MODEL, speculative
-decoding), and a diarizer finds the speakers (DIARIZATION_MODEL). A request is `inputs`, the audio
-in base64, and `parameters`, which replace the defaults of `config.InferenceConfig`.
+Environment variables name the models (`config.ModelSettings`): ASR_MODEL is the Whisper that
+transcribes, ASSISTANT_MODEL a smaller Whisper that drafts for it (speculative decoding), and
+DIARIZATION_MODEL finds the speakers. A request has `inputs`, the audio in base64, and `parameters`,
+which override the defaults of `config.InferenceConfig`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ logger = logging.getLogger("endpoint")
 
 
 class EndpointHandler:
-    """Answers requests of any number of threads; their windows share the batch of the engine."""
+    """Answers requests from any number of threads; the engine batches their windows together."""
 
     def __init__(
         self, path: str = "", settings: ModelSettings | None = None, serves: bool = True
     ) -> None:
-        """Load the models of `settings`, by default those of the environment.
+        """Load the models; `load_endpoint` describes `settings` and `serves`.
 
-        `path`, the server's copy of this repository, is unused. `serves`: see `load_endpoint`.
+        `path`, the server's copy of this repository, is unused.
         """
         self.endpoint = load_endpoint(settings, serves)
         self._event_loop = EventLoopThread("endpoint")
@@ -70,7 +70,7 @@ class EndpointHandler:
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Answer one request body with text, timed chunks and speaker segments.
 
-        Raises ClientError, for which the servers answer 400, or ServerError (500), and no other.
+        Raises only ClientError (the servers answer 400) and ServerError (500).
         """
         return self._event_loop.run(respond(self.endpoint, data))
 
@@ -80,9 +80,9 @@ class EndpointHandler:
 
 
 async def respond(endpoint: Endpoint, data: object) -> dict[str, Any]:
-    """Answer a request body, `{"inputs": ..., "parameters": {...}}`, with JSON values.
+    """Return the JSON object that answers a body, `{"inputs": ..., "parameters": {...}}`.
 
-    Raises ClientError or ServerError. Cancelling frees the rows of the request.
+    Raises ClientError or ServerError. Cancelling frees the request's rows of the batch.
     """
     began = time.perf_counter()
     with request_errors(endpoint):
@@ -90,7 +90,7 @@ async def respond(endpoint: Endpoint, data: object) -> dict[str, Any]:
         with endpoint.call(request) as call:
             await call.enrol()  # reference clips of known speakers
             seconds = await call.decode()  # audio file -> samples at 16 kHz
-            call.diarize()  # in the diarization thread, beside the next step
+            call.diarize()  # in the diarization thread, while the next step runs
             async for _ in call.recognise():  # speech -> windows -> tokens -> words
                 pass
             answer = await call.attribute()  # words -> speakers (diarization_utils)
@@ -104,11 +104,11 @@ def load_endpoint(
     limits: Limits = DEFAULT_LIMITS,
     max_decoded_bytes: float = inf,
 ) -> Endpoint:
-    """Load the models of `settings`, by default those of the environment.
+    """Load the models in `settings`, by default those in the environment.
 
-    `limits` bound the batch, `max_decoded_bytes` the decoded audio of all requests. A failure ends
-    the process by a SystemExit of one line. If the device is lost, a process that `serves` starts
-    again without CUDA graphs (`runtime.restart`).
+    `limits` bound the batch; `max_decoded_bytes` bounds the decoded audio of all requests. Raises
+    SystemExit with one line if a model cannot be loaded. If the device is lost, a process that
+    `serves` restarts without CUDA graphs (`runtime.restart`).
     """
     settings = settings or read_settings()
     began = time.perf_counter()
@@ -118,7 +118,7 @@ def load_endpoint(
         prepare_device(device)
         sandbox.start()  # the confined process that decodes untrusted audio
         threads = torch.get_num_threads()
-        # Each thread has OpenMP threads of its own, so models load in the thread that uses them.
+        # OpenMP keeps threads for each calling thread, so models load in the thread that uses them.
         recogniser = Recogniser(partial(load_asr, settings, device, dtype, limits), threads)
         undo.callback(recogniser.close)
         diarizer = recogniser.run(partial(load_diarization, settings, device))
@@ -132,7 +132,6 @@ def load_endpoint(
 def load_asr(
     settings: ModelSettings, device: torch.device, dtype: torch.dtype, limits: Limits
 ) -> Transcriber:
-    """Whisper, with the assistant that drafts for it, if one is named."""
     asr, assistant = settings.asr_model, settings.assistant_model
     with loading("ASR_MODEL", asr.name):
         models = load_whisper(checkpoint(asr, settings), device, dtype)
@@ -143,7 +142,6 @@ def load_asr(
 
 
 def load_diarization(settings: ModelSettings, device: torch.device) -> Diarizer | None:
-    """The diarization pipeline, if one is named."""
     model = settings.diarization_model
     if model is None:
         return None

@@ -1,4 +1,4 @@
-"""What surrounds a start and a request: settings, errors in one line, restarts, the log."""
+"""Wraps a start and each request: reads settings, reports errors in one line, logs, restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("endpoint")
 
 
 def read_settings() -> ModelSettings:
-    """The settings of the environment. Ends the process if they are invalid: SystemExit."""
+    """Return the environment's settings. Raises SystemExit if they are invalid."""
     hide_bodies()
     try:
         return ModelSettings.from_environment()
@@ -30,9 +30,9 @@ def read_settings() -> ModelSettings:
 
 @contextmanager
 def exit_on_failure(settings: ModelSettings, serves: bool) -> Iterator[None]:
-    """Log the start in this block; end the process with one line if it fails: SystemExit.
+    """Log the start in this block; raise SystemExit with one line if it fails.
 
-    If the device is lost, a process that `serves` starts again without CUDA graphs.
+    If the device is lost, a process that `serves` restarts without CUDA graphs.
     """
     hide_bodies()
     logger.info(describe_versions())
@@ -53,7 +53,7 @@ def exit_on_failure(settings: ModelSettings, serves: bool) -> Iterator[None]:
 def request_errors(endpoint: Endpoint) -> Iterator[None]:
     """Raise every error of a request as ClientError or ServerError.
 
-    End the process once the engine has stopped, because no request can be answered any more.
+    Ends the process if the engine has stopped, because no request can be answered any more.
     """
     try:
         with endpoint_errors():
@@ -69,7 +69,6 @@ def checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
 
 
 def _reason(error: Exception) -> StartError:
-    """The reason of a failed start, in one line."""
     if isinstance(error, StartError):
         return error
     text = " ".join(str(error).split())

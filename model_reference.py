@@ -1,6 +1,6 @@
 """References to models: a folder, a Hub ID, or a short name such as `large-v3`.
 
-This module imports only the standard library: command lines are read before anything is installed.
+Imports only the standard library, because command lines are parsed before anything is installed.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class ModelReference:
 
     @classmethod
     def parse(cls, text: str, repository: Path = REPOSITORY) -> Self:
-        """Parse `owner/name`, `owner/name@revision`, a short name or a folder, which may be
-        relative to `repository`.
+        """Parse `owner/name`, `owner/name@revision`, a short name or a folder.
 
-        An existing folder takes precedence over a Hub ID, as in transformers. Raises ValueError for
-        other text, and suggests a known model with a similar name.
+        A folder may be relative to `repository`. An existing folder takes precedence over a Hub ID,
+        as in transformers. Raises ValueError for other text, with a known model of a similar name
+        as a suggestion.
         """
         text = text.strip()
         folder = repository / Path(text).expanduser()

@@ -1,7 +1,7 @@
 """The models' two units of time: samples at 16 kHz, and Whisper's grid of 20 ms.
 
 One encoder position (two mel frames) is one step of the timestamp tokens and one column of the
-cross-attention. The names are those of openai/whisper's `audio.py`.
+cross-attention. Names are as in openai/whisper's `audio.py`.
 """
 
 from __future__ import annotations

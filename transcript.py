@@ -65,9 +65,9 @@ def _without_opening(text: str) -> str:
 
 
 def is_abbreviation(text: str, following: str) -> bool:
-    """Return whether the full stop of `text` need not end a sentence before `following`.
+    """Return whether `text` ends with an abbreviation, an initial ("J.") or a number ("3.").
 
-    That is so after an abbreviation, an initial ("J.") or a number ("3.").
+    The full stop of such a text need not end a sentence before the text `following`.
     """
     last = _without_quotes(text).rsplit(maxsplit=1)[-1:]
     if not last or not last[0].endswith(".") or last[0].endswith(".."):
@@ -92,9 +92,10 @@ class Word:
 
     `text` keeps the space before the word and the punctuation around it: the texts of a chunk's
     words, joined, are the chunk's text. `probability` is the mean of the main model's probabilities
-    of the word's tokens. `overlap` marks a word during which another speaker speaks too. Here and
-    below, `language` is the code of the item's language, None unless languages are looked for
-    within the recording, and `channel` counts from 0, None if channels are mixed.
+    of the word's tokens. `overlap` marks a word during which another speaker speaks too.
+
+    In all classes here, `language` is the item's language code, None unless the request is
+    `multilingual`. `channel` counts from 0; it is None if channels are mixed.
     """
 
     text: str
@@ -107,7 +108,7 @@ class Word:
 
 
 def sentence_ends_between(word: Word, following: Word) -> bool:
-    """Return whether a sentence ends with `word`; an abbreviation ends one only before a pause."""
+    """Return whether `word` ends a sentence; an abbreviation does so only before a pause."""
     pause = following.start - word.end
     return ends_sentence(word.text) and (
         pause >= ABBREVIATION_PAUSE or not is_abbreviation(word.text, following.text)
@@ -118,9 +119,9 @@ def sentence_ends_between(word: Word, following: Word) -> bool:
 class Chunk:
     """One of Whisper's segments; `text` keeps the tokenizer's leading space.
 
-    `avg_logprob`, `no_speech_prob`, `compression_ratio` and `temperature` are openai/whisper's, of
-    the window that the chunk was decoded in, which begins at `window_start` seconds. `tokens` are
-    the text's token ids, and `log_probs` their natural logarithms.
+    `avg_logprob`, `no_speech_prob`, `compression_ratio` and `temperature` are openai/whisper's
+    values for the chunk's window, which begins at `window_start` seconds. `tokens` are the text's
+    token ids; `log_probs` are the natural logarithms of their probabilities.
     """
 
     text: str
@@ -150,7 +151,7 @@ class SpeakerTurn:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The name of a channel that was recognised separately, and its Transcript's language."""
+    """A channel that was transcribed separately, with its transcript's language."""
 
     name: str
     language: str | None
@@ -161,7 +162,7 @@ class Channel:
 class KnownSpeaker:
     """A name that the client gave, and the speaker with the most similar voice.
 
-    `label` is the diarization's label of that speaker, who gets the name if it `matched`.
+    `label` is the diarizer's label of this speaker; the name replaces the label if it `matched`.
     `similarity` is the cosine of the two voices. Both are None if no voices could be compared.
     """
 
@@ -192,10 +193,10 @@ Block = TypeVar("Block", Chunk, SpeakerSegment)
 class DecodeStats:
     """Counts and wall-clock seconds of decoding one request, for benchmarks and logs.
 
-    `drafted` counts draft tokens up to the first rejected one of each row and step, and that one.
-    `drafted_rows` counts pairs of a row and a step that had a draft. `retries` counts windows that
-    were decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a draft length to the number
-    of steps with it. A step shared with other requests counts for each of them.
+    `drafted` counts the draft tokens of each row and step up to and including the first rejection.
+    `drafted_rows` counts pairs of a row and a step with a draft. `retries` counts windows that were
+    decoded again (`asr.engine.fallback`). `steps_by_drafts` maps a draft length to its number of
+    steps. A step shared with other requests counts for each of them.
     """
 
     steps: int = 0
@@ -211,16 +212,15 @@ class DecodeStats:
 
     @property
     def acceptance(self) -> float | None:
-        """Accepted draft tokens as a share of `drafted`; None without drafts."""
+        """Return accepted draft tokens as a share of `drafted`; None without drafts."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean tokens that a row gained in a step with a draft; 1 without drafts."""
+        """Return the mean tokens that a row gains in a step with a draft; 1 without drafts."""
         return 1 + self.accepted / max(1, self.drafted_rows)
 
     def add(self, more: DecodeStats) -> None:
-        """Add the counts and seconds of another request."""
         for each in fields(self):
             before, added = getattr(self, each.name), getattr(more, each.name)
             total = Counter(before) + Counter(added) if isinstance(added, dict) else before + added
@@ -251,9 +251,7 @@ class Transcript:
     `language` is Whisper's code ("en") of the language with most speech; None if no language was
     requested and nothing was transcribed. `language_probability` is its probability among all
     languages, None if it was not detected. `speech` are the spans of detected speech, (start, end)
-    in seconds, in order and disjoint; speaker turns are clipped to them. `unspoken` are words of a
-    client's text that no chunk has, `unwritten` is speech without words. Comparisons ignore
-    `stats`.
+    in seconds, in order and disjoint; speaker turns are clipped to these spans.
     """
 
     chunks: tuple[Chunk, ...]
@@ -267,7 +265,7 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The joined texts of all chunks, with the tokenizer's spaces."""
+        """Return the joined texts of all chunks, with the tokenizer's spaces."""
         return "".join(chunk.text for chunk in self.chunks)
 
 

@@ -1,7 +1,7 @@
-"""Parses a request: its body becomes the audio as sent, the checked parameters, and options.
+"""Parses a request's body to the audio as sent, the checked parameters, and options.
 
-The options for speech recognition and diarization follow from the parameters and from what the
-loaded models can do. They are decided here, once.
+This module alone derives the options of speech recognition and diarization from the parameters and
+the abilities of the loaded models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from payload.encodings import Base64Text
 from payload.languages import script_warning
 
 BODY_KEYS = ("inputs", "parameters")
-MOST_NAMES = 100  # keys of a body, and of its parameters; unknown ones are ignored
-# Of unknown names, a warning repeats so many, and so many characters of each.
+MOST_NAMES = 100  # keys of a body, and of its parameters; unknown names are ignored
+# A warning repeats at most this many unknown names, and this many characters of each.
 MOST_SHOWN, LONGEST_NAME = 8, 40
 # Outputs that show segments or their times.
 TIMED = {"srt", "vtt", "tsv", "txt"}
@@ -29,7 +29,7 @@ Inputs = str | Base64Text | bytes
 
 @dataclass(slots=True)
 class Upload:
-    """An audio file as sent, which decoding takes out of it.
+    """An audio file as sent; `take` frees it for decoding.
 
     A request is referenced until it is answered, and its file may have hundreds of megabytes.
     """
@@ -45,7 +45,7 @@ class Upload:
         return self._size
 
     def take(self) -> Inputs:
-        """Return the file and forget it; call this once."""
+        """Return the file and drop the reference to it; call this once."""
         inputs, self._inputs = self._inputs, None
         assert inputs is not None, "a request is answered once"
         return inputs
@@ -54,7 +54,7 @@ class Upload:
 class TranscriptionRequest(NamedTuple):
     """One checked request.
 
-    `speakers` is None if no speakers are looked for. `warnings` name everything that is ignored.
+    `speakers` is None if the request is not diarized. `warnings` name everything that is ignored.
     """
 
     upload: Upload
@@ -67,10 +67,10 @@ class TranscriptionRequest(NamedTuple):
 def read_body(
     data: object, as_text: bool = False
 ) -> tuple[Inputs, InferenceConfig, tuple[str, ...]]:
-    """Return a body's audio as sent, its checked parameters, and warnings of what is ignored.
+    """Return a body's audio as sent, its checked parameters, and warnings about ignored names.
 
-    `as_text` reads parameters as those of a query string or form. Raises InvalidRequest for a wrong
-    shape and InvalidParameter for a wrong parameter.
+    `as_text` reads parameters as text from a query string or form. Raises InvalidRequest for a
+    wrong shape and InvalidParameter for a wrong parameter.
     """
     if not isinstance(data, dict):
         raise InvalidRequest("the body should be a JSON object")
@@ -86,7 +86,7 @@ def read_body(
     if len(parameters) > MOST_NAMES:
         raise InvalidRequest(f"parameters: should be at most {MOST_NAMES}")
     try:
-        # The toolkit sends bytes, with parameters from the query string.
+        # Hugging Face's toolkit passes bytes, with parameters from the query string.
         config = InferenceConfig.read(parameters, as_text=as_text or isinstance(inputs, bytes))
     except ValueError as error:
         raise InvalidParameter(str(error)) from error
@@ -100,7 +100,7 @@ def read_body(
 
 
 def ignored_names(kind: str, names: Sequence[object]) -> str:
-    """Return a warning of the first names, in ASCII and cut: a client may have sent anything."""
+    """Return a warning with the first names, cut and escaped: a client may send anything."""
     escaped = [ascii(str(name)[:LONGEST_NAME])[1:-1] for name in names[:MOST_SHOWN]]
     shown = ", ".join(name[:LONGEST_NAME] for name in escaped)
     more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
@@ -108,7 +108,7 @@ def ignored_names(kind: str, names: Sequence[object]) -> str:
 
 
 def wanted_speakers(config: InferenceConfig, can: Capabilities | None) -> SpeakerHints | None:
-    """Return the hints that the diarizer takes, None if speakers are not looked for.
+    """Return the hints for the diarizer; None if the request is not diarized.
 
     `can` is None if no diarizer is loaded.
     """
@@ -118,7 +118,7 @@ def wanted_speakers(config: InferenceConfig, can: Capabilities | None) -> Speake
 
 
 def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[str, ...]:
-    """Return warnings of parameters about speakers that are ignored.
+    """Return warnings about ignored parameters for speakers and channels.
 
     `can` is None if no diarizer is loaded.
     """
@@ -141,11 +141,11 @@ def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[st
 
 
 def wanted_transcription(config: InferenceConfig, by_speaker: bool) -> TranscriptionOptions:
-    """Return what speech recognition is to do for a request.
+    """Return the options of speech recognition for a request.
 
-    Whisper writes timestamps if the answer shows them, and if speakers or a given text need
-    segments. Subtitles, tables and plain text have a line a segment; without timestamps a whole
-    window would be one line.
+    Whisper writes timestamps if the answer shows them, or if speakers or a given text need
+    segments. Subtitles, tables and plain text have one line for each segment; without timestamps a
+    whole window would be one line.
     """
     shown = config.return_timestamps is not False or not TIMED.isdisjoint(config.output)
     return TranscriptionOptions(

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 
 def likeliest_path(evidence: NDArray[np.float64], change_cost: float) -> list[int]:
-    """Return the n states with the largest sum of `evidence` (n, states), less `change_cost` for
-    every change of state (Viterbi 1967).
+    """Return the likeliest path, n states, for `evidence` (n, states) (Viterbi 1967).
 
-    Because every change costs the same, the best change starts from the best state so far.
+    It maximises the sum of the evidence, less `change_cost` for every change of state. Because
+    every change costs the same, the best change starts from the best state so far.
     """
     stay = np.arange(evidence.shape[1])
     total, backpointers = evidence[0], []

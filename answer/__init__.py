@@ -1,1 +1,1 @@
-"""The answer to a request: who said what, as a JSON object and as files."""
+"""The answer to a request, as a JSON object and as files."""

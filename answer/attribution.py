@@ -1,8 +1,8 @@
-"""Builds the answer: words get speakers, speakers get names, and all channels become one answer.
+"""Builds the answer: assigns words to speakers, names the speakers and joins the channels.
 
-On separate channels, each channel is its speaker, and the times of words alone tell who talks over
-whom. If diarization found several speakers on a channel, their names begin with the channel's. A
-speaker who was matched with a known name has that name.
+A separate channel counts as one speaker, and word times alone show overlap between channels. If
+diarization finds several speakers on a channel, their names begin with the channel's name. A
+speaker who matches a known voice has the known name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diarization.known_speakers import KnownVoices, name_speakers
 from diarization_utils import as_word, attribute, during, segment_per_chunk, speaker_segments
 from transcript import Channel, Chunk, DecodeStats, KnownSpeaker, SpeakerTurn, Transcript, Word
 
-# Seconds: words of a channel with shorter pauses are one turn, as in most references.
+# Seconds; shorter pauses between words of a channel do not end a turn, as in most references.
 MAX_PAUSE = 0.5
 
 Rename = Callable[[str | None], str]
@@ -33,8 +33,8 @@ def attributed(
 ) -> Answer:
     """Return the answer for a recording of `duration` seconds.
 
-    There is one transcript and one diarization for each channel that was recognised separately; a
-    diarization is None if no speakers were looked for.
+    `transcripts` and `diarizations` have an entry for each separate channel, or one entry for mixed
+    channels. A diarization is None if the request is not diarized.
     """
     answers = [
         _channel_answer(duration, transcript, diarization, known, config.known_speaker_threshold)
@@ -71,11 +71,11 @@ def _channel_answer(
 
 
 def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
-    """Join the answers for channels with these names to one, without segments.
+    """Join the answers of the channels `names` to one answer, without segments.
 
-    Every word has a speaker, and is marked if another channel speaks during it. Chunks, and so the
-    text, are in order of the times in the answer. A warning that not all channels have begins with
-    a channel's name.
+    Every word has a speaker; `overlap` marks it if another channel speaks during it. Chunks, and so
+    the text, are sorted by their times, clamped as in the response. A warning begins with the
+    channel's name unless all channels have it.
     """
     named = [
         _named(answer, channel, _speaker_names(answer, name))
@@ -102,7 +102,8 @@ def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
 def _speaker_names(answer: Answer, channel: str) -> Rename:
     """Return a function from a channel's labels to names.
 
-    A speaker who is alone on the channel has the channel's name, and so has a word in no turn.
+    A known speaker keeps the known name. A speaker alone on the channel has the channel's name, and
+    so has a word in no turn.
     """
     known = {each.name for each in answer.known_speakers if each.matched}
     labels = {turn.speaker for turn in answer.turns or ()}
@@ -147,7 +148,7 @@ def _named(answer: Answer, channel: int, rename: Rename) -> Answer:
 
 
 def _turns(words: Sequence[Word]) -> list[SpeakerTurn]:
-    """Return the turns of the one speaker of `words`."""
+    """Join the words of one speaker to turns."""
     turns: list[SpeakerTurn] = []
     for word in words:
         if turns and word.start - turns[-1].end <= MAX_PAUSE:
@@ -158,7 +159,7 @@ def _turns(words: Sequence[Word]) -> list[SpeakerTurn]:
 
 
 def _mark_overlap(channels: Sequence[Sequence[Chunk]]) -> tuple[Chunk, ...]:
-    """Return all channels' chunks in order of time, with words marked that another overlaps."""
+    """Return all channels' chunks in order of time; mark words that another channel overlaps."""
     words = [[word for chunk in chunks for word in chunk.words] for chunks in channels]
     marked: list[Chunk] = []
     for channel, chunks in enumerate(channels):
@@ -170,7 +171,7 @@ def _mark_overlap(channels: Sequence[Sequence[Chunk]]) -> tuple[Chunk, ...]:
 
 
 def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, ...]) -> Transcript:
-    """Return the transcript of all channels, in the language of the one with most speech."""
+    """Return the transcript of all channels, in the language of the channel with most speech."""
     most = max(transcripts, key=lambda each: sum(end - start for start, end in each.speech))
     stats = DecodeStats()
     for each in transcripts:
@@ -191,7 +192,7 @@ def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, .
 
 
 def _best_matches(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpeaker, ...]:
-    """Return each name's entry of the channel where it fits best."""
+    """Return, for each name, the entry of the channel with the best match."""
     return tuple(
         max(each, key=lambda known: (known.matched, known.similarity or -1.0))
         for each in zip(*channels, strict=True)

@@ -1,14 +1,14 @@
-"""Cues: the subtitles that are on the screen at a time.
+"""Divides words into subtitle cues, each with its lines and times.
 
 Cues are made of words, not of chunks, so that a cue has one speaker and no line is too wide. By
-default a cue is shown from the start of its first word to the end of its last. A short cue stays
-longer, up to the next cue, to be read; if the audio ends too soon, it appears earlier. The limits
-are those of most style guides (Netflix's "Timed Text Style Guide": 42 characters a line, two lines,
-5/6 of a second to 7 seconds).
+default a cue is shown from the start of its first word to the end of its last. A short cue stays up
+to the next cue, so that it can be read; at the end of the audio it appears earlier. The limits are
+those of most style guides (Netflix's "Timed Text Style Guide": 42 characters a line, two lines, 5/6
+of a second to 7 seconds).
 
-A client that sets one of openai/whisper's limits gets openai/whisper's cues (`utils.py`,
-`SubtitlesWriter`): one for each segment, where a change of speaker starts a segment; or, with a
-width and a number of lines, text that flows on until both are used up.
+If a client sets one of openai/whisper's limits, cues are openai/whisper's (`utils.py`,
+`SubtitlesWriter`): one cue for each segment, and a change of speaker starts a segment. If the
+client sets both a width and a number of lines, text flows on until a cue is full.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Line = Sequence[Word]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How subtitles look; all but `speakers` are options of openai/whisper.
+    """The layout of subtitles; all fields but `speakers` are options of openai/whisper.
 
     A line has at most `max_line_width` characters, name included, unless one word is longer. A cue
     has at most `max_line_count` lines and, if made of one segment, `max_words_per_line` words.
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def is_limited(self) -> bool:
-        """Whether to make cues as openai/whisper does."""
+        """Return whether to make cues as openai/whisper does."""
         return (self.max_line_width, self.max_line_count, self.max_words_per_line) != (None,) * 3
 
 
@@ -89,12 +89,12 @@ def make_cues(
     layout: Layout = DEFAULT_LAYOUT,
     segments: Collection[int] = (),
 ) -> list[Cue]:
-    """Return the cues of `words`, which are in order of time, within `duration` seconds.
+    """Return cues within `duration` seconds for `words`, which must be sorted by time.
 
     `segments` are the numbers of letters after which Whisper's segments begin (`segment_starts`).
-    Times are whole milliseconds, and cues never overlap. Each cue lasts a millisecond or more: at
-    the end of the audio, earlier cues are shortened for that, and if the whole audio is too short,
-    cues share it equally.
+    Times are whole milliseconds, and cues never overlap. Each cue lasts a millisecond or more; at
+    the end of the audio, earlier cues are shortened for this. If the whole audio is too short, cues
+    share it equally.
     """
     shortest, longest = (0.0, inf) if layout.is_limited else (MIN_SECONDS, MAX_SECONDS)
     texts: list[tuple[Line, ...]]
@@ -121,7 +121,7 @@ def make_cues(
 def _start_times(
     groups: Sequence[Line], duration: float, shortest: float, longest: float
 ) -> list[float]:
-    """Return when each cue should appear: with its first word, or earlier at the end of the audio.
+    """Return the start of each cue: its first word's, or earlier at the end of the audio.
 
     Cues that begin less than `shortest` seconds before the end share the time from the end of the
     speech before them to the end of the audio.
@@ -166,7 +166,7 @@ def _fill_cues(
 
 
 def segment_starts(texts: Iterable[str]) -> frozenset[int]:
-    """Return after how many letters of all `texts` each of them begins."""
+    """Return the number of letters, without spaces, that precede each text."""
     return frozenset(accumulate(map(_count_letters, texts), initial=0))
 
 
@@ -175,7 +175,7 @@ def _count_letters(text: str) -> int:
 
 
 def _timed_words(words: Iterable[Word]) -> Iterator[Word]:
-    """Yield the words; a block that is one Word is split, and its words share its time."""
+    """Yield single words; the words of a block without word times share its time."""
     for word in words:
         yield from _share_time(word, re.findall(r"\s*\S+\s*", word.text))
 
@@ -195,7 +195,6 @@ def _group_words(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
 
 
 def _begins_cue(group: Line, word: Word) -> bool:
-    """Return whether `word` must begin a cue after `group`."""
     before = group[-1]
     return (
         word.speaker != before.speaker
@@ -206,7 +205,7 @@ def _begins_cue(group: Line, word: Word) -> bool:
 
 
 def _fill_lines(words: Line, named: bool) -> list[Line]:
-    """Break words into lines of at most MAX_COLUMNS, filled greedily."""
+    """Break words greedily into lines of at most MAX_COLUMNS."""
     lines: list[Line] = []
     first = 0
     for index in range(1, len(words)):
@@ -232,7 +231,7 @@ def _break_lines(group: Line, named: bool) -> tuple[Line, ...]:
 
 
 def _split_words(words: Iterable[Word], named: bool) -> Iterator[Word]:
-    """Yield the words that are not empty; split those too wide for a line."""
+    """Drop empty words, and split words that are too wide for a line."""
     for word in words:
         columns = MAX_COLUMNS - display_width(name_prefix(word, named))
         yield from _share_time(word, _split_text(word.text, columns))
@@ -262,7 +261,7 @@ def _split_text(text: str, columns: int) -> list[str]:
 
 
 def _cut_up(text: str) -> list[str]:
-    """Cut into quarter lines, which fill lines well, but never before a combining mark."""
+    """Cut text into quarter lines, which fill lines well; never cut before a combining mark."""
     parts = [""]
     for letter in text:
         if len(parts[-1]) >= MAX_COLUMNS // 4 and unicodedata.category(letter)[0] not in "MZ":
@@ -281,10 +280,10 @@ def name_prefix(word: Word, named: bool) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Replace line breaks and tabs, which mean something in every format, by single spaces."""
+    """Join the words with single spaces: line breaks and tabs are syntax in every format."""
     return " ".join(text.split())
 
 
 def display_width(text: str) -> int:
-    """Return the columns of `text` on a screen; East Asian wide characters take two."""
+    """Return the width of `text` in columns; East Asian wide characters take two."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

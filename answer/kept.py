@@ -1,4 +1,4 @@
-"""Answers kept in JSON files: of which recording each is, how it was made, what follows from it.
+"""Decides whether an answer kept in a JSON file can be reused, and renders more formats from it.
 
 `scripts/transcribe` and `python -m archive` write two objects beside the endpoint's answer:
 
@@ -6,8 +6,8 @@
                  or a digest of the path
     "made_with"  the names of the models, and the parameters of the request
 
-A recording is done if an answer is of this recording, was made with the models and parameters that
-are asked for, and has the formats that are asked for or the words to make them from.
+A recording is done if an answer is of this recording, was made with the requested models and
+parameters, and has the requested formats or the words to make them from.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from answer.subtitles import FORMATS, Rendering, render
 from config import InferenceConfig
 from transcript import Chunk, SpeakerSegment, Word
 
-# Parameters that change only how fast an answer is found.
+# Parameters and models that change only the speed.
 SPEED = ("batch_size", "assisted", "assistant_model")
-# How detailed the times of `return_timestamps` are; an answer serves requests for less detail too.
+# Detail of the times, by `return_timestamps`; an answer also serves requests for less detail.
 DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
-# Formats made of words, and of segments. RTTM is made of turns, which a JSON answer does not have.
+# Formats made of words, and of segments. RTTM needs turns, which a JSON answer does not have.
 BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
 NOT_SAID = "does not say how it was made"
 NO_WORDS = "has no word times"
@@ -36,12 +36,12 @@ Answer = dict[str, Any]
 
 
 def for_keeping(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for word times by default, because subtitles in any layout can be made from them."""
+    """Return `parameters` with word times by default, which suffice for every subtitle layout."""
     return {"return_timestamps": "word", **parameters}
 
 
 def path_digest(path: str) -> str:
-    """Return what tells paths apart without showing where somebody keeps recordings."""
+    """Return a digest that identifies a path without revealing it."""
     return _digest(path)[:20]
 
 
@@ -63,21 +63,24 @@ def is_of(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run asks for every recording.
+    """The models and parameters that a run wants for every recording.
 
-    `models` has names by the field of ModelSettings, or what a server says of its models; None if
-    the server does not say.
+    `models` are names by the field of ModelSettings, or a server's description of its models; None
+    if the server does not describe them.
     """
 
     models: Mapping[str, Any] | None
     parameters: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the `made_with` of an answer."""
+        """Return the `made_with` object for a new answer."""
         return {"models": self.models, "parameters": _without_clips(self.parameters)}
 
     def why_not(self, answer: Mapping[str, Any]) -> str:
-        """Return why an answer, formats aside, does not serve, as the end of a sentence; or ""."""
+        """Return why an answer cannot be reused, as the end of a sentence; "" if it can.
+
+        Ignores formats.
+        """
         made = answer.get("made_with")
         if not isinstance(made, dict) or not {"models", "parameters"} <= made.keys():
             return NOT_SAID
@@ -93,9 +96,9 @@ class Request:
         return NO_WORDS if wanted_detail > detail else ""
 
     def laid_out(self, answer: Answer, formats: Collection[str]) -> Answer:
-        """Return the answer with those of `formats` in its `output` that can be made from it.
+        """Return the answer; add all `formats` that can be made from it to its `output`.
 
-        If subtitles are among the formats, existing ones get the layout that is asked for.
+        If the formats include subtitles, existing subtitles get the requested layout.
         """
         made, output = answer["made_with"], dict(answer.get("output") or {})
         layout, before = _layout(self.parameters), made["parameters"]
@@ -120,7 +123,7 @@ def _follows(answer: Answer, name: str) -> bool:
 
 
 def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters with a digest in place of each reference clip and of a text."""
+    """Return the parameters without `output`; digests replace reference clips and the text."""
     kept = {name: value for name, value in parameters.items() if name != "output"}
     if isinstance(text := kept.get("text"), str):
         kept["text"] = f"sha256 {_digest(text)}"
@@ -137,7 +140,7 @@ def _digest(text: str) -> str:
 
 
 def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the values, defaults included, that decide what an answer says, and its DETAIL.
+    """Return the parameters that affect an answer's content, defaults included, and its DETAIL.
 
     Raises ValueError.
     """
@@ -152,7 +155,7 @@ def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def _changed_models(before: object, now: object, voices: bool) -> Iterator[str]:
-    """Yield the differences between models; the diarization model counts if `voices` is true."""
+    """Yield a text for each changed model; the diarization model counts only with `voices`."""
     if not isinstance(before, dict) or not isinstance(now, Mapping):
         if before != now:
             yield "not all servers name theirs"
@@ -172,7 +175,7 @@ def _layout(parameters: Mapping[str, Any]) -> Layout:
 
 
 def _rendering(answer: Answer, layout: Layout) -> Rendering:
-    """Return what all formats but RTTM are made from."""
+    """Return the content of all formats but RTTM."""
     words = iter([_word(each) for each in answer.get("words", ())])
     segments, chunks = [], []
     for each in answer["speakers"]:
@@ -187,7 +190,7 @@ def _rendering(answer: Answer, layout: Layout) -> Rendering:
 
 
 def _words_of(text: str, words: Iterator[Word]) -> Iterator[Word]:
-    """Yield the next `words` until they make up a chunk's text."""
+    """Yield the next `words`, until they have the length of a chunk's `text`."""
     left = len(text)
     while left > 0 and (word := next(words, None)) is not None:
         left -= len(word.text)

@@ -1,7 +1,7 @@
-"""The answer to a request, and the JSON object that a client receives, in plain Python types.
+"""Converts an answer to the JSON object that a client receives, in plain Python types.
 
-Whatever times the models returned, the times here are finite, in order, within the audio, and
-rounded to hundredths of a second. The files under `output` are made from these times.
+Its times are finite, in order, within the audio and rounded to hundredths of a second, whatever
+times the models returned. The files under `output` are made from these times.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ Timed = TypeVar("Timed", Chunk, SpeakerSegment, SpeakerTurn, Word)
 class Answer:
     """The results for one recording of `duration` seconds.
 
-    `segments` and `turns` are None if no speakers were looked for. The words of all segments, in
-    order, are the words of all chunks; with separate `channels` this holds for each channel.
+    `segments` and `turns` are None without diarization, except with separate `channels`. The words
+    of all segments, in order, are the words of all chunks; with separate `channels` this holds for
+    each channel.
     """
 
     duration: float
@@ -98,7 +99,7 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
 def unspoken_json(
     unspoken: Sequence[Unspoken], words: Sequence[Word], duration: float
 ) -> list[dict[str, Any]]:
-    """Return the entries of `unspoken`; each lies in time between two of the spoken `words`."""
+    """Return the entries of `unspoken`, each timed between its neighbours in the spoken `words`."""
     times = [(0.0, 0.0), *((word.start, word.end) for word in words), (duration, duration)]
     return [
         {
@@ -131,7 +132,7 @@ def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
 
 
 def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[str, Any]]:
-    """Return the entries of `chunks`, whose times are clamped."""
+    """Return the entries of `chunks`, which must have clamped times."""
     return [
         {
             "text": chunk.text,
@@ -186,7 +187,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
-    """Clamp and round the times of blocks and words, so that each channel's are in order.
+    """Clamp and round the times of blocks and words, so that they are in order on each channel.
 
     A time that is NaN or before its predecessor becomes its predecessor. Each block and word lasts
     20 ms or more, or an equal share of a recording that is too short for that. Idempotent.
@@ -209,7 +210,7 @@ def _clamp_channel(blocks: Sequence[Block], duration: float) -> list[Block]:
 
 
 def _with_words(block: Block, words: tuple[Word, ...]) -> Block:
-    """Replace the block's words; where its times were those of its words, they still are."""
+    """Replace the block's words; if the block began or ended with its words, it still does."""
     if not words:
         return replace(block, words=words)
     start = words[0].start if block.start == block.words[0].start else block.start
@@ -224,7 +225,7 @@ def _clamp_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[SpeakerT
 
 
 def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, float, float]]:
-    """Yield each item with a start and end, neither before the last end nor after the audio."""
+    """Yield each item with its start and end, both between the previous end and the audio's end."""
     now = 0.0
     for item in items:
         # max returns its first argument if the second is NaN.
@@ -236,8 +237,8 @@ def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, flo
 def _lasting(items: Sequence[Timed], duration: float) -> list[tuple[Timed, float, float]]:
     """Clamp items and make each at least SHORTEST long.
 
-    An item that is too short delays the next ones; at the end of the audio it advances the previous
-    ones.
+    An item that is too short delays the next items; at the end of the audio it advances the
+    previous items.
     """
     audio_end = round(100 * duration)
     shortest = min(SHORTEST, audio_end // max(1, len(items)))

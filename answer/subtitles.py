@@ -19,14 +19,14 @@ from answer.cues import (
 from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 
 RECORDING = "audio"  # the recording's name in RTTM
-# A spreadsheet computes cells that begin with these; full-width ones in some languages.
+# A spreadsheet evaluates cells that begin with these characters; in some languages, full-width too.
 FORMULA_BEGINNINGS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What all formats are made from; times are seconds, within `duration`."""
+    """The content of all formats; times are seconds, within `duration`."""
 
     duration: float
     chunks: Sequence[Chunk]
@@ -36,7 +36,7 @@ class Rendering:
 
     @property
     def blocks(self) -> list[SpeakerSegment]:
-        """The speakers' segments; without any, the chunks as segments without a speaker."""
+        """Return the speakers' segments; without any, the chunks as segments without a speaker."""
         if self.segments:
             return list(self.segments)
         return [
@@ -48,7 +48,7 @@ class Rendering:
 
     @property
     def words(self) -> list[Word]:
-        """All words; a block without word times is one Word."""
+        """Return all words; a block without word times is one Word."""
         words: list[Word] = []
         for block in self.blocks:
             words += block.words or (Word(block.text, block.start, block.end, block.speaker),)
@@ -56,7 +56,7 @@ class Rendering:
 
     @property
     def channels(self) -> list[Rendering]:
-        """One rendering for each channel, without turns."""
+        """Return one rendering for each channel, without turns."""
         chunks, segments = by_channel(self.chunks), by_channel(self.segments)
         return [
             replace(self, chunks=chunks[each], segments=segments[each], turns=())
@@ -64,7 +64,7 @@ class Rendering:
         ]
 
     def cues(self, named: bool) -> list[Cue]:
-        """Return the cues of all words by start; cues of one channel never overlap.
+        """Return the cues of all words, sorted by start; cues of one channel never overlap.
 
         With `named`, texts begin with the speaker's name if the layout shows names.
         """
@@ -103,7 +103,7 @@ def _srt(rendering: Rendering) -> str:
 
 
 def _vtt(rendering: Rendering) -> str:
-    """Render WebVTT with voice tags, and with escapes, so that no text is read as a tag or time."""
+    """Render WebVTT with voice tags; escapes keep players from taking text for tags or times."""
     blocks = ["WEBVTT\n"]
     for start, end, speaker, text in _shown(rendering, False, _escape):
         voice = f"<v {_escape(speaker)}>" if speaker and rendering.layout.speakers else ""
@@ -114,9 +114,9 @@ def _vtt(rendering: Rendering) -> str:
 def _shown(
     rendering: Rendering, named: bool, escape: Callable[[str], str]
 ) -> list[tuple[int, int, str | None, str]]:
-    """Return the texts on the screen as (first millisecond, last, speaker, text), by start.
+    """Return (first millisecond, last, speaker, text) of each text on the screen, by start.
 
-    A cue is one text or, if words are highlighted, one text for each word and pause in it. Texts of
+    A cue is one text or, if words are highlighted, one text for each word and pause. Texts of
     channels that speak at once alternate.
     """
     shown: list[tuple[int, int, str | None, str]] = []
@@ -150,7 +150,7 @@ def _moments(cue: Cue) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _cue_text(cue: Cue, spoken: int | None, escape: Callable[[str], str]) -> str:
-    """Return the lines of a cue, with the word of index `spoken` underlined."""
+    """Return the lines of a cue, with the word at index `spoken` underlined."""
     lines: list[str] = []
     index = 0
     for line in cue.words:
@@ -198,7 +198,7 @@ def _rttm(rendering: Rendering) -> str:
 
 
 def _txt(rendering: Rendering) -> str:
-    """Render a line for each block, after its speaker's name if known."""
+    """Render each block as a line, which begins with the speaker's name if it is known."""
     lines = []
     for block in rendering.blocks:
         name = f"{block.speaker}: " if block.speaker else ""

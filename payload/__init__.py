@@ -1,1 +1,1 @@
-"""Decodes and checks what clients send: JSON, base64, languages, known speakers."""
+"""Decodes and checks clients' input: JSON, base64, languages, known speakers."""

@@ -1,14 +1,14 @@
 """Decodes JSON and base64 from clients, in bounded memory and without holding the GIL for long.
 
-CPython holds its lock for the whole of a call into C, and one call on hundreds of megabytes takes
-most of a second, in which neither the engine nor /health gets to run. So no call here works on more
+CPython holds the GIL for the whole of a call into C, and one call on hundreds of megabytes takes
+most of a second, during which neither the engine nor /health runs. So no call here works on more
 than SLICE characters.
 
 A JSON parser turns the two characters of `[]` into 64 bytes, so the parser gets at most MOST_JSON
-characters. What may be longer is the base64 of audio: `parse_json` first cuts out every long string
-and puts a number that no client can guess in its place; if more than MOST_JSON characters are left,
-the body is refused unparsed. A string is cut out only if that cannot change what the parser finds:
-it is a value, in printable ASCII, without escaped quotation marks.
+characters. Only the base64 of audio may be longer: `parse_json` first cuts out every long string
+and puts a number that no client can guess in its place. If more than MOST_JSON characters are left,
+the body is refused unparsed. A string is cut out only if the result of parsing stays the same: it
+must be a value, in printable ASCII, without escaped quotation marks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-# Characters, a multiple of 4; a call on so many takes a millisecond or two.
+# Characters, a multiple of 4; a call on this many takes a millisecond or two.
 SLICE = 2**20
 # Characters besides the long strings. json.loads makes at most 30 MB of them, in milliseconds.
 MOST_JSON = 2**20
@@ -32,13 +32,13 @@ PRINTABLE = bytes(range(0x20, 0x7F))
 WHITE_SPACE = b" \t\n\r\v\f"
 LONGEST_ESCAPE = 6  # characters, as in \u00e4
 
-# Strings so short that a Python loop over all of a body would take too long.
+# Runs of short strings, of which a body may have too many for a Python loop.
 _SHORT_STRINGS = re.compile(rb'(?:[^"]*+"[^"\\]{0,15}+")++')
 _STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _ESCAPED_NON_ASCII = re.compile(rb"\\u(?!00[0-7])")
 _END_OF_VALUE = re.compile(rb'"[ \t\n\r]{0,99}[,}\]]')
 
-# What clients send by mistake in place of a file. Base64 has no colon and no full stop.
+# Clients send URLs and file names by mistake. Base64 has no colon and no full stop.
 _URL = re.compile(r"\s*[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 _FILE_NAME = re.compile(r"[^\0\r\n]{1,1000}\.[a-z0-9]{1,5}\s*", re.ASCII | re.IGNORECASE)
 # A media type may have commas, as in `codecs="vp8, opus"`.
@@ -47,12 +47,12 @@ _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 class TooMuchJson(ValueError):
-    """Besides long strings, a body has more than MOST_JSON characters."""
+    """A body has more than MOST_JSON characters besides long strings."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Base64Text:
-    """A long ASCII string of a request's body; only slices of it become str, never the whole."""
+    """A long ASCII string from a request's body; only slices of it become str, never the whole."""
 
     characters: bytes | memoryview
 
@@ -64,7 +64,7 @@ class Base64Text:
 
 
 def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
-    """Return json.loads of `body`, in which ASCII values of over LONG characters are Base64Texts.
+    """Parse JSON as json.loads does, but return ASCII values of over LONG characters as Base64Text.
 
     Raises TooMuchJson, UnicodeDecodeError (also for more than MOST_JSON bytes of UTF-16 or UTF-32),
     another ValueError, or RecursionError.
@@ -82,7 +82,7 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
 
 
 def _float_or_string(strings: Mapping[str, memoryview]) -> Callable[[str], float | Base64Text]:
-    """Return a parser of JSON's numbers, which turns the number of a cut string into the string."""
+    """Return a parser of JSON numbers that puts the strings which `_cut` took out back in."""
 
     def read(number: str) -> float | Base64Text:
         string = strings.get(number)
@@ -177,7 +177,7 @@ def _unescaped(string: memoryview) -> bytes | memoryview:
 
 
 def _with_whole_escapes(piece: bytes) -> bytes:
-    """Return the piece without an escape at its end that may continue after it."""
+    """Return the piece without an escape at its end that may be unfinished."""
     last = piece.rfind(b"\\", len(piece) - LONGEST_ESCAPE + 1) + 1
     slashes = last - len(piece[:last].rstrip(b"\\"))
     return piece[: last - 1] if slashes % 2 else piece
@@ -211,7 +211,7 @@ def decode_digits(digits: bytearray) -> bytes:
 
 
 def address_in(text: str | Base64Text) -> str | None:
-    """Return "a URL" or "a file name" if `text` is one instead of base64."""
+    """Return "a URL" or "a file name" if `text` is one; None if it may be base64."""
     start = text[:SLICE]
     if _URL.match(start):
         return "a URL"

@@ -1,10 +1,10 @@
-"""Whisper's languages, and the names by which clients may call them.
+"""Whisper's languages, and the names that clients may use for them.
 
-A client may write Whisper's code, an ISO 639 code of two or three letters (also a withdrawn one), a
-BCP 47 tag, a POSIX locale, or the language's English or own name. `auto` and the like ask for
+A client may send Whisper's code, an ISO 639 code of two or three letters (even if withdrawn), a BCP
+47 tag, a POSIX locale, or the language's English or own name. `auto` and similar words request
 detection. The first name of each row is openai/whisper's; `tests/test_languages.py` compares the
-rows with transformers' table. Codes and own names are from langcodes 3.5.1 and CLDR. Which
-languages a checkpoint has is a fact of its `SpecialTokens`.
+rows with transformers' table. Codes and own names are from langcodes 3.5.1 and CLDR.
+`SpecialTokens` lists the languages of a checkpoint.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ _NAMES = {code: names.split(", ") for code, _, names, _ in _ROWS}
 _SCRIPTS = {code: (script or "Latn").lower() for code, script, _, _ in _ROWS}
 CODES = tuple(_NAMES)
 
-# What clients send to ask for detection, and what programs write for a value that is not set.
+# Texts by which clients request detection, and texts that programs write for an unset value.
 _DETECT = ("", "any", "auto", "auto-detect", "autodetect", "automatic", "detect", "detect-language")
 NONE = frozenset({*_DETECT, "mul", "multi", "none", "null", "und", "undefined", "unknown"})
-# Country codes that clients write for languages: a refusal suggests the language.
+# Country codes that clients send for languages: a refusal suggests the language.
 _EAST_ASIA = {"cn": "zh", "jp": "ja", "kr": "ko", "vn": "vi"}
 _EUROPE = {"cz": "cs", "dk": "da", "gb": "en", "gr": "el", "ua": "uk"}
 _COUNTRIES = _EAST_ASIA | _EUROPE | {"us": "en"}
@@ -141,7 +141,7 @@ _WRITTEN = {
     **dict.fromkeys(("正體中文", "繁体中文"), "zh-hant"),
     **dict.fromkeys(("simplified-chinese", "chinese-simplified", "简体中文"), "zh-hans"),
 }
-# Regions that write another script than the language's usual one.
+# Regions that write another script than the language's usual script.
 _REGIONS = {"zh-tw": "hant", "zh-hk": "hant", "zh-mo": "hant", "pa-pk": "arab"}
 LONGEST = 64  # characters; every name is shorter
 # Accents of Latin, Greek and Cyrillic letters, and apostrophes, are dropped.
@@ -169,7 +169,7 @@ def names_none(text: str) -> bool:
 
 
 def distinct_languages(texts: Iterable[str]) -> list[str]:
-    """Return the texts without requests for detection and without further names of a language."""
+    """Drop requests for detection, and further names of the same language."""
     found: dict[str, str] = {}
     for text in texts:
         if not names_none(text):
@@ -178,7 +178,7 @@ def distinct_languages(texts: Iterable[str]) -> list[str]:
 
 
 def script_warning(text: object) -> str | None:
-    """Return the warning for a tag that asks for a script ("zh-TW"), which Whisper cannot obey."""
+    """Return a warning if a tag ("zh-TW") asks for an unusual script; Whisper cannot obey it."""
     code, script = _read(text) if isinstance(text, str) else (None, None)
     if code is None or script is None or script == _SCRIPTS[code]:
         return None
@@ -187,7 +187,7 @@ def script_warning(text: object) -> str | None:
 
 
 def parse_language(value: object) -> object:
-    """Return Whisper's code for a text, None for a request for detection; other types as they are.
+    """Return Whisper's code for a text, None for a request for detection, other types unchanged.
 
     Raises PydanticCustomError, which suggests a language with a similar name.
     """
@@ -205,7 +205,7 @@ Language = Annotated[str | None, BeforeValidator(parse_language)]
 
 
 def _read(text: str) -> tuple[str | None, str | None]:
-    """Return Whisper's code for a text, and the script in lower case that the text asks for."""
+    """Return Whisper's code for a text, and the requested script in lower case."""
     if len(text) > LONGEST:
         return None, None
     names, codes = _keys()
@@ -219,7 +219,7 @@ def _read(text: str) -> tuple[str | None, str | None]:
         return names.get(_folded(remark["name"])) if remark else None, None
     parts = tag["rest"].split("-")[1:]
     code = codes.get(tag["code"])
-    if parts and len(parts[0]) == 3 and parts[0].isalpha():  # as yue in zh-yue
+    if parts and len(parts[0]) == 3 and parts[0].isalpha():  # yue in zh-yue
         code = codes.get(parts[0])
     scripts = [part for part in parts if len(part) == 4 and part.isalpha()]
     regions = [_REGIONS.get(f"{code}-{part}") for part in parts]

@@ -1,8 +1,8 @@
-"""The parameters that are objects: `known_speakers` and `vad_parameters`.
+"""Checks the parameters that are objects: `known_speakers` and `vad_parameters`.
 
-A form or query string gives them as JSON text. Names of speakers end up in files that people and
-programs read. So two names must differ in more than case, spaces or Unicode form, and no name may
-look like a label of the diarization. All this is checked before a clip is decoded.
+In a form or query string they are JSON text. People and programs read the names of speakers in
+files. So two names must differ in more than case, spaces or Unicode form, and no name may look like
+the diarizer's labels. Names are checked before a clip is decoded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INSTEAD = {
 
 
 def _parse_text(value: object) -> object:
-    """Parse JSON text; return None for text that is not JSON, and other types as they are."""
+    """Parse JSON text; return None if it is not JSON, and other types unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -62,7 +62,7 @@ def check_name(name: str) -> str:
 
 
 def check_names(names: list[str]) -> list[str]:
-    """Return the names; raise PydanticCustomError if people or files would confuse two of them."""
+    """Return the names; raise PydanticCustomError if readers could confuse two of them."""
     if len(set(map(_folded, names))) < len(names):
         raise PydanticCustomError(
             "names", "two names should differ in more than case, spaces or Unicode form"
