@@ -642,7 +642,11 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
 def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, num_beams):
     """As where a model's scores are beyond what its precision holds: no text without words."""
     engine = DecodeEngine(models_of(TINY, 142))
-    monkeypatch.setattr(type(engine.runner), "kv_len", lambda _, needed: max(needed, 64))
+    monkeypatch.setattr(
+        type(engine.runner),
+        "padded",
+        lambda _, size, needed: max(needed, 64) if size == "positions" else needed,
+    )
     windows, options = windows_of(TINY, True, 3, 16), DecodeOptions(True, num_beams=num_beams)
     expected = tokens_of(decode(engine, windows, options))
     encoded = engine.detect_language(windows[0].samples).encoded

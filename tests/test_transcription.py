@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from asr.engine.session import Session
+from asr.engine.engine import Session
 from stand_ins import asking
 
 from asr.transcriber import Transcriber
