@@ -1,6 +1,6 @@
 """Speech recognition: samples at 16 kHz in, timed text out.
 
-Nothing here knows of HTTP requests or servers. The endpoint needs what is exported; the rest is
+Nothing here knows of HTTP requests or servers. The exported names are for the endpoint; the rest is
 internal.
 """
 

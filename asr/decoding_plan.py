@@ -1,6 +1,4 @@
-"""What a request asks of speech recognition, and how its recording is decoded once its languages
-are known: prompt, assistant, readers.
-"""
+"""Options of a transcription, and the plan by which a recording in known languages is decoded."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ class TranscriptionOptions:
 
     `language` is a code or a name. None detects it: once, or with `multilingual` for each part of
     the recording. `prompt` and `hotwords` precede every window as previous text (Whisper's
-    `initial_prompt`), for style and spelling. `text` is what the client says is spoken: its words
-    are those of the transcript (`asr.given_text`). `decode` says how texts are found; without a
-    `fallback` there, the transcriber's is used. `vad` says what counts as speech; None: everything.
+    `initial_prompt`), for style and spelling. `text` is a transcript from the client, whose words
+    the result has (`asr.given_text`). `decode` holds the engine's options; without a `fallback`
+    there, the transcriber's is used. `vad` says what counts as speech; None means everything.
     """
 
     task: str = "transcribe"
@@ -40,7 +38,7 @@ class TranscriptionOptions:
 
 @dataclass(frozen=True, slots=True)
 class InLanguage:
-    """How windows of one language are decoded and read."""
+    """The prompt and the reader for windows of one language."""
 
     prompt: tuple[int, ...]
     reader: ChunkReader
@@ -50,8 +48,8 @@ class InLanguage:
 class DecodingPlan:
     """How a recording is decoded: each of its languages with its own prompt and reader.
 
-    If it `expects_one_language`, the transcript warns of a second one, between `warnings` and
-    `prompt_warnings`.
+    The transcript has `warnings`, then a warning of a second language if the plan
+    `expects_one_language`, then `prompt_warnings`.
     """
 
     options: DecodeOptions
@@ -62,7 +60,6 @@ class DecodingPlan:
     prompt_warnings: tuple[str, ...] = ()
 
     def at(self, position: int) -> InLanguage:
-        """Return how to decode the language that is spoken at a sample."""
         return self.languages[self.timeline.language_at(position)]
 
 
@@ -74,7 +71,6 @@ class Planner:
     options: TranscriptionOptions
 
     def plan(self, timeline: LanguageTimeline) -> DecodingPlan:
-        """Return how to decode a recording with these languages."""
         options, asked = self.options, self.options.decode
         assisted, warnings = self._use_assistant(timeline.languages)
         previous, prompt_warnings = self._previous_text()
@@ -103,10 +99,9 @@ class Planner:
         return InLanguage(prompt, reader)
 
     def _use_assistant(self, languages: Sequence[str | None]) -> tuple[bool, tuple[str, ...]]:
-        """Return whether the assistant or heads may draft, and a warning if the request asked for
-        drafts that the recording cannot have.
-
-        By default they draft for recordings. A live pass is drafted by the pass before it.
+        """Return whether the assistant or heads may draft, and a warning if requested drafts are
+        impossible. By default recordings are drafted for; a live pass is drafted by the pass before
+        it.
         """
         decode = self.options.decode
         if decode.assisted is False or (decode.assisted is None and decode.live):
@@ -131,10 +126,8 @@ class Planner:
         return None
 
     def _previous_text(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return hot words and prompt as tokens, at most half of what a text may hold, and a
-        warning if they were cut.
-
-        As in openai/whisper the prompt keeps its end. Hot words come first and are cut last.
+        """Return hotwords and prompt as tokens, at most half of a text, and a warning if they were
+        cut. The prompt keeps its end, as in openai/whisper. Hotwords come first and are cut last.
         """
         longest = self.models.special_tokens.longest_previous
         hotwords = self._tokens(", ".join(self.options.hotwords))
@@ -148,7 +141,7 @@ class Planner:
         )
 
     def _tokens(self, text: str) -> list[int]:
-        """Tokenize a client's text, in which names of special tokens are text like any other."""
+        """Tokenize a client's text; names of special tokens in it are plain text."""
         text = text.strip()
         if not text:
             return []
@@ -159,8 +152,7 @@ class Planner:
 
 
 def _decodes_timestamps(options: DecodeOptions) -> bool:
-    """Return whether Whisper writes timestamps into its text.
-
-    Beams that place timestamps too find worse texts: there attention alone times sentences.
+    """Return whether Whisper writes timestamps into its text. Beams with timestamps find worse
+    texts, so with beams attention alone times sentences.
     """
     return options.timestamps and options.num_beams == 1

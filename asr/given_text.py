@@ -1,19 +1,18 @@
-"""A transcript that the client has already: which of its words stand in which window, and which
-are not spoken.
+"""A transcript from the client: which of its words belong to which window, and which are unspoken.
 
     recognised            | as you no and as | I have given you proof | |  I have the greatest
     the client's text       As you know, and as I have given you proof, dear reader, I have the ...
     forced                | As you know, and as| I have given you proof, ~~~~~~~~~~~~| I have the
 
-The recording is recognised first. That shows how far the text goes in each window, however long the
-recording is, and whatever it lacks or has besides. The recognised words are paired with the
-client's by the fewest edits, those between two equal words letter by letter, and every segment gets
-the client's words instead of its own. Its window is then decoded again with these tokens as a
-prefix, so that attention and probabilities are those of the client's words.
+The recording is recognised first. That shows how far the client's text goes in each window, however
+long the recording is, and whatever the text lacks or adds. The recognised words are paired with the
+client's by the fewest edits; between two equal words, they are paired letter by letter. Every
+segment then gets the client's words instead of its own. Its window is decoded again with their
+tokens as a prefix, so that attention and probabilities are those of the client's words.
 
-A word much like the recognised one is spoken. The other words, which recognition may have missed,
-are given too. A run of them stays if the model then finds it likely enough; otherwise the window is
-decoded again without it.
+A word much like the recognised word counts as spoken. The prefix also has the other words, which
+recognition may have missed. A run of them stays if the model finds it likely enough; otherwise the
+window is decoded again without it.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from runtime.steps import give_way
 from timebase import SAMPLE_RATE, TIME_PRECISION
 from transcript import Chunk, Unspoken
 
-ALIKE = 0.5  # equal letters, as a share of those of the given word and of the recognised one
-# The least mean log-probability of a run of words that were not recognised, but are spoken: spoken
-# ones had -1.3 or more, sentences put in between -5.4 or less (docs/decoding.md).
+ALIKE = 0.5  # least share of equal letters in the given and the recognised word
+# The least mean log-probability of a run of words that were not recognised, but are spoken. Spoken
+# runs had -1.3 or more, inserted sentences -5.4 or less (docs/decoding.md).
 SPOKEN_LOGPROB = -3.0
 MISHEARD_LOGPROB = -5.0  # if other words at least half as long were recognised instead
 LETTERS_A_SECOND = 30  # nobody speaks faster
-LARGEST_TABLE = 2**22  # pairs of letters; longer runs are unlike each other, and take too long
+LARGEST_TABLE = 2**22  # pairs of letters; longer runs are too unlike, and take too long
 TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
 PART = 1000  # characters that are split into words in one step
-NONE = -1  # the partner of a word that has none
+NONE = -1  # stands for no partner
 
 Partners = NDArray[np.int32]
 
@@ -67,7 +66,7 @@ class Recognised(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GivenWord:
-    """A word of the client's text as it is written, its tokens, and its letters to compare."""
+    """A word of the client's text: as written, as tokens, and as letters to compare."""
 
     text: str
     tokens: tuple[int, ...]
@@ -76,7 +75,7 @@ class GivenWord:
 
 @dataclass(frozen=True, slots=True)
 class GivenSegment:
-    """The numbers of the words that stand between `start` and `end` seconds of a window."""
+    """Numbers of the words that stand between `start` and `end` seconds of a window."""
 
     words: tuple[int, ...]
     start: float
@@ -87,8 +86,8 @@ class GivenSegment:
 class GivenWindow:
     """A window and the words that are given for each of its segments.
 
-    With `timestamps`, those are given too. Without, as if recognition wrote none in this window:
-    words are then likely only without them.
+    With `timestamps`, timestamps are given too. If recognition wrote none in this window, words are
+    likely only without timestamps.
     """
 
     window: Window
@@ -100,7 +99,6 @@ class GivenWindow:
         return [word for segment in self.segments for word in segment.words]
 
     def without(self, words: set[int]) -> GivenWindow:
-        """Return the window without these words, and without segments that lose all of theirs."""
         fewer = [
             replace(each, words=tuple(word for word in each.words if word not in words))
             for each in self.segments
@@ -110,8 +108,8 @@ class GivenWindow:
 
 @dataclass(frozen=True)
 class GivenText:
-    """The words of a text. The `recognised` ones were recognised, or words much like them; in
-    place of the `misheard` ones other words were.
+    """The words of a text, and the numbers of those that were `recognised`, exactly or nearly, or
+    `misheard`: other words were recognised in their place.
     """
 
     words: Sequence[GivenWord]
@@ -120,8 +118,8 @@ class GivenText:
 
     def fitting(self, given: GivenWindow, most: int) -> GivenWindow:
         """Return a window with no more words than `most` tokens hold and a speaker can say in it.
-
-        If there are too many, words that were not recognised go, and then the last ones.
+        If there are too many, all words that were not recognised are dropped, and then the last
+        words.
         """
         tokens = [len(self.words[word].tokens) for word in given.words]
         letters = sum(len(self.words[word].letters) for word in given.words)
@@ -133,11 +131,9 @@ class GivenText:
         return given.without(set(given.words) - set(kept))
 
     def segments(self, given: GivenWindow) -> list[Segment]:
-        """Return a window's words as segments that look recognised."""
         return [Segment(self._tokens(each.words), each.start, each.end) for each in given.segments]
 
     def prefix(self, given: GivenWindow, special_tokens: SpecialTokens) -> tuple[int, ...]:
-        """Return all tokens of a window."""
         tokens: list[int] = []
         for each in given.segments:
             text = self._tokens(each.words)
@@ -149,9 +145,7 @@ class GivenText:
         return tuple(tokens)
 
     def unlikely(self, given: GivenWindow, log_probs: Sequence[float]) -> set[int]:
-        """Return the words in runs that were not recognised and are unlikely, too; `log_probs` are
-        those of the text's tokens.
-        """
+        """Return the words of unlikely, unrecognised runs; `log_probs` are of text tokens."""
         left, found = iter(log_probs), set[int]()
         for recognised, run in groupby(given.words, self.recognised.__contains__):
             words = list(run)
@@ -162,7 +156,7 @@ class GivenText:
         return found
 
     def unspoken(self, spoken: set[int]) -> tuple[Unspoken, ...]:
-        """Return the runs of words that are not among the `spoken` ones."""
+        """Return the runs of words that are not spoken."""
         found, before = [], 0
         for is_spoken, run in groupby(range(len(self.words)), spoken.__contains__):
             words = list(run)
@@ -183,9 +177,8 @@ async def force_text(
     text: str,
     recognised: Sequence[Recognised],
 ) -> tuple[list[Chunk], tuple[Unspoken, ...]]:
-    """Decode windows again with the words of a client's `text`, in place of the recognised ones.
-
-    Return the chunks, and the runs of words that nobody speaks.
+    """Decode windows again with the words of a client's `text` in place of the recognised words.
+    Return the chunks, and the runs of words that are not spoken.
     """
     recognised = sorted(recognised, key=lambda each: each.window.start)
     words = await split_text(text, engine.models, plan.timeline.language)
@@ -207,13 +200,12 @@ async def _force_windows(
     text: GivenText,
     windows: Sequence[GivenWindow],
 ) -> tuple[list[Chunk], set[int]]:
-    """Return the chunks of windows that all have timestamps, or all have none, in no order, and the
-    words that are spoken in them.
+    """Decode windows that all have timestamps, or all have none, with their given words. Return the
+    chunks, in no order, and the words that are spoken in them.
     """
     special_tokens = engine.models.special_tokens
 
     def requests(given: GivenWindow, language: InLanguage) -> list[Request]:
-        """Return the window's request; none if it has no words."""
         if not given.segments:
             return []
         prompt = special_tokens.with_timestamps(language.prompt, given.timestamps)
@@ -243,7 +235,7 @@ async def _force_windows(
                 if unlikely := text.unlikely(given, language.reader.log_probs(result)):
                     session.add(requests(given.without(unlikely), language))
                     continue
-                # Words are counted as the text was split.
+                # The reader counts words as `split_text` has split them.
                 reader = replace(language.reader, language=plan.timeline.language)
                 segments = text.segments(given)
                 chunks += reader.chunks(given.window, segments, request.samples, result)
@@ -253,13 +245,11 @@ async def _force_windows(
 
 
 async def split_text(text: str, models: WhisperModels, language: str | None) -> list[GivenWord]:
-    """Split a `text` into words, as the language of this code has them, in small steps.
-
-    Joined, they are the text with one space for each stretch of white space, and one before it, and
-    without Whisper's timestamps.
+    """Split `text` into a language's words in small steps. Joined, they are the text with a space
+    before it, single spaces, and no Whisper timestamps.
     """
     found: list[GivenWord] = []
-    # Timestamps would become tokens of their own, whatever the tokenizer is told.
+    # The tokenizer makes timestamps tokens of their own, whatever its options are.
     for part in _parts(TIMESTAMP.sub(" ", text)):
         tokens = models.tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
         for word in split_words(tokens, models.text_of, language):
@@ -281,7 +271,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _letters(text: str) -> str:
-    """Return what is compared of a word: letters, digits and marks, without case or width."""
+    """Return a word's letters, digits and marks, without case or width."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(each for each in folded if unicodedata.category(each)[0] in "LMN")
 
@@ -289,7 +279,7 @@ def _letters(text: str) -> str:
 async def place_text(
     words: Sequence[GivenWord], recognised: Sequence[Recognised]
 ) -> tuple[GivenText, list[GivenWindow]]:
-    """Find the words of a text that stand in each window; windows are in order of time."""
+    """Assign the words of a text to windows; `recognised` is in order of time."""
     chunks = [(number, chunk) for number, each in enumerate(recognised) for chunk in each.chunks]
     owners = [place for place, (_, chunk) in enumerate(chunks) for _ in chunk.words]
     letters = [_letters(word.text) for _, chunk in chunks for word in chunk.words]
@@ -331,10 +321,9 @@ def _segment(window: Window, chunk: Chunk, words: Sequence[int]) -> GivenSegment
 
 
 def pair_items(left: Sequence[str], right: Sequence[str]) -> Partners:
-    """Return for each item of `left` (n,) the place of its partner in `right`: the equal item, or
-    the one that it replaces, by the fewest edits (Levenshtein 1966). NONE if it has no partner.
-
-    Partners are in order. 20,000 words take a tenth of a second.
+    """Return the index in `right` of each `left` item's partner, (n,), or NONE: the equal or
+    replaced item, by the fewest edits (Levenshtein 1966). Partners are in order. 20,000 words take
+    a tenth of a second.
     """
     from rapidfuzz.distance import Levenshtein  # not above: scripts/gpu-check runs without it
 
@@ -348,9 +337,7 @@ def pair_items(left: Sequence[str], right: Sequence[str]) -> Partners:
 def _pair_letters(
     words: Sequence[GivenWord], letters: Sequence[str], run: tuple[range, range], partners: Partners
 ) -> list[int]:
-    """Pair the words of a run letter by letter, in `partners`. Return the words that share enough
-    letters with what was recognised.
-    """
+    """Pair a run's words by letters, in `partners`. Return the words with enough equal letters."""
     ours = [(number, each) for number in run[0] for each in words[number].letters]
     theirs = [(number, each) for number in run[1] for each in letters[number]]
     if not ours or not theirs or len(ours) * len(theirs) > LARGEST_TABLE:
@@ -371,7 +358,7 @@ def _pair_letters(
 
 
 def _filled(partners: Partners) -> list[int]:
-    """Return each word's partner, or the one before it, or if there is none the first."""
+    """Return each word's partner; without one, the partner before it, else the first."""
     known = np.maximum.accumulate(partners)
     first = partners[partners != NONE][:1]
     filled: list[int] = np.where(known == NONE, first[0] if len(first) else 0, known).tolist()

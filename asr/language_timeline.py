@@ -1,14 +1,14 @@
-"""Which language is spoken when, in a recording of several.
+"""Finds which language is spoken when, in a recording of several languages.
 
-Whisper estimates for every window how likely it is in each language. The likeliest sequence of
+Whisper estimates the probability of each language in every window. The likeliest sequence of
 languages over time is taken (Viterbi). A change costs SWITCH_COST of evidence, so that no short or
-doubtful window changes the language alone. A window beside a change, or one whose language is
-unsure, is cut into pieces between pauses. The language of each piece is detected alone, and the
-sequence is found again, until every change lies between two pieces.
+doubtful window changes the language alone. A window beside a change, or a window whose language is
+unsure, is cut into pieces between pauses. The language of each piece is detected on its own, and
+the sequence is found again, until every change lies between two pieces.
 
 Evidence is log-probability times seconds of speech, for windows and pieces alike. So one rule
 weighs a long window against a short one and a sure piece against a doubtful one, and one sum
-decides both whether there is a change and where it lies.
+decides both whether there is a change and at which time.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ Evidence = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LanguageTimeline:
-    """Languages by their codes: `languages[i]` is spoken from sample `starts[i]` on.
-
-    `language` is the one with most speech, and `probability` its mean probability where it is
-    spoken, weighted by seconds of speech.
+    """Languages by their codes: `languages[i]` is spoken from sample `starts[i]` on. `language` is
+    the language with most speech; `probability` is its mean there, weighted by seconds.
     """
 
     starts: tuple[int, ...] = (0,)
@@ -60,15 +58,13 @@ class LanguageTimeline:
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Return the samples at which the language changes."""
         return self.starts[1:]
 
     def language_at(self, position: int) -> str | None:
-        """Return the language that is spoken at a sample."""
         return self.languages[max(0, bisect_right(self.starts, position) - 1)]
 
 
-# Returns how likely a window is in each language.
+# Returns the probabilities of a window's languages.
 Detect = Callable[[Window], Awaitable[LanguagePosterior]]
 
 
@@ -84,10 +80,9 @@ class _Part:
 async def find_language(
     schedule: Schedule, silent_above: float, detect: Detect
 ) -> LanguageTimeline:
-    """Return the language of the first window with speech, or of the first one if none has any.
-
-    A window with a `no_speech_prob` above `silent_above` probably has no speech. If the schedule
-    has no speech, its loud windows are tried.
+    """Return the language of the first window with speech, whose `no_speech_prob` is at most
+    `silent_above`; else of the first window. If the schedule has no speech, its loud windows are
+    tried.
     """
     first: LanguagePosterior | None = None
     tentative = [each for each in schedule.ready() if each.tentative]
@@ -102,9 +97,8 @@ async def find_language(
 
 
 async def find_languages(schedule: Schedule, detect: Detect) -> LanguageTimeline:
-    """Return the languages of a recording; none if it has no speech.
-
-    The language of each planned window is detected once, in order, and then of pieces of some.
+    """Return the languages of a recording; none if it has no speech. They are detected once for
+    each planned window, in order, and then for pieces of some windows.
     """
     windows = [(window, await detect(window)) for window in schedule.planned()]
     parts: list[_Part] = []
@@ -134,8 +128,8 @@ def _evidence(parts: Sequence[_Part]) -> Evidence:
 async def _halves(
     window: Window, posterior: LanguagePosterior, schedule: Schedule, detect: Detect
 ) -> list[_Part]:
-    """Return a window's two halves, the second with a posterior of its own: Whisper detects the
-    language that a window begins with, in 13 s of German after 12 s of English too.
+    """Return a window's halves, the second with its own posterior: Whisper detects the language
+    that a window begins with, in 13 s of German after 12 s of English too.
     """
     pieces = schedule.pieces(window, PIECE)
     middle = (window.start + window.stop) // 2
@@ -154,7 +148,7 @@ async def _refined(
     parts: Sequence[_Part], path: Sequence[str], schedule: Schedule, detect: Detect
 ) -> list[_Part]:
     """Return the same parts, or finer ones: an unsure part in pieces, an unsure piece beside a
-    change in the finest pieces, and a sure part beside a change without the piece at the change.
+    change in the finest pieces, and a sure part cut at its piece beside a change.
     """
 
     async def alone(pieces: Iterable[Window]) -> list[_Part]:
@@ -187,7 +181,7 @@ async def _refined(
 
 
 def _timeline(parts: Sequence[_Part], path: Sequence[str]) -> LanguageTimeline:
-    """Return the timeline of a path; a change lies where the part before it ends."""
+    """Return the timeline of a path; a change lies at the end of the part before it."""
     starts, languages = [0], [path[0]]
     for (before, _), (_, language) in pairwise(zip(parts, path, strict=True)):
         if language != languages[-1]:
@@ -208,7 +202,7 @@ def _timeline(parts: Sequence[_Part], path: Sequence[str]) -> LanguageTimeline:
 
 @dataclass(frozen=True, slots=True)
 class WindowLanguage:
-    """The language that a window sounded like while it was decoded, and its `seconds` of speech."""
+    """The language detected while a window was decoded, and the window's `seconds` of speech."""
 
     window: Window
     language: str | None
@@ -219,7 +213,6 @@ class WindowLanguage:
 def other_language_warning(
     language: str | None, windows: Iterable[WindowLanguage]
 ) -> tuple[str, ...]:
-    """Warn if a recording that was decoded in one `language` clearly holds another."""
     others: dict[str, list[WindowLanguage]] = {}
     for each in windows:
         if each.language not in (None, language) and (each.probability or 0) >= OTHER_PROBABILITY:

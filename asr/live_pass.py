@@ -1,4 +1,4 @@
-"""One decoding of what a speaker has said so far, while they go on speaking.
+"""One decoding of a live buffer, while its speaker is still speaking.
 
 A live transcript is made of passes over a growing buffer. Each pass decodes the whole buffer, as a
 window of a file is decoded. Its text begins with the words that are final, and the previous pass's
@@ -32,8 +32,8 @@ from timebase import SAMPLE_RATE
 # The most tokens a second, and a few more for timestamps: the fastest speech of real recordings has
 # well below ten, so a longer text is a loop, which should not fill the KV cache.
 MOST_TOKENS_A_SECOND, SPARE_TOKENS = 10, 16
-# In some scripts a token is a part of a letter (173 letters of Georgian are 425 tokens): a second
-# of speech always fits after the final words.
+# A second of speech always fits after the final words, also if a token is a part of a letter, as in
+# some scripts (173 letters of Georgian are 425 tokens).
 FEWEST_NEW = 48
 
 
@@ -42,8 +42,8 @@ class HypothesisWord:
     """A word as it is written, with the space before it and the punctuation around it.
 
     `start` and `end` are seconds from the buffer's start. `stop` counts the hypothesis' tokens up
-    to the word's last one, timestamps included. `log_probs` are the natural logarithms of its own
-    `tokens`, and `probability` is the mean over the spoken ones.
+    to the word's end, timestamps included. `log_probs` are the natural log-probabilities of the
+    word's `tokens`, and `probability` is the mean over the spoken tokens.
     """
 
     text: str
@@ -59,9 +59,9 @@ class HypothesisWord:
 class Hypothesis:
     """The text of a pass; without words if there is probably no speech.
 
-    `tokens` hold the text with its prefix and timestamps. `no_speech_prob` and `avg_logprob` are
-    OpenAI's, `compression_ratio` is that of the letters. `language_probability` is None if the
-    language was given.
+    `tokens` hold the text with its prefix and timestamps. `no_speech_prob` and `avg_logprob` are as
+    in openai/whisper. `compression_ratio` is that of the letters (`letter_compression_ratio`).
+    `language_probability` is None if the language was given.
     """
 
     tokens: tuple[int, ...]
@@ -74,11 +74,10 @@ class Hypothesis:
 
 
 class LivePass(Recognition[Hypothesis]):
-    """One window, `samples` (n,) at 16 kHz, that is being decoded in the planner's language, or if
-    that is None in the likeliest. For `prefix` and `draft` see `asr.engine.request.Request`.
+    """Decodes one window, `samples` (n,) at 16 kHz, in the planner's language, else the likeliest.
 
-    A step raises ValueError for options that sample or ask for beams. The pass has no chunks,
-    because its words are not final.
+    `prefix` and `draft` are those of `asr.engine.request.Request`. A step raises ValueError for
+    options that sample or ask for beams. The pass has no chunks, because its words are not final.
     """
 
     def __init__(
@@ -160,7 +159,6 @@ class LivePass(Recognition[Hypothesis]):
 def _words(
     result: DecodeResult, samples: NDArray[np.float32], reader: ChunkReader
 ) -> tuple[HypothesisWord, ...]:
-    """Return the words of all segments, also of an unfinished one."""
     seconds = len(samples) / SAMPLE_RATE
     segments = [Segment(result.tokens, 0.0, seconds)]
     if result.timestamps:

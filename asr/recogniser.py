@@ -1,10 +1,10 @@
 """Speech recognition for any number of clients, in the one thread that computes with the models.
 
-A thread that computes has threads of its own beneath it, and several such teams on the same
-processors wait for each other. So models load, warm up and decode in this thread alone. It does one
-unit of work after another: a small step of a recognition, or the engine's next step. The engine
-says which (`DecodeEngine.callers_turn`), by the classes of work that are ready, so that no
-recording waits for another to end. Within a class recognitions take turns.
+A thread that computes has worker threads of its own, and several such teams on the same processors
+wait for each other. So models load, warm up and decode in this thread alone. It does one unit of
+work after another: a small step of a recognition, or the engine's next step. The engine chooses
+(`DecodeEngine.callers_turn`), by the classes of work that are ready, so that no recording waits for
+another to end. Within a class recognitions take turns.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` seconds of speech are transcribed, and `chunks` are new and final.
-
-    The chunks of all events of a request, joined, are those of its transcript, in order of time,
-    before their words are given to speakers.
+    """`done` of `total` seconds of speech are transcribed, and `chunks` are new and final. Joined,
+    the chunks of all events are the transcript's, in order of time, before speakers are assigned.
     """
 
     done: float
@@ -48,10 +46,10 @@ class Progress:
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What the engine has done since the start.
+    """Work of the engine since the start.
 
-    `rows` counts a row once for every step it was in, and `windows` those that were read. `decoded`
-    is the sum over all recognitions that have ended, also by an error or because a client left.
+    `rows` counts a row once for every step it was in, and `windows` the windows that were read.
+    `decoded` is the sum over all recognitions that have ended, including failed and cancelled ones.
     """
 
     steps: int = 0
@@ -62,7 +60,7 @@ class EngineCounts:
 
 
 def ignore(_: Progress) -> None:
-    """Report no progress."""
+    pass
 
 
 @dataclass(eq=False)
@@ -87,7 +85,7 @@ class Job(Generic[T]):
         return work_class(self.recognition.live, self.recognition.windows_left)
 
     def cancel(self) -> None:
-        """Free its rows before the next unit of work; no effect once it has ended."""
+        """Free the job's rows before the next unit of work; no effect once the job has ended."""
         self.cancelled = True
 
 
@@ -111,14 +109,12 @@ class Call:
 class Recogniser:
     """Recognises speech with one set of models; safe to call from any thread.
 
-    Its thread and its models stay until `close`. `alive` is False once the thread has stopped: all
-    jobs have failed then, and no job is accepted. `failure` is the error that stopped it.
+    Its thread and its models stay until `close`. `alive` is False once the thread has stopped; then
+    all jobs have failed, and no job is accepted. `failure` is the error that stopped the thread.
     """
 
     def __init__(self, load: Callable[[], Transcriber], threads: int) -> None:
-        """Start the thread, with `threads` threads of torch beneath it, and `load` the models in
-        it. Raises what `load` raises.
-        """
+        """Start the thread with `threads` of torch, and `load` in it. Raises what `load` raises."""
         self.counts = EngineCounts()
         self.alive = True
         self.failure: BaseException | None = None
@@ -135,14 +131,12 @@ class Recogniser:
             raise
 
     def check_alive(self) -> None:
-        """Raise ModelError if the thread has stopped."""
         if not self.alive:
             raise self._stopped()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the recogniser's thread, between two units of its work.
-
-        Raises what `work` raises, or ModelError if the thread has stopped.
+        """Run `work` in the recogniser's thread, between two units of work. Raises what `work`
+        raises, or ModelError if the thread has stopped.
         """
         call = Call(work)
         self._put(call)
@@ -152,13 +146,13 @@ class Recogniser:
     def submit(
         self, recognition: Recognition[T], report: Callable[[Progress], None] = ignore
     ) -> Job[T]:
-        """Begin a transcription or a live pass. Raises ModelError if the thread has stopped."""
+        """Start a transcription or a live pass. Raises ModelError if the thread has stopped."""
         job = Job(recognition, report)
         self._put(job)
         return job
 
     def close(self) -> None:
-        """End the thread after its current unit of work, and every job with an error."""
+        """Stop the thread after its current unit of work, and fail every job."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -186,10 +180,7 @@ class Recogniser:
             self._end()
 
     def _take_in(self) -> bool:
-        """Accept new jobs, answer calls, and drop cancelled jobs. Wait while there is no job.
-
-        Return False at the end.
-        """
+        """Take jobs and calls, drop cancelled jobs, wait while idle. Return False once closed."""
         ended = False
         while not ended and not (self._jobs and self._inbox.empty()):
             entry = self._next_entry()
@@ -198,7 +189,7 @@ class Recogniser:
             elif isinstance(entry, Call):
                 entry.answer()
             ended = entry is None
-            del entry  # while the thread waits it should hold nothing
+            del entry  # so that the waiting thread holds nothing
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
             self._engine.left(job.work, job.cost)
@@ -206,13 +197,12 @@ class Recogniser:
         return not ended
 
     def _next_entry(self) -> Job[Any] | Call | None:
-        """Wait for the next entry, and watch meanwhile which processors other processes leave."""
+        """Wait for an entry; meanwhile watch which processors other processes leave free."""
         while True:
             with suppress(Empty):
                 return self._inbox.get(timeout=self._engine.threads.watch())
 
     def _work(self) -> None:
-        """Do one unit of work: a step of the engine, or of the job whose turn it is."""
         ready = [job for job in self._jobs if not job.recognition.waiting]
         work = self._engine.callers_turn({job.work for job in ready})
         if work is None:
@@ -226,7 +216,7 @@ class Recogniser:
         self._step(job, work)
 
     def _step(self, job: Job[Any], work: Work) -> None:
-        """Take one step of a job. What the step raises is the job's error alone."""
+        """Take one step of a job. An error of the step fails only this job."""
         recognition, read_before = job.recognition, job.recognition.windows_read
         try:
             with self._engine.charged(work) as charged:
@@ -252,9 +242,7 @@ class Recogniser:
             job.report(Progress(done, total, chunks))
 
     def _remove(self, job: Job[Any]) -> None:
-        """Free a job's rows and forget the job. If its rows cannot be freed the thread ends, and
-        answers the job.
-        """
+        """Free a job's rows and forget it. If that fails, the thread ends and fails the job."""
         job.recognition.close()
         self._jobs.remove(job)
         if job.recognition.session is not None:
@@ -281,5 +269,4 @@ class Recogniser:
 
 
 def stopped() -> ModelError:
-    """Return the error of requests to a recogniser whose thread has ended."""
     return ModelError("speech recognition has stopped; the log of the endpoint says why")

@@ -1,7 +1,7 @@
-"""Speech that is recognised for one client, in small steps.
+"""Recognition of speech for one client, in small steps.
 
-What happens between two steps of the engine is small: the language of one window is detected, or
-one window is read. The caller decides when, so one thread drives the recognitions of many clients.
+The work between two steps of the engine is small: the language of one window is detected, or one
+window is read. The caller decides when, so one thread drives the recognitions of many clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Recognition(ABC, Generic[T]):
-    """A recording, or a part of one, that is being recognised; for one thread at a time.
+    """Recognition of a recording, or of a part of one; for one thread at a time.
 
     `result` is None until everything is done, and `session` until requests go to the engine.
     """
@@ -33,34 +33,32 @@ class Recognition(ABC, Generic[T]):
 
     @property
     def live(self) -> bool:
-        """Return whether its speaker is speaking now: it goes before all recordings."""
+        """Return whether the speaker is speaking now; live work precedes all recordings."""
         return self._planner.options.decode.live
 
     @property
     def waiting(self) -> bool:
-        """Return whether it can do nothing before a step of the engine has results for it."""
+        """Return whether the next step needs results of the engine."""
         return self._awaited is not None and not self._awaited.ready
 
     @property
     @abstractmethod
     def seconds(self) -> tuple[float, float]:
-        """Return how many seconds of speech are recognised, and how many there are."""
+        """Return the seconds of speech that are recognised, and all seconds of speech."""
 
     @property
     @abstractmethod
-    def windows_read(self) -> int:
-        """Return how many windows are recognised."""
+    def windows_read(self) -> int: ...
 
     @property
     @abstractmethod
     def windows_left(self) -> int:
-        """Return how many windows are still to be recognised, as far as is known."""
+        """Return how many windows are not recognised yet, as far as is known."""
 
     def step(self) -> None:
-        """Do one small thing, unless it is waiting.
-
-        No step may follow the one that sets `result`, or one that raises: OutOfMemory if one window
-        does not fit into the device's memory, and whatever models and readers raise.
+        """Do one small piece of work, unless waiting. No step may follow a result or an error.
+        Raises OutOfMemory if one window does not fit into the device's memory, and errors of models
+        and readers.
         """
         if self._steps is None:
             self._steps = Steps(self._recognise())
@@ -69,7 +67,7 @@ class Recognition(ABC, Generic[T]):
             self.result = self._steps.result
 
     def run(self) -> T:
-        """Take all steps, and those of the engine that they wait for."""
+        """Take all steps, and the engine's steps that they wait for."""
         while self.result is None:
             if self.waiting:
                 self._engine.step()
@@ -88,13 +86,11 @@ class Recognition(ABC, Generic[T]):
 
     @abstractmethod
     async def _recognise(self) -> T:
-        """Return the result. Between two steps it gives way, and reports the session that it waits
-        for, if any.
-        """
+        """Return the result. Between steps, `give_way` with the session to wait for, if any."""
 
 
 async def finished(session: Session) -> list[tuple[Request, DecodeResult]]:
-    """Wait until requests of a session have finished, and return them with their results."""
+    """Wait until requests of a session have finished. Return them with their results."""
     while not (results := session.take()):
         await give_way(session)
     return results

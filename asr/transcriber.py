@@ -1,6 +1,6 @@
-"""Speech recognition with one set of models: requests are checked, recordings and passes begin.
+"""Speech recognition with one set of models: validates options, starts recordings and live passes.
 
-A request is checked before any audio is decoded. `asr.transcription` has the order of the steps.
+Options are validated before any audio is decoded. `asr.transcription` has the order of the steps.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Transcriber:
         self.engine = DecodeEngine(models, cuda_graphs, limits)
 
     def warm_up(self) -> None:
-        """On CUDA, transcribe a second of noise, so that a device that cannot fails at load."""
+        """On CUDA, transcribe a second of noise, so that a broken device fails at load."""
         if self.models.device.type != "cuda":
             return
         noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
@@ -66,10 +66,9 @@ class Transcriber:
             logger.error("the model transcribes no noise: %s", error)
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
-        """Refuse what this checkpoint cannot do; return the options with Whisper's language code.
-
-        Raises InvalidParameter, or Unsupported for a prompt if the vocabulary has no token that
-        announces one.
+        """Return the options with Whisper's language code. Raises InvalidParameter if this
+        checkpoint cannot follow them, and Unsupported for a prompt if the vocabulary has no token
+        to announce one.
         """
         if options.decode.temperature and options.decode.num_beams > 1:
             raise InvalidParameter("temperature: beams are not sampled")
@@ -101,10 +100,8 @@ class Transcriber:
         return _seconds(self.detect_speech(samples))
 
     def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
-        """Transcribe `samples` (n,), mono at 16 kHz, with options that `validate` returned.
-
-        Times are in seconds from the samples' start. Raises OutOfMemory if the device cannot hold a
-        batch of one window.
+        """Transcribe `samples` (n,), mono at 16 kHz, with validated options; times are in seconds.
+        Raises OutOfMemory if one window does not fit into the device's memory.
         """
         with closing(run_steps(self.start(samples, options))) as transcription:
             return transcription.run()
@@ -115,9 +112,8 @@ class Transcriber:
         options: TranscriptionOptions,
         prior: Prior = NO_PRIOR,
     ) -> Transcription:
-        """Find speech and plan windows in small steps, about 10 ms a minute of audio.
-
-        The device is not used before the transcription's first step.
+        """Find speech and plan windows in small steps, about 10 ms a minute of audio. The device is
+        not used before the transcription's first step.
         """
         detect = self.detect_speech
         speech: Sequence[Span] = (Span(0, len(samples)),)
@@ -145,11 +141,11 @@ class Transcriber:
         prefix: tuple[int, ...] = (),
         draft: tuple[int, ...] = (),
     ) -> LivePass:
-        """Begin one decoding of a live buffer, `samples` (n,), mono at 16 kHz: one window.
+        """Start one decoding of a live buffer, `samples` (n,), mono at 16 kHz, as one window.
 
-        The text begins with `prefix`, and `draft` guesses what follows, as in `Request`. Raises
-        ValueError for samples that are no window; for options that sample or ask for beams the
-        first step raises it.
+        The text begins with `prefix`, and `draft` guesses the rest, as in `Request`. Raises
+        ValueError for samples that are empty or longer than a window. For options that sample or
+        ask for beams, the first step raises ValueError.
         """
         if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
             raise ValueError("a live pass decodes one window")
@@ -169,10 +165,9 @@ def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
 def start_transcriber(
     models: WhisperModels, cuda_graphs: bool, limits: Limits = DEFAULT_LIMITS
 ) -> Transcriber:
-    """Return a transcriber; without CUDA graphs if the models cannot be started with them.
-
-    Most failures leave the device usable. If the device is lost only a new process can try again
-    (`runtime.restart`).
+    """Return a transcriber; without CUDA graphs if the start fails with them. Most failures leave
+    the device usable. The error of a lost device is raised, because only a new process can try
+    again (`runtime.restart`).
     """
     if cuda_graphs and models.device.type == "cuda":
         try:
@@ -181,7 +176,7 @@ def start_transcriber(
             if is_device_lost(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-        # Outside the except block, because the exception held the device's memory until here.
+        # Outside the except block, in which the exception holds the device's memory.
         logger.critical("the start failed (%s): it is tried %s", reason, ADVICE)
         gc.collect()
         torch.cuda.empty_cache()

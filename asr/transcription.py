@@ -1,4 +1,4 @@
-"""One recording on its way to a transcript, in small steps: languages, windows, a client's text."""
+"""Transcribes one recording in small steps: languages, windows, and a client's text."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What live passes have found in samples before these are transcribed.
+    """Results of live passes over samples, before these are transcribed.
 
-    `guesses`, in order, draft the first window's text, which changes speed alone
-    (`asr.engine.request.Request`). Speech before `begin` seconds is decoded, as context for the
-    speech after it, but left out of the transcript.
+    `guesses`, in order, draft the first window's text, which changes only speed
+    (`asr.engine.request.Request`). Speech before `begin` seconds is decoded, as context for later
+    speech, but left out of the transcript.
     """
 
     guesses: tuple[Guess, ...] = ()
@@ -75,7 +75,7 @@ NO_PRIOR = Prior()
 
 
 class Transcription(Recognition[Transcript]):
-    """A recording that is being transcribed. `speech` are its spans of speech in seconds."""
+    """Transcribes one recording; `speech` are its spans of speech in seconds."""
 
     def __init__(
         self,
@@ -104,10 +104,9 @@ class Transcription(Recognition[Transcript]):
         return self._schedule.total - self._schedule.done
 
     def take_chunks(self) -> tuple[Chunk, ...]:
-        """Return the chunks that have become final since the last call, in order of time.
-
-        A window's chunks are final when all windows before it are read: the chunks of all calls,
-        joined, are those of the transcript.
+        """Return the chunks that have become final since the last call, in order of time. They are
+        final when all windows before theirs are read: joined, all calls return the transcript's
+        chunks.
         """
         until = self._schedule.final_until
         ready = [chunk for chunk in self._unsent if chunk.start < until]
@@ -139,9 +138,7 @@ class Transcription(Recognition[Transcript]):
     async def _decode(
         self, windows: WindowDecoding, session: Session, timeline: LanguageTimeline
     ) -> list[Recognised]:
-        """Decode all windows. Return what was recognised if the client supplied a text, whose words
-        will replace these.
-        """
+        """Decode all windows. Return what was recognised, if the client supplied a text."""
         recognised: list[Recognised] = []
         windows.add_ready()
         while not session.done:
@@ -208,10 +205,8 @@ async def detect_languages(
     any_speech: bool,
     encodings: MutableMapping[Window, Tensor],
 ) -> LanguageTimeline:
-    """Return the languages of a recording: the given one, else that of the first window with
-    speech, or with `multilingual` those of its parts.
-
-    The first encoder outputs (1, frames, d_model) go to `encodings`, since decoding needs them too.
+    """Return the given language, that of the first window with speech, or with `multilingual` those
+    of all parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding.
     """
     if options.language is not None:
         return LanguageTimeline.single(options.language)
@@ -230,11 +225,11 @@ async def detect_languages(
 
 
 class WindowDecoding:
-    """Decodes the windows of a schedule in a session, as `plan` says.
+    """Decodes the windows of a schedule in a session, by `plan`.
 
-    An encoder output in `encodings` is taken from it when it is used. `in_order` is for texts that
-    are paired with a client's: no window then lies within another one's text. `languages` are those
-    that the decoded windows sound like.
+    An encoder output is removed from `encodings` when it is used. `in_order` is for texts that are
+    paired with a client's: then no window lies within the text of another. `languages` are the
+    languages detected in the decoded windows.
     """
 
     def __init__(
@@ -254,7 +249,6 @@ class WindowDecoding:
         self._previous: dict[Window, list[Chunk]] = {}
 
     def add_ready(self) -> None:
-        """Add requests for as many windows as there are free rows."""
         schedule, requests = self._schedule, []
         left = schedule.total - schedule.done
         for window in schedule.pop_ready(self._session.free_rows):
@@ -275,9 +269,8 @@ class WindowDecoding:
         self._session.add(requests)
 
     def read(self, request: Request, result: DecodeResult) -> Recognised:
-        """Read a decoded window and plan the windows that follow from it.
-
-        An unfinished end may make the next window of the same region begin earlier.
+        """Read a decoded window and plan the windows that follow from it. An unfinished end may
+        make the next window of the same region begin earlier.
         """
         window, schedule = request.key, self._schedule
         if not (window.tentative or window.retries):
@@ -308,9 +301,9 @@ class WindowDecoding:
         retries: int,
         reader: ChunkReader,
     ) -> list[Chunk]:
-        """Plan windows over speech before the sample `stop` that has no words, or too few, in the
-        `chunks` of a window. Return the chunks without these words, which are kept until the new
-        text is read, and stay if it has no more tokens.
+        """Plan windows over speech before the sample `stop` that has no words, or too few, in
+        `chunks`. Return the chunks without these few words, which return if the new text has no
+        more tokens.
         """
         words = [word for chunk in chunks for word in chunk.words]
         first, last = max(window.start / SAMPLE_RATE, self._prior.begin), stop / SAMPLE_RATE
@@ -333,7 +326,7 @@ class WindowDecoding:
 
 
 def _part(chunks: Sequence[Chunk], first: int, stop: int, reader: ChunkReader) -> list[Chunk]:
-    """Return the chunks with the words from number `first` to `stop` alone."""
+    """Return the chunks with only the words from number `first` to `stop`."""
     found: list[Chunk] = []
     for chunk in chunks:
         count = len(chunk.words)
@@ -347,7 +340,6 @@ def _in_order(chunks: list[Chunk]) -> tuple[Chunk, ...]:
 
 
 def _with_language(chunk: Chunk, timeline: LanguageTimeline) -> Chunk:
-    """Return the chunk and its words with the language that it was decoded in."""
     code = timeline.language_at(round(chunk.start * SAMPLE_RATE))
     words = tuple(replace(word, language=code) for word in chunk.words)
     return replace(chunk, words=words, language=code)

@@ -1,9 +1,9 @@
 """A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
 
-The first rows of the state are live, so that a step works on a slice of the caches and gathers
-none. Sequences that enter take the places of rows that have ended; if fewer enter, the last rows
-move there before the next step, so no row of a full batch is ever copied. Options belong to the
-sequence, so requests of several clients share the rows. The scheduler chooses the sequences.
+Live rows are the first rows of the state, so a step slices the caches and gathers nothing. New
+sequences take the rows of finished ones. If fewer enter, the last rows move into the gaps before
+the next step, so a full batch copies no row. Options belong to the sequence, so requests of several
+clients share a batch. The scheduler chooses the sequences.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from transcript import DecodeStats
 
 logger = logging.getLogger("endpoint")
 
-# Steps between two looks for texts that will be rejected; each look waits for the device.
+# Steps between two checks for texts to reject; each check waits for the device.
 STEPS_BETWEEN_LOOKS = 16
-MAIN_LANE, BEAM_LANE = Lane(1), Lane(5)  # plain rows; second attempts at rejected texts
+MAIN_LANE, BEAM_LANE = Lane(1), Lane(5)  # usual rows; second attempts at rejected texts
 
 
 @dataclass
 class DecodeContext:
-    """What every step needs; `drafting` is None unless costs of drafts were measured."""
+    """Models and helpers of every step. `drafting` is None unless draft costs were measured."""
 
     encoder: Encoder
     filters: LogitFilter
@@ -52,22 +52,19 @@ class DecodeContext:
 
 
 class Batch:
-    """Rows of one lane.
-
-    `attempted` is the number of rows that were last tried; if memory ran out, so many did not fit.
-    """
+    """The rows of one lane. `attempted` is the number of rows that were last tried."""
 
     def __init__(self, lane: Lane, memory: StateMemory, context: DecodeContext) -> None:
         self.lane = lane
         self.memory = memory
         self.context = context
-        self.rows: list[Sequence] = []  # in the order of their places
-        self._vacant: list[int] = []  # places among theirs or behind, in order; none in a step
+        self.rows: list[Sequence] = []  # in order of place
+        self._vacant: list[int] = []  # sorted; places among or after the rows; none in a step
         self.attempted = 0
         self._steps = 0
         self._pending: deque[tuple[PendingResult, StepShape]] = deque()
-        self._longest = 0  # no live row is longer
-        self._written = 0  # no cached position beyond it was ever written
+        self._longest = 0  # upper bound of a live row's length
+        self._written = 0  # upper bound of the cached positions ever written
         self._drafts = DraftPolicy(memory.draft_model)
         self._view: DecodeState | None = None
 
@@ -77,15 +74,14 @@ class Batch:
 
     @property
     def places(self) -> list[int]:
-        """Return the place of each row in the state."""
         every = range(len(self.rows) + len(self._vacant))
         return [place for place in every if place not in self._vacant]
 
     @torch.inference_mode()
     def enter(self, plan: Plan) -> int:
-        """Encode and prefill the sequences of a plan. Return how many entered.
+        """Encode and prefill the first sequences of a plan. Return how many entered.
 
-        The first sequences enter, as many as find memory and, after the first pass, time.
+        Free memory limits the number and, after the first encoder pass, `plan.until` does.
         """
         live = len(self.rows)
         self.attempted = plan.rows
@@ -113,7 +109,7 @@ class Batch:
 
     @torch.inference_mode()
     def step(self) -> list[Finished]:
-        """Run one step. Return the sequences that finished, whose rows are free again."""
+        """Run one step. Return the finished sequences; their rows are free again."""
         started = time.perf_counter()
         self._steps += 1
         self._close_gaps()
@@ -125,14 +121,12 @@ class Batch:
 
     @torch.inference_mode()
     def evict(self, sequences: Iterable[Sequence]) -> None:
-        """Free the rows of sequences that run."""
         if self._pending:
             self._drain()
         for place in self._free([*sequences]):
             self._state.rows.finished[place] = True
 
     def clear(self) -> None:
-        """Forget all rows and give the memory back."""
         self.rows.clear()
         self._vacant.clear()
         self._pending.clear()
@@ -150,7 +144,6 @@ class Batch:
         return encoded
 
     def _take_place(self, sequence: Sequence) -> int:
-        """Add a row at the first place that is vacant."""
         place = self._vacant.pop(0) if self._vacant else len(self.rows)
         self.rows.insert(place, sequence)
         return place
@@ -175,7 +168,7 @@ class Batch:
         return self.memory.state
 
     def _stop_rejected(self) -> None:
-        """Every few steps, stop rows whose texts will be rejected, or cut at this point."""
+        """Every few steps, stop rows whose text will be rejected or cut anyway."""
         state, results = self._state, self.context.results
         if self.num_beams == 1:
             if self._steps % STEPS_BETWEEN_LOOKS == 0:
@@ -215,10 +208,9 @@ class Batch:
             sequence.steps += 1
 
     def _look_up(self) -> int:
-        """Write the next tokens of the requests' own drafts behind the rows that agree with them.
+        """Write each draft's continuation of its row. Return the most tokens of a row.
 
-        Returns the most tokens of a row to be verified. The host reads the rows for it, which costs
-        nothing unless it has to wait for the device.
+        The host reads the rows, which costs nothing unless it has to wait for the device.
         """
         rows, most = self._state.rows, 0
         for row, sequence in enumerate(self.rows):
@@ -233,7 +225,7 @@ class Batch:
         return most
 
     def _collect(self) -> StepResult | None:
-        """Return the newest result if rows finished, after waiting for every step; else None."""
+        """If a row has finished, wait for all launched steps. Return the last result, else None."""
         if self.context.runner.pipelined and len(self._pending) == 1:
             return None
         result = self._read()
@@ -242,14 +234,14 @@ class Batch:
         return self._drain() or result
 
     def _drain(self) -> StepResult | None:
-        """Wait for every step that was launched. Return the last result, if any was pending."""
+        """Wait for all launched steps. Return the last result; None if none was pending."""
         result = None
         while self._pending:
             result = self._read()
         return result
 
     def _read(self) -> StepResult:
-        """Wait for the oldest result that was not read yet, and count it in the statistics."""
+        """Wait for the oldest pending result and count it in the statistics."""
         pending, shape = self._pending.popleft()
         result = pending()
         lengths = result.length[: len(self.rows)]
@@ -261,7 +253,6 @@ class Batch:
         return result
 
     def _count(self, result: StepResult, drafts: int) -> None:
-        """Add a step to the statistics of the clients in it."""
         for stats in _distinct_stats(self.rows):
             stats.steps += 1
             stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
@@ -276,7 +267,6 @@ class Batch:
     # Finished rows
 
     def _finish(self, result: StepResult) -> list[Finished]:
-        """Read the rows that have finished, and free them."""
         ended = [row for row in range(len(self.rows)) if result.finished[row]]
         finished = []
         for row in ended:
@@ -287,13 +277,13 @@ class Batch:
         return finished
 
     def _free(self, sequences: list[Sequence]) -> list[int]:
-        """Free the places of rows. Return these places."""
+        """Free the rows of sequences. Return their places."""
         places = self.places
         freed = [places[self.rows.index(each)] for each in sequences]
         self.rows = [each for each in self.rows if each not in sequences]
         self._vacant = sorted([*self._vacant, *freed]) if self.rows else []
         if not self.rows:
-            # A view would keep the memory of an idle batch that gives it back.
+            # A view would keep the memory that an idle batch releases.
             self._view, self._longest = None, 0
         return freed
 
@@ -321,7 +311,6 @@ def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
 
 
 def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
-    """The statistics of each client among `sequences`, once."""
     return list({id(each.session): each.session.stats for each in sequences}.values())
 
 
@@ -330,10 +319,7 @@ def _shares(view: DecodeState, state: DecodeState) -> bool:
 
 
 class Batches(dict[Lane, Batch]):
-    """The batches by lane; a batch is made when its lane is first asked for.
-
-    On CUDA a batch has at most `max_rows` rows.
-    """
+    """Batches by lane, each made on first use. On CUDA a batch has at most `max_rows` rows."""
 
     def __init__(
         self,
@@ -347,9 +333,8 @@ class Batches(dict[Lane, Batch]):
         self._max_rows = max_rows
 
     def __missing__(self, lane: Lane) -> Batch:
-        """Make a batch. Rows of several beams are not drafted for.
-
-        Graphs are captured for greedy rows and for those beams that most requests use.
+        """Make a batch. Only one-beam lanes have a drafter. Graphs are captured for the numbers of
+        beams that most requests use.
         """
         runner, most = self._context.runner, MAX_ROWS
         if runner.pipelined:
@@ -365,7 +350,7 @@ class Batches(dict[Lane, Batch]):
     def prepare(self) -> None:
         """On CUDA, allocate the rows of the usual lanes and capture their graphs.
 
-        Too little memory is no reason not to start: the rows are allocated later then.
+        If memory runs out, log a warning; the rows are then allocated on first use.
         """
         if not self._context.runner.pipelined:
             return

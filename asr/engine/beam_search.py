@@ -1,18 +1,18 @@
-"""Beam search over the rows of a batch: several texts of each window, the likeliest one kept.
+"""Beam search over the rows of a batch: several texts per window, of which the likeliest is kept.
 
-The rules are those of openai/whisper's BeamSearchDecoder (`decoding.py`) with a patience of 1:
-every beam offers its likeliest tokens, the best of a window's candidates go on, and candidates that
-end the text are set aside as long as they rank above the last that goes on. A window is done when
-as many texts have ended as it has beams, or at its greatest length.
+The rules are those of openai/whisper's BeamSearchDecoder (`decoding.py`) with a patience of 1.
+Every beam offers its likeliest tokens and the best of a window's candidates continue. Candidates
+that end the text are set aside if they rank above the last that continues. A window is done when as
+many texts have ended as it has beams, or at its length limit.
 
 Each beam has a place in memory. Its first continuation stays in that place, and only a second
-continuation is copied, to the place of a beam that died. On a CPU that leaves few keys and values
-to copy: those behind the point at which the two texts part. On CUDA a step reads no value back to
-the host, so it is replayed as a graph; there all places are copied, from the prompt's end on.
+continuation is copied, to the place of a dead beam. On a CPU few keys and values are then copied:
+only the positions after the two texts diverge. On CUDA a step reads no value back to the host, so
+it is replayed as a graph; there all places are copied, from the prompt's end on.
 
-A step keeps only what the next step reads. Which token was written where, and which beam it
-continued, stays in the state; a text is read back from its end once it is known to be the best,
-together with the places that hold its alignment queries.
+A step reorders only what the next step reads. Which token was written at which place, and which
+beam it continued, stays in the state. The best text is read back from its end, together with the
+places that hold its alignment queries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from asr.model.kv_cache import KVCache
 
 
 class Candidates(NamedTuple):
-    """Texts of each row, one token longer than its beams; all (rows, candidates)."""
+    """Continuations of each row's beams by one token; all fields are (rows, candidates)."""
 
     token: Tensor
     beam: Tensor  # the beam that the text continues
@@ -38,16 +38,14 @@ class Candidates(NamedTuple):
     log_prob: Tensor  # of the new token
 
     def take(self, index: Tensor) -> Candidates:
-        """Return the candidates with the numbers `index` (rows, n)."""
         return Candidates(*(each.gather(1, index) for each in self))
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A text that has ended, or one that met the limit, whose `end_log_prob` is None.
+    """A text of `length` tokens, prompt included; `end_log_prob` is None if it has not ended.
 
-    `beam` is the place that holds its last token, or that chose the end of text; `length` counts
-    its tokens with the prompt.
+    `beam` is the place that holds its last token, or that chose the end of text.
     """
 
     beam: int
@@ -58,9 +56,8 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Tokens after the prompt, without the end of text.
-
-    `log_probs` has one more if the text has ended; `beams` are the beams that chose each of them.
+    """Tokens after the prompt, without the end of text. `log_probs` includes the end of text if the
+    text has ended; `beams` holds the beam that chose each entry of `log_probs`.
     """
 
     tokens: tuple[int, ...]
@@ -69,7 +66,6 @@ class Text:
 
 
 def beam_step(state: DecodeState, beams: BeamState, filters: LogitFilter, shape: StepShape) -> None:
-    """Advance every beam of every unfinished row by one token."""
     main, rows, width = state.main, state.rows, beams.num_beams
     texts, ends = beams.tokens.flatten(0, 1), _spread(rows.length, width)[:, None]
     hidden = main.decoder.forward(texts.gather(1, ends - 1), ends - 1, main.cache, shape.kv_len)
@@ -94,15 +90,15 @@ def begin_beams(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -
 
 
 def extend(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> Tensor:
-    """Choose the candidates that go on, set aside those that end, and advance lengths.
+    """Choose the candidates that continue, set aside those that end, and advance lengths.
 
-    `best` are the candidates of each beam, best first, (rows x beams, beams + 1), or of each row's
-    first beam alone. Returns the beam that each place continues, (rows, beams).
+    `best` (rows x beams, beams + 1) are each beam's candidates, best first; for the first tokens,
+    (rows, beams + 1). Return the beam that each place continues, (rows, beams).
     """
     width, count = beams.num_beams, rows.length.shape[0]
     offered = best.log_probs.double().view(count, -1, width + 1)
     sums = (beams.sums[:, : offered.shape[1], None] + offered).flatten(1)
-    # A beam can end once, so enough of twice as many candidates as beams go on.
+    # Each beam can end once, so of twice as many candidates as beams enough continue.
     ranked, index = sums.topk(min(2 * width, sums.shape[1]))
     tokens = best.tokens.view(count, -1).gather(1, index)
     log_probs = offered.flatten(1).gather(1, index)
@@ -125,7 +121,7 @@ def extend(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> Ten
 
 
 def _set_aside(beams: BeamState, rows: SequenceState, all_: Candidates, ends: Tensor) -> None:
-    """Keep the texts that end above the last that goes on, in order, at most one a beam."""
+    """Keep the texts that end above the last that continues, in order, at most `num_beams`."""
     width = beams.num_beams
     going_on = (~ends).long().cumsum(dim=1)
     kept = ends & (going_on < width) & (all_.sum > NEVER) & ~rows.finished[:, None]
@@ -140,9 +136,9 @@ def _set_aside(beams: BeamState, rows: SequenceState, all_: Candidates, ends: Te
 
 
 def _order(parents: Tensor) -> Tensor:
-    """Return which survivor takes each place, given the beam that it continues; both (rows, beams).
+    """Return the survivor that takes each place, given each survivor's parent; both (rows, beams).
 
-    A beam's first continuation stays in the beam's place. Others take places of beams that died.
+    A beam's first continuation keeps the beam's place. Others take the places of dead beams.
     """
     places = torch.arange(parents.shape[1], device=parents.device)
     same = parents[:, :, None] == parents[:, None]
@@ -154,7 +150,7 @@ def _order(parents: Tensor) -> Tensor:
 
 
 def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: SequenceState) -> None:
-    """Copy to every place that continues another beam the keys and values that differ."""
+    """Copy the keys and values that differ to each place that continues another beam."""
     width = parents.shape[1]
     own = torch.arange(width)
     places = (parents != own).flatten().nonzero()[:, 0]
@@ -169,7 +165,7 @@ def _copy_what_differs(cache: KVCache, texts: Tensor, parents: Tensor, rows: Seq
 
 
 def _copy_all(cache: KVCache, parents: Tensor, kv_len: int) -> None:
-    """Let every place take the keys and values of the beam that it continues."""
+    """Copy to every place the keys and values of the beam that it continues."""
     count, width = parents.shape
     first = torch.arange(0, count * width, width, device=parents.device)[:, None]
     sources = (first + parents).flatten()
@@ -179,35 +175,33 @@ def _copy_all(cache: KVCache, parents: Tensor, kv_len: int) -> None:
 
 
 def _write_texts(beams: BeamState, rows: SequenceState, parents: Tensor) -> None:
-    """Copy to every place the text that it continues, and append its new token."""
     newest = rows.length[:, None, None].expand(-1, beams.num_beams, 1) - 1
     texts = beams.tokens.gather(1, parents[..., None].expand_as(beams.tokens))
     beams.tokens.copy_(texts.scatter_(2, newest, beams.written.gather(2, newest)))
 
 
 def _spread(values: Tensor, width: int) -> Tensor:
-    """(rows,) -> (rows x beams,): each row's value for each of its beams."""
+    """Repeat each row's value for each of its beams: (rows,) -> (rows x beams,)."""
     return values[:, None].expand(-1, width).flatten()
 
 
 def best_text(
     beams: BeamState, row: int, begin: int, length: int, length_penalty: float | None
 ) -> Text:
-    """Return the best text of a finished row of `length` tokens, after a prompt of `begin`."""
+    """Return the best text of a finished row; `begin` of its `length` tokens are the prompt."""
     found = _ended(beams, row) + _live(beams, row, length)
     return _read_back(beams, row, begin, rank(found[: beams.num_beams], begin, length_penalty))
 
 
 def likeliest_text(beams: BeamState, row: int, begin: int, length: int) -> Text:
-    """Return the likeliest text that goes on in a row of `length` tokens, a prompt of `begin`."""
+    """Return a running row's likeliest text; `begin` of its `length` tokens are the prompt."""
     return _read_back(beams, row, begin, _live(beams, row, length)[0])
 
 
 def rank(found: Sequence[Hypothesis], begin: int, length_penalty: float | None) -> Hypothesis:
-    """Return the best by mean log-probability, or under Google's length penalty alpha (Wu et al.
-    2016, "Google's neural machine translation system"); openai/whisper's MaximumLikelihoodRanker.
-
-    The sum counts the end of text, the length does not.
+    """Return the best hypothesis, as openai/whisper's MaximumLikelihoodRanker: by mean
+    log-probability or with Google's length penalty alpha (Wu et al. 2016, "Google's neural machine
+    translation system"). The sum includes the end of text, the length does not.
     """
 
     def score(each: Hypothesis) -> float:
@@ -220,7 +214,6 @@ def rank(found: Sequence[Hypothesis], begin: int, length_penalty: float | None) 
 
 
 def _ended(beams: BeamState, row: int) -> list[Hypothesis]:
-    """Return the texts that have ended, in the order in which they did."""
     columns = (beams.end_beam, beams.end_length, beams.end_sum, beams.end_log_prob)
     count = int(beams.ended[row])
     values = zip(*(column[row, :count].tolist() for column in columns), strict=True)
@@ -228,14 +221,12 @@ def _ended(beams: BeamState, row: int) -> list[Hypothesis]:
 
 
 def _live(beams: BeamState, row: int, length: int) -> list[Hypothesis]:
-    """Return the texts that go on, best first."""
+    """Return the continuing texts, best first."""
     live = [Hypothesis(beam, length, each) for beam, each in enumerate(beams.sums[row].tolist())]
     return sorted(live, key=lambda each: each.sum, reverse=True)
 
 
 def _read_back(beams: BeamState, row: int, begin: int, best: Hypothesis) -> Text:
-    """Collect the tokens of a text from its end back to the prompt."""
-
     def table(each: Tensor) -> list[list[float]]:
         return each[row, :, begin : best.length].tolist()
 

@@ -1,20 +1,20 @@
 """Passes on CUDA, captured as graphs when a state's rows are allocated, and replayed.
 
-A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder;
-launched one by one from Python they leave the device idle most of the time. No pass asks the device
-for a value (see `asr.engine.speculative`), so each can be captured whole.
+A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder.
+Launched one by one from Python, they leave the device idle most of the time. No pass reads a value
+from the device (see `asr.engine.speculative`), so each can be captured whole.
 
 Shapes are rounded up to few sizes, and a fixed list of shapes is captured; every other shape runs
 eagerly. Each pass of the list runs eagerly first, because libraries that create handles or compile
-kernels at first use must not do so inside a capture (pytorch#99397), and then as a graph over the
-same noise. Graphs are turned off if the two differ, or if a capture fails. If memory runs out, no
-further shape is captured.
+kernels at first use must not do so inside a capture (pytorch#99397). Then it runs as a graph over
+the same noise. Graphs are turned off if the results differ, or if a capture fails. If memory runs
+out, no further shape is captured.
 
-All graphs over a state share a memory pool, which is safe because they run one after the other and
-each result is copied out before the next pass. They share a capture stream that no other state has:
-cuBLAS keeps a workspace for each stream, graphs hold its address, and newer versions of torch free
-it as soon as one graph that was captured on the stream goes (pytorch#193402). So graphs over a
-state go together, before the memory of the state is freed.
+All graphs over a state share a memory pool. That is safe because they run one after the other and
+each result is copied out before the next pass. They share a capture stream that no other state
+uses: cuBLAS keeps a workspace for each stream, graphs hold its address, and newer versions of torch
+free it as soon as one graph that was captured on the stream is dropped (pytorch#193402). So all
+graphs over a state are dropped together, before the memory of the state is freed.
 """
 
 from __future__ import annotations
@@ -53,35 +53,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("endpoint")
 
-Pass = Callable[[int], Outcome]  # over noise of a seed
+Pass = Callable[[int], Outcome]  # takes the seed of its noise
 
 SIZES = {
     "rows": (1, 2, 4, 8, 16, 24, 48, 96, 128),
-    "positions": (128, 256, 512),  # of caches; the last exceeds what a row of any Whisper holds
+    "positions": (128, 256, 512),  # of caches; no row of any Whisper reaches the last
     "prompt": (8, 64, 256),  # without earlier text, with a few hotwords, with as much as fits
-    "guess": (0, 64, 256),  # guessed tokens: none, those of a buffer's text, more
+    "guess": (0, 64, 256),  # guessed tokens: none, a live buffer's text, more
 }
 # Windows that one graph encodes, and rows that one graph prefills; more take several passes. The
-# encoder's intermediate values of the largest stay in the graphs' memory (see docs/gpu.md).
+# largest encoder pass keeps its intermediate values in the graphs' memory (see docs/gpu.md).
 PASS_SIZES = (4, 2, 1)
-BEAM_ROWS = 4  # most rows of beams whose steps are captured: a rejected text decodes few windows
-DRAFTED_ROWS = 24  # most rows whose steps are captured with drafts, which pay for few rows
-TRIES = 2  # a near tie, or one in a draft, does not come again with other noise
+BEAM_ROWS = 4  # most rows of captured beam steps; few windows are decoded again
+DRAFTED_ROWS = 24  # most rows of captured steps with drafts, which pay for few rows
+TRIES = 2  # a near tie, also in a draft, does not recur with other noise
 READ_LAG = 2  # tokens the assistant may not have read after a step with drafts
-ENCODERS = "encoders"  # the owner of their graphs, which read no state
+ENCODERS = "encoders"  # owner of the encoders' graphs, which read no state
 HIGH_PRIORITY = -1  # of a stream; newer versions of torch replay kernels with their own priority
-SPARE_BYTES = 768 << 20  # of the device: with less free, graphs would take what requests need
+SPARE_BYTES = 768 << 20  # of device memory kept free for requests
 
 
 class StepKey(NamedTuple):
-    """What a step's graph was captured for, besides the memory of the state."""
+    """Key of a step's graph among the graphs over one state."""
 
     rows: int
     shape: StepShape
 
 
 class PrefillKey(NamedTuple):
-    """What a prefill's graph was captured for, besides the memory of the state."""
+    """Key of a prefill's graph among the graphs over one state."""
 
     rows: int
     prompt_len: int
@@ -90,14 +90,14 @@ class PrefillKey(NamedTuple):
 
 
 class EncoderKey(NamedTuple):
-    """What an encoder's graph was captured for."""
+    """Key of an encoder's graph."""
 
     windows: int
     encoder: AudioEncoder
 
 
 class Captured(NamedTuple):
-    """A graph, where it reads its inputs, and where it leaves its result."""
+    """A captured graph, its input buffers and its output buffer."""
 
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
@@ -106,15 +106,15 @@ class Captured(NamedTuple):
 
 @dataclass
 class GraphSet:
-    """The graphs over one state by key, with what they share."""
+    """The graphs over one state by key, with the stream, pool and input buffers that they share."""
 
     stream: torch.cuda.Stream
     pool: Any
     graphs: dict[Hashable, Captured] = field(default_factory=dict)
-    inputs: dict[Hashable, Tensor] = field(default_factory=dict)  # by place, shape and type
+    inputs: dict[Hashable, Tensor] = field(default_factory=dict)  # by number, shape and type
 
     def held(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return tensors like `inputs` from which graphs read; no two graphs run at once."""
+        """Return input buffers like `inputs`. Graphs share them, because no two run at once."""
         return [
             self.inputs.setdefault((place, each.shape, each.dtype), torch.empty_like(each))
             for place, each in enumerate(inputs)
@@ -130,7 +130,7 @@ class CudaGraphRunner(StepRunner):
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
-        self.planned = self.replayed = self.eager = 0  # graphs; passes
+        self.planned = self.replayed = self.eager = 0  # graphs to capture; passes by kind
         self._sets: dict[Hashable, GraphSet] = {}
         self._capturing = False
 
@@ -139,15 +139,13 @@ class CudaGraphRunner(StepRunner):
         return len(self.held())
 
     def held(self) -> list[Hashable]:
-        """Return the keys of all graphs."""
         return [key for each in self._sets.values() for key in each.graphs]
 
     def padded(self, size: str, needed: int) -> int:
-        """Return the next of a few sizes, or `needed` beyond the largest."""
+        """Return the next of `SIZES[size]`, or `needed` itself beyond the largest."""
         return next((each for each in SIZES[size] if each >= needed), needed)
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
-        """Do what `AudioEncoder.forward` does, a few windows a graph."""
         return torch.cat(
             [
                 self._run(ENCODERS, EncoderKey(len(part), encoder), encoder.forward, (part,))
@@ -163,9 +161,8 @@ class CudaGraphRunner(StepRunner):
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """Prefill a few rows a graph; a graph reads the places of its rows when it is replayed.
-
-        Rows that sample, and prompts and guesses of other sizes, run eagerly, all rows at once.
+        """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
+        guesses of sizes outside SIZES, run eagerly.
         """
         usual = batch.prompt_len in SIZES["prompt"] and batch.verified in SIZES["guess"]
         if batch.sampled or not usual:
@@ -189,10 +186,10 @@ class CudaGraphRunner(StepRunner):
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
-        """Start a step; calling the return value waits for its result.
+        """Start a step. Calling the returned function waits for the result.
 
-        Every step computes the timestamp grammar, which rows without timestamps ignore: so steps
-        with and without it share graphs.
+        Every step computes the timestamp grammar, so steps with and without timestamps share
+        graphs. Rows without timestamps ignore the grammar.
         """
         shape = shape._replace(timestamps=True)
 
@@ -203,12 +200,12 @@ class CudaGraphRunner(StepRunner):
         return _copy_out(self._run(_memory_of(state), StepKey(state.capacity, shape), step))
 
     def release(self, state: DecodeState) -> None:
-        """Drop the graphs over a state's memory, before that is freed."""
+        """Drop the graphs over a state. Call it before the state's memory is freed."""
         self._sets.pop(_memory_of(state), None)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Run eagerly for a while, in the same shapes; graphs are kept."""
+        """Run eagerly inside the block, in the same shapes; graphs are kept."""
         enabled, self.enabled = self.enabled, False
         try:
             yield
@@ -216,14 +213,13 @@ class CudaGraphRunner(StepRunner):
             self.enabled = enabled
 
     def disable(self, reason: str) -> None:
-        """Run eagerly from now on, and log why."""
+        """Drop all graphs, run eagerly from now on, and log why."""
         self._sets.clear()
         if self.enabled:
             self.enabled = False
             logger.error("CUDA graphs are off, so decoding is slower: %s", reason)
 
     def prepare(self, state: DecodeState, context: DecodeContext) -> None:
-        """Capture the graphs over a new state, and those of the encoders if there are none yet."""
         kinds = [self._steps(state, context.filters), self._prefills(state, context)]
         if ENCODERS not in self._sets:
             kinds.append(self._encoders(context))
@@ -239,7 +235,7 @@ class CudaGraphRunner(StepRunner):
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
     def _steps(self, state: DecodeState, filters: LogitFilter) -> list[Pass]:
-        """Return steps of all usual sizes, most rows first: smaller graphs reuse their memory."""
+        """Return steps of all usual shapes, most rows first: smaller graphs reuse their memory."""
         most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
         longest = state.main.cache.max_len
         return [
@@ -250,7 +246,6 @@ class CudaGraphRunner(StepRunner):
         ]
 
     def _prefills(self, state: DecodeState, context: DecodeContext) -> list[Pass]:
-        """Return prefills of all usual sizes; only single rows have a guess."""
         many = [each for each in PASS_SIZES if each <= state.capacity]
         guesses = SIZES["guess"] if state.beams is None else (0,)
         return [
@@ -271,9 +266,8 @@ class CudaGraphRunner(StepRunner):
         ]
 
     def _compare(self, passes: list[Pass], device: torch.device) -> int:
-        """Capture passes and compare them with eager ones, until graphs are off or memory is short.
-
-        Returns how many passes were captured.
+        """Capture passes and compare each with its eager run, until graphs are off or memory is
+        short. Return the number of passes that memory sufficed for.
         """
         enabled = self.enabled
         for number, run in enumerate(passes):
@@ -309,10 +303,10 @@ class CudaGraphRunner(StepRunner):
         work: Callable[..., Tensor],
         inputs: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Return what `work` makes of `inputs`; without inputs, until the owner's next pass.
+        """Return `work(*inputs)`; without inputs, the result is valid until the owner's next pass.
 
-        `work` must ask the device for no value, use no tensor of the host, and read and write what
-        lives until `release`; all that it depends on besides is in `key`.
+        `work` must read no value from the device and use no tensor of the host. Its tensors must
+        live until `release`, and `key` must hold everything else that it depends on.
         """
         graphs = self._sets.get(owner) if self.enabled else None
         captured = None if graphs is None else graphs.graphs.get(key)
@@ -330,18 +324,17 @@ class CudaGraphRunner(StepRunner):
     def _capture(
         self, owner: Hashable, key: Hashable, work: Callable[..., Tensor], inputs: Sequence[Tensor]
     ) -> Captured | None:
-        """Return the work as a graph, or None after a failure, which turns graphs off.
-
-        A capture runs nothing, so the work can still be run eagerly after one that failed. Raises
-        an out-of-memory error, or the error of a lost device.
+        """Capture `work`. If that fails, turn graphs off and return None; `work` can still run
+        eagerly, because a capture runs nothing. Raises out-of-memory errors and the error of a lost
+        device.
         """
         if owner not in self._sets:
             stream = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
             self._sets[owner] = GraphSet(stream, torch.cuda.graph_pool_handle())
         graphs, graph = self._sets[owner], torch.cuda.CUDAGraph()
         held = graphs.held(inputs)
-        # A capture that fails leaves this thread on the capture's stream: the outer context mends
-        # that. Another thread, that of diarization, may allocate during a capture.
+        # A failed capture leaves this thread on the capture's stream; the outer context restores
+        # the stream. "thread_local", because the diarization thread may allocate meanwhile.
         with torch.cuda.stream(torch.cuda.current_stream()):
             try:
                 with torch.cuda.graph(graph, graphs.pool, graphs.stream, "thread_local"):
@@ -359,7 +352,7 @@ class CudaGraphRunner(StepRunner):
 
 
 def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> list[StepShape]:
-    """Return the shapes of steps over caches of one length: without drafts, and as drafted."""
+    """Return the step shapes to capture for one cache length, with drafts and without."""
     plain, drafter = StepShape(0, 1, kv_len), state.drafter
     if drafter is None or state.capacity > DRAFTED_ROWS:
         return [plain]
@@ -371,7 +364,7 @@ def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> lis
 
 
 def pass_sizes(count: int) -> list[int]:
-    """Return numbers of rows that graphs are captured for and that sum up to `count`."""
+    """Split `count` into PASS_SIZES."""
     sizes: list[int] = []
     for size in PASS_SIZES:
         sizes += [size] * (count // size)
@@ -380,12 +373,12 @@ def pass_sizes(count: int) -> list[int]:
 
 
 def _memory_of(state: DecodeState) -> int:
-    """Return what identifies the memory of a state, and of views of its first rows."""
+    """Return an address that identifies a state's memory, also for views of its first rows."""
     return state.rows.tokens.data_ptr()
 
 
 def _copy_out(result: Tensor) -> PendingResult:
-    """Start the copy to the host now, so that the next step does not overwrite the result first."""
+    """Start copying a result to the host, before the next step overwrites it."""
     pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
     pinned.copy_(result, non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]

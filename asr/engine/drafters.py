@@ -1,11 +1,11 @@
 """The drafters of a batch: an assistant, or Medusa heads on the main model's own state.
 
-An assistant reads tokens: it runs a small model over caches of its own, once for every draft. Heads
-read what the main model has computed already, the hidden state that chose a row's newest token, so
-all they keep of a row is that vector; in exchange it must be written in every step.
+An assistant reads tokens: a small model with its own caches runs once per draft. Heads read the
+hidden state of the main model that chose a row's newest token. So they keep only that vector per
+row, but every step must write it.
 
-Both have one small interface, and a step knows no more of them. Drafts never decide a token, so a
-drafter changes speed alone.
+A step uses both through the `Drafter` interface. Drafts never decide a token, so a drafter changes
+only speed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Scored = tuple[Tensor, Tensor]  # places (rows, 1), scores (rows, 1, vocabulary)
 
 
 class Drafter(Protocol):
-    """The draft model of some rows, with what it keeps of each; all tensors, updated in place."""
+    """A draft model and its state of some rows: tensors that are updated in place."""
 
     @property
     def cache(self) -> KVCache | None:
-        """The drafter's own keys and values, if it has any."""
+        """Return the drafter's own keys and values, if it has any."""
 
     def listen(self, encoded: EncoderOutput) -> None:
         """Project the audio of these rows into the cache."""
@@ -47,35 +47,35 @@ class Drafter(Protocol):
     ) -> None:
         """Read prompts, `tokens` at `positions` (rows, longest).
 
-        `hidden` (rows, longest, d_model) are the main model's states; the state at `chosen_at`
-        (rows,) chose the row's newest token. States behind it may be anything.
+        `hidden` (rows, longest, d_model) are the main model's states. The state at `chosen_at`
+        (rows,) chose the row's newest token; later states are undefined.
         """
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Yield for each of `shape.drafts` tokens its place, (rows, 1), and scores with `bias`.
+        """Yield the place (rows, 1) and the scores with `bias` of each of `shape.drafts` tokens.
 
-        The caller writes the token it chooses into `rows` before it asks for the next.
+        The caller writes its choice into `rows` before it requests the next token.
         """
 
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
         """Read a verifying pass: the main model's states at `positions` (rows, drafts + 1).
 
-        `gained` (rows,) counts the tokens that were final after it. Called if `shape.followed`.
+        `gained` (rows,) counts the tokens that the pass made final. Called if `shape.followed`.
         """
 
     def view(self, start: int, stop: int) -> Self:
         """Return rows `start` to `stop`, sharing memory."""
 
     def take(self, rows: Tensor) -> Self:
-        """Return the rows with the numbers (n,): caches shared, all else copied until `put`."""
+        """Return rows number `rows` (n,): caches are shared, all else is copied until `put`."""
 
     def put(self, rows: Tensor, taken: Self) -> None:
-        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
+        """Overwrite rows number `rows` (n,) with the copies in `taken`."""
 
 
 @dataclass(frozen=True)
 class AssistantDrafter(RowTensors):
-    """A smaller decoder, and the cache it writes."""
+    """A smaller decoder and its cache."""
 
     decoder: Decoder
     cache: KVCache
@@ -90,7 +90,7 @@ class AssistantDrafter(RowTensors):
         self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Run one pass a draft; the first also reads what has become final since the last."""
+        """Run one pass per draft; the first also reads tokens that became final since the last."""
         for step in range(shape.drafts):
             ends = rows.length[:, None] + step
             # Rows shorter than the lag read their first token several times, which changes nothing.
@@ -107,9 +107,9 @@ class AssistantDrafter(RowTensors):
 
 @dataclass(frozen=True)
 class MedusaDrafter(RowTensors):
-    """Heads, and for each row the state that chose its newest token, `newest` (rows, d_model).
+    """Heads, and the state that chose each row's newest token, `newest` (rows, d_model).
 
-    `cache` belongs to the further layer of a Medusa-Block checkpoint.
+    `cache` belongs to the additional layer of a Medusa-Block checkpoint.
     """
 
     model: MedusaModel
@@ -127,13 +127,13 @@ class MedusaDrafter(RowTensors):
         self.newest.copy_(_at(states, chosen_at))
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Score all drafts at once; what the rules allow still depends on the drafts before."""
+        """Score all drafts at once; what the filters allow still depends on the drafts before."""
         every = self.model.scores(self.newest, shape.drafts, bias)
         for step, scores in enumerate(torch.split(every, 1, dim=1)):
             yield rows.length[:, None] + step, scores
 
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        """Keep the state that chose the newest token; rows that gained none keep what they have."""
+        """Keep the state that chose the newest token; rows that gained none keep their state."""
         states = self.model.states(hidden, positions, self.cache, kv_len)
         newest = _at(states, (gained - 1).clamp(min=0))
         self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))
@@ -145,7 +145,6 @@ def _at(states: Tensor, index: Tensor) -> Tensor:
 
 
 def draft_model(models: WhisperModels, main: Decoder) -> DraftModel | None:
-    """Return the model that drafts for `main`, if one is loaded."""
     if models.assistant is not None:
         return Decoder(models.assistant.model, dtype=models.product_dtype)
     if models.medusa is not None:
@@ -154,7 +153,6 @@ def draft_model(models: WhisperModels, main: Decoder) -> DraftModel | None:
 
 
 def allocate_drafter(model: DraftModel, rows: int, max_len: int) -> Drafter:
-    """Return a drafter for `rows` rows of up to `max_len` positions."""
     if isinstance(model, Decoder):
         return AssistantDrafter(model, model.allocate(rows, max_len))
     cache = None if model.block is None else model.block.allocate(rows, max_len)
@@ -162,7 +160,6 @@ def allocate_drafter(model: DraftModel, rows: int, max_len: int) -> Drafter:
 
 
 def drafter_bytes_per_row(model: DraftModel, max_len: int) -> int:
-    """Return the bytes that such a drafter keeps of one row."""
     if isinstance(model, Decoder):
         return model.cache_bytes_per_row(max_len)
     vector = model.like.shape[1] * model.like.element_size()

@@ -1,18 +1,18 @@
-"""Decides how many tokens to draft, by the cost of a step on this device and the drafts accepted.
+"""Decides how many tokens to draft, from measured step costs and the acceptance of drafts.
 
-A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens, where pj is how often draft j is
-right if those before it were, and costs k steps of the assistant, or the heads, and a longer pass
-of the main model. An assistant is as good at every depth, so one rate is kept for it (Leviathan et
-al. 2023, equation 1); heads that look farther ahead are right less often, so each has a rate of its
-own. Costs depend on the models, the device and the number of rows in ways no formula gives, so they
-are measured once at load. If too little memory is free for that, nothing is drafted.
+A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens; pj is the probability that draft j is
+right if the drafts before it are. The step costs k steps of the assistant, or the heads, and a
+longer pass of the main model. An assistant is equally good at every depth, so it has one rate
+(Leviathan et al. 2023, equation 1). Deeper heads are right less often, so each head has a rate of
+its own. No formula gives the costs for given models, device and number of rows, so they are
+measured once at load. If memory is too short for that, nothing is drafted.
 
-Unless a request fixes the number of drafts, costs and acceptance decide twice. A window is prepared
-for drafts only if they pay as it enters, preparing included; each step then drafts as many tokens
-as pay among the rows that run. If the best number does not clearly beat none, nothing is drafted,
-so asking for a drafter never costs time: an assistant then has no memory and reads nothing, and no
-step keeps up the state of heads. While drafting is off, the estimates decay towards their prior,
-until a few drafts are worth another try.
+A request may fix the number of drafts. Otherwise costs and acceptance decide twice. A window is
+prepared for drafts only if they pay as it enters, preparation included. Each step then drafts as
+many tokens as pay among the running rows. If the best number does not clearly beat none, nothing is
+drafted: an assistant then has no memory and reads nothing, and no step updates the state of heads.
+So asking for a drafter never costs time. While drafting is off, the estimates decay towards their
+prior, until a few drafts are worth another try.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ logger = logging.getLogger("endpoint")
 
 NEWEST = 2  # tokens that an assistant may not have read after a step with drafts
 MIN_SPEEDUP = 1.1  # measured costs are not exact
-TOKENS_OF_A_WINDOW = 50  # of 15 to 30 s of speech; fewer are no reason to prepare a window
-PRIOR_MEAN = 0.8  # acceptance before anything is known
+TOKENS_OF_A_WINDOW = 50  # in 15 to 30 s of speech; within them preparing a window has to pay
+PRIOR_MEAN = 0.8  # acceptance before any draft
 HEADS_PRIOR_MEAN = 0.7  # of heads, at every depth
-PRIOR_WEIGHT = 12.0  # drafted tokens that the prior is worth
+PRIOR_WEIGHT = 12.0  # of the prior, in drafted tokens
 HORIZON = 600.0  # drafted tokens after which older ones hardly count
 DECAY = 0.97  # of the counts, for each window decoded without drafts
 
@@ -58,10 +58,8 @@ UNTIMED_STEPS = 2
 
 
 class DraftPolicy:
-    """How the rows of one batch are drafted for by `model`, if it has one.
-
+    """Decides how `model`, if any, drafts for the rows of one batch, at most `most` tokens a step.
     A model that `follows` takes its state from the main model's passes instead of reading tokens.
-    `most` are the tokens it can draft in a step.
     """
 
     def __init__(self, model: DraftModel | None) -> None:
@@ -74,9 +72,8 @@ class DraftPolicy:
     def prepares(
         self, options: DecodeOptions, drafting: DraftLength | None, rows: int, new: int
     ) -> bool:
-        """Tell whether to draft for `new` windows with these options, which make `rows` rows.
-
-        `drafting` is None if nothing was measured. Its estimates decay if drafts do not pay.
+        """Return whether to draft for `new` windows with these options, in a batch of `rows` rows.
+        The estimates of `drafting`, None if nothing was measured, decay if drafts do not pay.
         """
         if not options.assisted or self.model is None:
             return False
@@ -90,31 +87,28 @@ class DraftPolicy:
     def choose(
         self, draftable: Sequence[DecodeOptions], drafting: DraftLength | None, rows: int
     ) -> int:
-        """Return how many tokens to draft for rows with the options `draftable`, among `rows`."""
+        """Return how many tokens to draft if the options of the draftable rows are `draftable`."""
         fixed = [each.drafts for each in draftable if each.drafts is not None]
         if len(fixed) < len(draftable) and drafting is not None:
             fixed.append(drafting.choose(rows, len(draftable)))
         return min(max(fixed, default=0), self.most)
 
     def lag(self, drafts: int, longest: int) -> int:
-        """Count a step of so many drafts. Return the assistant's lag in it, if no row is longer
-        than `longest`.
-        """
+        """Count a step of `drafts` drafts. Return the assistant's lag, at most `longest` tokens."""
         lag = min(self._unread, longest) if drafts else 1
         if not self.follows:
             self._unread = NEWEST if drafts else self._unread + 1
         return lag
 
     def shape(self, shape: StepShape) -> StepShape:
-        """Return the step as this model runs it: a state that follows is kept up."""
         follows = self.follows and shape.drafts > 0
         return shape._replace(assistant_lag=1, followed=True) if follows else shape
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds of a step by number of rows and of drafts (none, few and many); between the measured
-    ones linear. `preparing` are the seconds in which the drafter prepares one window.
+    """Seconds of a step by (rows, drafts), linear between measured points (no, few and many
+    drafts). `preparing` is the seconds in which the drafter prepares one window.
     """
 
     seconds: Mapping[tuple[int, int], float]
@@ -122,10 +116,9 @@ class StepCosts:
 
     @classmethod
     def least_of(cls, rounds: Iterator[Mapping[tuple[int, int], float]]) -> StepCosts:
-        """Return the least of a few rounds, each of which times every shape once.
-
-        So a moment in which the machine was busy does not weigh on one shape alone. Large models
-        get fewer rounds; their times vary less.
+        """Return the least of a few rounds that time every shape once, so that a busy moment of the
+        machine does not weigh on one shape alone. Large models get fewer rounds; their times vary
+        less.
         """
         taken: list[Mapping[tuple[int, int], float]] = []
         spent = 0.0
@@ -141,7 +134,7 @@ class StepCosts:
         return float(np.interp(rows, counts, known)) * max(1.0, rows / counts[-1])
 
     def _at(self, rows: int, drafts: int) -> float:
-        """Return the seconds at measured rows: each draft after the first few costs the same."""
+        """Return the seconds at measured rows; drafts after the first few cost the same each."""
         if drafts == 0:
             return self.seconds[rows, 0]
         measured = sorted(k for count, k in self.seconds if count == rows and k > 0)
@@ -152,7 +145,7 @@ class StepCosts:
 
 @dataclass
 class AcceptanceRate:
-    """How often drafts were right: `accepted` of `drafted`, newer ones counting more."""
+    """How often drafts were right: `accepted` of `drafted`; newer drafts weigh more."""
 
     accepted: float = 0.0
     drafted: float = 0.0
@@ -160,12 +153,10 @@ class AcceptanceRate:
 
     @classmethod
     def by_depth(cls, depths: int) -> list[AcceptanceRate]:
-        """Return one rate for each of the heads."""
         return [cls(prior=HEADS_PRIOR_MEAN) for _ in range(depths)]
 
     @property
     def mean(self) -> float:
-        """The probability that the next draft is right."""
         return (self.accepted + self.prior * PRIOR_WEIGHT) / (self.drafted + PRIOR_WEIGHT)
 
     def observe(self, accepted: int, drafted: int) -> None:
@@ -180,10 +171,8 @@ class AcceptanceRate:
 
 @dataclass
 class DraftLength:
-    """The running estimate for one drafter.
-
-    `lengths` are the numbers of drafts to choose from. `rates` holds one rate for drafts at every
-    depth, or one for each depth.
+    """Chooses one of `lengths`, the numbers of drafts, by a running estimate. `rates` holds one
+    rate for all depths, or one per depth.
     """
 
     costs: StepCosts
@@ -192,9 +181,7 @@ class DraftLength:
     _seconds: dict[int, list[float]] = field(default_factory=dict)
 
     def observe(self, accepted: Sequence[int], drafted: Sequence[int]) -> None:
-        """Count the drafts of a step: of each row those up to its first wrong one, and the right
-        ones among them.
-        """
+        """Count a step's drafts by row: up to the first wrong one, and the right ones."""
         if len(self.rates) == 1:
             self.rates[0].observe(sum(accepted), sum(drafted))
             return
@@ -205,7 +192,6 @@ class DraftLength:
             rate.observe(sum(count >= depth for count in accepted), reached)
 
     def decay(self, windows: int) -> None:
-        """Forget a little, because `windows` are decoded without drafts."""
         for rate in self.rates:
             rate.decay(windows)
 
@@ -214,17 +200,14 @@ class DraftLength:
         return self._best(rows, draftable)[0] if draftable else 0
 
     def pays(self, rows: int) -> bool:
-        """Tell whether a window among `rows` rows, all drafted for, gains more by drafts than
-        preparing it for them costs.
-        """
+        """Return whether drafts for all `rows` rows gain more than preparing a window costs."""
         drafts, speed = self._best(rows, rows)
         saved = self._seconds[rows][0] / rows - 1 / speed
         return drafts > 0 and TOKENS_OF_A_WINDOW * saved > self.costs.preparing
 
     def _best(self, rows: int, draftable: int) -> tuple[int, float]:
-        """Return the number of drafts for the most tokens a second of all rows, and that speed.
-
-        The number is 0 unless drafts clearly beat none.
+        """Return the number of drafts with the most tokens a second over all rows, and that speed.
+        The number is 0 unless drafts beat none by MIN_SPEEDUP.
         """
         if rows not in self._seconds:
             self._seconds[rows] = [self.costs.step(rows, k) for k in (0, *self.lengths)]
@@ -241,10 +224,8 @@ class DraftLength:
 
 
 def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
-    """Return the tokens that a row gains on average in a step of 0 to `drafts` drafts.
-
-    `rates` are the probabilities that each draft is right if the drafts before it were; the last
-    holds for all deeper drafts.
+    """Return the mean tokens that a row gains in a step of 0 to `drafts` drafts. `rates` are the
+    probabilities that each draft is right if those before it are; the last holds for deeper drafts.
     """
     gains, standing = [1.0], 1.0
     for depth in range(drafts):
@@ -254,10 +235,8 @@ def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
 
 
 def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLength | None:
-    """Time steps and the preparation of a window with the memory's drafter. Return the estimate
-    for it, or None if the device's memory does not suffice.
-
-    The timed rows are finished, which costs the same and changes nothing.
+    """Time steps and the preparation of a window; None if the device's memory is too small. The
+    timed rows are finished, which costs the same and changes nothing.
     """
     policy = DraftPolicy(memory.draft_model)
     try:
@@ -283,7 +262,6 @@ def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLengt
 
 
 def draft_lengths(memory: StateMemory, context: DecodeContext) -> list[int]:
-    """Return the numbers of drafts worth trying that the drafter can make."""
     most = DraftPolicy(memory.draft_model).most
     return [each for each in context.runner.draft_lengths if each <= most] or [most]
 
@@ -291,10 +269,7 @@ def draft_lengths(memory: StateMemory, context: DecodeContext) -> list[int]:
 def _rounds(
     memory: StateMemory, context: DecodeContext, rows: Sequence[int]
 ) -> Iterator[dict[tuple[int, int], float]]:
-    """Yield the seconds of a step of every shape, again and again.
-
-    The drafts are none, few and many; few and many are alike if the drafter can make one alone.
-    """
+    """Yield seconds by (rows, drafts) without end; a drafter of one token has few = many."""
     longest = draft_lengths(memory, context)[-1]
     drafts = sorted({min(each, longest) for each in context.runner.timed_drafts})
     while True:
@@ -303,9 +278,7 @@ def _rounds(
 
 @torch.inference_mode()
 def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
-    """Return the least seconds in which the drafter prepares a silent window, and a step without
-    drafts follows, for whose result the host waits.
-    """
+    """Return the least seconds of preparing a silent window and a step without drafts."""
     encoder, view = context.encoder, memory.ensure_capacity(1).view(0, 1)
     assert view.drafter is not None
     encoded = encoder.main.positions.new_zeros((1, *encoder.main.positions.shape))
@@ -325,10 +298,9 @@ def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
 
 @torch.inference_mode()
 def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: int) -> float:
-    """Return the least seconds of the steps that fit into TIMED_SECONDS, one at least.
-
-    The least, because cold caches made the first draft-free steps of small models 1.5 times slower
-    than in a running batch, whose weights are in the processor's caches.
+    """Return the least seconds of the steps that fit into TIMED_SECONDS, at least one. Cold caches
+    made the first draft-free steps of small models 1.5 times slower than in a running batch, whose
+    weights are in the processor's caches.
     """
     if context.encoder.threads is not None:
         context.encoder.threads.adjust()

@@ -6,11 +6,11 @@
             for request, result in session.step():
                 ...
 
-A step does one unit of work for all sessions, whoever calls it: the scheduler chooses, a batch
-encodes or decodes, and results wait at their sessions. Caches are by far the largest thing besides
-the weights, and a CUDA graph replays over fixed addresses, so the engine owns the memory of the
-batches and all sessions share their rows. An engine is for one thread, which `asr.recogniser` gives
-it. Nothing is ever written into the models.
+A step does one unit of work for all sessions, whichever session calls it: the scheduler chooses, a
+batch encodes or decodes, and results wait at their sessions. Caches are by far the largest memory
+besides the weights, and a CUDA graph replays over fixed addresses. So the engine owns the memory of
+the batches, and all sessions share their rows. An engine belongs to one thread, which
+`asr.recogniser` provides. Models are never modified.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ TOO_SMALL = "one window does not fit into the device's memory"
 
 
 class Session:
-    """Requests decoded with the same options: one client of the engine.
-
-    Open as many as there are recordings. After an `error` the session's other requests are lost.
+    """Requests with the same options; open one session per recording. After an `error` the
+    session's remaining requests are lost.
     """
 
     def __init__(self, engine: Engine, options: DecodeOptions) -> None:
@@ -63,7 +62,7 @@ class Session:
         self.stats = DecodeStats()
         self.finished: deque[tuple[Request, DecodeResult]] = deque()
         self.error: Exception | None = None
-        self.served = 0  # number of the row that it was given last
+        self.served = 0  # number of the last row that it was given
         self._engine = engine
         self._outstanding = 0
 
@@ -75,30 +74,28 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether every request was returned."""
         return self._outstanding == 0
 
     @property
     def ready(self) -> bool:
-        """Whether `take` returns or raises something now."""
+        """Return whether `take` returns results or raises now."""
         return bool(self.finished) or self.error is not None
 
     @property
     def free_rows(self) -> int:
-        """How many more requests can be decoded beside those that were added."""
+        """Return how many more requests fit into `batch_size` rows."""
         return max(0, self.options.batch_size - self._outstanding)
 
     def add(self, requests: abc.Sequence[Request]) -> None:
-        """Queue requests. Any number: those beyond `batch_size` rows wait for the first to end.
-
-        Raises ValueError if one has a prefix that is not for these options; none is queued then.
+        """Queue any number of requests; at most `batch_size` occupy rows at once. Raises
+        ValueError, and queues none, if a prefix does not suit the options.
         """
         if requests:
             self._engine.add(self, requests)
             self._outstanding += len(requests)
 
     def step(self) -> list[tuple[Request, DecodeResult]]:
-        """Run one step, unless there are results already, and `take` them."""
+        """Run one step of the engine unless results are ready, then `take`."""
         if self.done:
             return []
         if not self.ready:
@@ -106,10 +103,8 @@ class Session:
         return self.take()
 
     def take(self) -> list[tuple[Request, DecodeResult]]:
-        """Return the requests that finished since the last call, maybe none.
-
-        Raises OutOfMemory if not even one window fits into the device's memory, and whatever the
-        models raise.
+        """Return the requests that finished since the last call. Raises OutOfMemory if one window
+        does not fit into the device's memory, and errors of the models.
         """
         if self.error is not None:
             raise self.error
@@ -119,7 +114,7 @@ class Session:
         return finished
 
     def close(self) -> None:
-        """Drop what was added and has not been returned."""
+        """Drop all requests that were not returned."""
         if not self.done:
             self._engine.cancel(self)
         self.finished.clear()
@@ -127,10 +122,8 @@ class Session:
 
 
 class Engine:
-    """Runs what the `scheduler` chooses in the `batches`, which make one for each new lane, and
-    recovers from failed steps.
-
-    After a `lost` device nothing is done any more.
+    """Runs the plans of `scheduler` in `batches`, which make one for each new lane, and recovers
+    from failed steps. After a `lost` device the engine does no work.
     """
 
     def __init__(self, scheduler: Scheduler, batches: dict[Lane, Batch]) -> None:
@@ -142,7 +135,7 @@ class Engine:
         return Session(self, options)
 
     def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
-        """Queue requests of a session. Raises ValueError for a prefix that is not for them."""
+        """Queue requests of a session. Raises ValueError if a prefix does not suit its options."""
         if self.lost is not None:
             session.error = self.lost
             return
@@ -151,9 +144,8 @@ class Engine:
 
     def step(self) -> int:
         """Do one unit of work; results wait at their sessions. Return the rows of a decoding step,
-        0 after encoding.
-
-        If it fails, `_recover` says what follows; sessions whose requests are lost have an error.
+        0 after encoding. An error goes to `_recover`; sessions whose requests are lost get an
+        `error`.
         """
         plan = None if self.lost is not None else self.scheduler.next()
         if plan is None:
@@ -162,7 +154,7 @@ class Engine:
         try:
             return self._run(plan, batch)
         except Exception as raised:
-            # Not recovered here: until the block ends, the exception holds on to device memory.
+            # Recover after the block: until it ends, the exception holds device memory.
             error = OutOfMemory(TOO_SMALL) if is_out_of_memory(raised) else raised
         self._recover(batch, error)
         return 0
@@ -183,7 +175,6 @@ class Engine:
         return rows
 
     def cancel(self, session: Session) -> None:
-        """Drop what a session still has queued or running."""
         if self.lost is not None:
             return
         in_rows = self.scheduler.cancel(session)
@@ -191,9 +182,7 @@ class Engine:
             self._evict(self.batches[lane], [each for each in in_rows if each.lane == lane])
 
     def make_room(self) -> None:
-        """Give back the memory of idle batches, else of all, for other work that ran out of it.
-        Raises OutOfMemory if there is none.
-        """
+        """Release idle batches, else all. Raises OutOfMemory if no batch holds memory."""
         if self._release(self._idle_batches()):
             return
         holding = [each for each in self.batches.values() if each.memory.capacity]
@@ -202,12 +191,10 @@ class Engine:
         for batch in holding:
             self._restart(batch)
 
-    # The caller's own small steps, in turn with the engine's units
+    # The caller's own small steps, between the engine's units
 
     def callers_turn(self, ready: abc.Collection[Work]) -> Work | None:
-        """Return in which of the `ready` classes the caller takes a small step now; None if it is
-        the engine's turn.
-        """
+        """Return the class in which the caller steps now; None if it is the engine's turn."""
         return self.scheduler.callers_turn(ready)
 
     @contextmanager
@@ -220,19 +207,19 @@ class Engine:
             spent.cost = self.scheduler.charge_caller(work, self.scheduler.clock() - began)
 
     def left(self, work: Work, cost: float) -> None:
-        """The client of small steps that had a `cost` has left before its answer."""
+        """Charge small steps of a `cost` again, because their client left before its answer."""
         self.scheduler.charge_in_vain(work, Part.CALLER, cost)
 
-    # When something fails
+    # Failures
 
     def _recover(self, batch: Batch, error: Exception) -> None:
-        """Let the batch begin again from its queue, and:
+        """Restart the batch from its queue, and:
 
         - If the device is lost, fail every session.
-        - If memory ran out, free the batches that are idle and try again, else try half the rows.
-          A single row waits until those of other batches have ended. If there are none, its session
-          fails: one window does not fit.
-        - After another error, run the sessions of the step one by one. Alone, a session fails.
+        - If memory ran out, release idle batches and try again, else try half the rows. A single
+          row waits until the rows of other batches have ended. If there are none, its session
+          fails, because one window does not fit.
+        - After another error, run the sessions of the step one by one. A session alone fails.
         """
         scheduler, lane = self.scheduler, batch.lane
         if is_device_lost(error):
@@ -262,12 +249,11 @@ class Engine:
             self.cancel(session)
 
     def _restart(self, batch: Batch) -> None:
-        """Let all that runs in a batch begin again from its queue."""
         self.scheduler.requeue(batch.lane)
         batch.clear()
 
     def _evict(self, batch: Batch, sequences: list[Sequence]) -> None:
-        """Free rows. If that fails the batch begins again, and its next step tells the cause."""
+        """Free rows. If that fails, restart the batch; its next step shows the cause."""
         try:
             batch.evict(sequences)
             return
@@ -279,17 +265,15 @@ class Engine:
             self._restart(batch)
 
     def _give_up_device(self, error: Exception) -> None:
-        """Fail every session; nothing is decoded any more, and nothing freed.
-
-        Each call to the device would raise again, and freeing pinned memory would end the process
-        before it has answered (pytorch#178154). The error's traceback keeps what the step held.
+        """Fail every session; decode nothing more and free nothing. Each call to the device would
+        raise again, and freeing pinned memory would end the process before it has answered
+        (pytorch#178154). The error's traceback keeps the step's tensors alive.
         """
         self.lost = error
         for session in self.scheduler.sessions:
             session.error = error
 
     def _idle_batches(self) -> list[Batch]:
-        """The batches that hold memory and in which nothing runs."""
         return [
             batch
             for lane, batch in self.batches.items()
@@ -297,25 +281,24 @@ class Engine:
         ]
 
     def _release(self, idle: list[Batch]) -> bool:
-        """Give back the memory of idle batches. Return whether there were any."""
         for batch in idle:
             batch.clear()
         return bool(idle)
 
 
 class Spent:
-    """The `cost` of a charged block, once it has ended."""
+    """The `cost` of a charged block, set when the block ends."""
 
     cost = 0.0
 
 
 class DecodeEngine(Engine):
-    """Decodes with one set of models, for the thread that made it."""
+    """Decodes with one set of models, only in the thread that made it."""
 
     def __init__(
         self, models: WhisperModels, cuda_graphs: bool = True, limits: Limits = DEFAULT_LIMITS
     ) -> None:
-        """Prepare the device; `cuda_graphs` False runs every step eagerly on CUDA too."""
+        """Prepare the device. Without `cuda_graphs`, all passes run eagerly."""
         self.models = models
         dtype = models.product_dtype
         base_head = models.medusa.base if models.medusa else None
@@ -365,10 +348,8 @@ class DecodeEngine(Engine):
     def detect_language(
         self, samples: NDArray[np.float32], frames: int | None = None
     ) -> LanguagePosterior:
-        """How likely a window's samples are in each language, and how likely they hold no speech.
-
-        `frames` are those of a Request. Raises OutOfMemory if one window is too much for the
-        device.
+        """Return the probabilities of a window's languages and of no speech; `frames` as in
+        Request. Raises OutOfMemory if one window does not fit into the device's memory.
         """
         with self.computing():
             while True:
@@ -377,14 +358,13 @@ class DecodeEngine(Engine):
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
-                # Outside the except block: until here the exception held on to the memory.
+                # Outside the except block, in which the exception holds memory.
                 self.make_room()
 
     @contextmanager
     def computing(self) -> abc.Iterator[None]:
-        """Let the block compute in the engine's thread and on its stream.
-
-        On CUDA what the engine's models make elsewhere is in no order with what they make here.
+        """Run the block on the engine's stream. Raises RuntimeError outside the engine's thread. On
+        CUDA, work on another stream is in no order with the engine's.
         """
         self._check_thread()
         self.threads.adjust()
@@ -394,17 +374,16 @@ class DecodeEngine(Engine):
     # For tests and benchmarks
 
     def batch(self, num_beams: int, live: bool = False) -> Batch:
-        """The batch of rows with so many beams, made if it is new."""
         return self.batches[Lane(num_beams, live)]
 
     @property
     def memory(self) -> StateMemory:
-        """Memory of the greedy lane."""
+        """Return the memory of the greedy lane."""
         return self.batch(1).memory
 
     @contextmanager
     def endless_texts(self) -> abc.Iterator[None]:
-        """Let no text end before its greatest length in the block."""
+        """Inside the block, let every text run to its length limit."""
         with self.computing():
             ends = self.context.filters.forbid_ends()
         try:
@@ -420,7 +399,6 @@ class DecodeEngine(Engine):
             raise RuntimeError("an engine is for the thread that made it")
 
     def _on_stream(self) -> AbstractContextManager[object]:
-        """Select the engine's stream, unless the device is lost."""
         if self._stream is None or self.lost is not None:
             return nullcontext()
         return torch.cuda.stream(self._stream)
@@ -439,9 +417,7 @@ def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:
 
 
 def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return a high-priority stream that first waits for work already queued; None on other
-    devices than CUDA.
-    """
+    """Return a high-priority stream that waits for work already queued; None without CUDA."""
     if device.type != "cuda":
         return None
     stream = torch.cuda.Stream(device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]

@@ -1,12 +1,12 @@
-"""Passes over noise, by which CUDA graphs are compared with the same passes run eagerly.
+"""Passes over noise, to compare CUDA graphs with the same passes run eagerly.
 
-A graph runs the kernels of the eager pass in the same shapes, so equal results are to be expected.
-But libraries may choose another kernel on another stream, which rounds otherwise, so that of two
-tokens that are nearly tied the other may win: log-probabilities may differ by `TOLERANCE`, and in
-half of the rows what follows a first token may differ. A wrong graph differs in most rows.
+A graph runs the kernels of the eager pass in the same shapes, so equal results are expected. But
+libraries may choose another kernel on another stream, which rounds differently; of two nearly tied
+tokens the other may then win. So log-probabilities may differ by `TOLERANCE`, and in half of the
+rows the tokens after a first token may differ. A wrong graph differs in most rows.
 
-Noise is a function of its place alone, so it is made again before each run: that restores what the
-run before has changed, the order of beams in the caches too.
+Noise depends only on its position and a seed. It is written again before each run, which restores
+what the last run changed, including the order of beams in the caches.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from asr.engine.runner import StepRunner
     from asr.engine.state import DecodeState, StepShape
 
-# Between log-probabilities, and of the largest output of an encoder. A float16 of the size of a
-# logit is as coarse.
+# Between log-probabilities, and as a share of an encoder's largest output. A float16 of the size of
+# a logit is as coarse.
 TOLERANCE = 0.02
 STEPS = 2  # of each shape; the second reads what the first has written
-PROMPT = 4  # tokens that are no guess, at least
+PROMPT = 4  # least tokens before a guess
 
 
 class Outcome(NamedTuple):
-    """Results of a pass by row, all (rows, n)."""
+    """Results of a pass by row; all fields are (rows, n)."""
 
-    first: Tensor  # log-probabilities of the first new token, in order; other probabilities
-    tokens: Tensor  # and counts
+    first: Tensor  # sorted log-probabilities of the first new token; other probabilities
+    tokens: Tensor  # tokens and counts
     log_probs: Tensor
 
 
@@ -58,7 +58,7 @@ def run_steps(
 ) -> Outcome:
     """Run steps over texts that reach up to `shape.kv_len`.
 
-    A graph that was captured for another length attends to too little or too much.
+    On such texts a graph that was captured for another length attends to too little or too much.
     """
     longest = min(shape.kv_len, state.main.decoder.max_positions)
     length = longest - STEPS * (shape.drafts + 1)
@@ -95,7 +95,7 @@ def run_prefill(
         assistant = main if same else noise(own.positions, (count, *own.positions.shape), seed)
     batch = PrefillBatch(numbers, EncoderOutput(main, assistant), prompt_len, verified, drafted)
     starts = runner.prefill(state, range(count), batch, context.filters, context.special_tokens)
-    language = [1]  # an identifier, of which two may be nearly tied
+    language = [1]  # an id; two languages may be nearly tied
     starts[:, language] = 0
     outcome = _outcome(view, length, view.rows.length[:, None])
     return outcome._replace(first=torch.cat((outcome.first, starts), dim=1))
@@ -104,7 +104,6 @@ def run_prefill(
 def run_encoder(
     runner: StepRunner, context: DecodeContext, own: bool, count: int, seed: int
 ) -> Outcome:
-    """Encode windows of noise, with the assistant's `own` encoder or the main one."""
     encoder = context.encoder
     chosen = encoder.assistant if own else encoder.main
     assert chosen is not None
@@ -115,7 +114,6 @@ def run_encoder(
 
 
 def fill_audio(state: DecodeState) -> None:
-    """Write noise into all rows' keys and values of the audio."""
     for cache in state.caches:
         for number, each in enumerate((cache.cross_keys, cache.cross_values)):
             _, rows, _, frames, size = each.shape
@@ -123,7 +121,7 @@ def fill_audio(state: DecodeState) -> None:
 
 
 def fill_text(state: DecodeState, length: int, eos: int, seed: int) -> None:
-    """Let every row hold a text of `length` tokens that goes on, and cached noise."""
+    """Give every row an unfinished text of `length` tokens, and cached noise."""
     rows, beams = state.rows, state.beams
     for part in (rows, beams):
         for each in [] if part is None else part.tensors:
@@ -148,20 +146,17 @@ def fill_text(state: DecodeState, length: int, eos: int, seed: int) -> None:
 
 
 def end_texts(state: DecodeState) -> None:
-    """Let no row hold a text."""
     rows = state.rows
     for each in (rows.prompt_len, rows.length, rows.max_length, rows.finished):
         each.fill_(1)
 
 
 def noise(like: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Return numbers between -1 and 1, of the device and type of `like`."""
     numbers = torch.arange(math.prod(shape), device=like.device, dtype=torch.float32)
     return ((numbers * 12.9898 + seed).sin() * 43_758.5453).frac().to(like.dtype).view(shape)
 
 
 def _outcome(state: DecodeState, length: int, counts: Tensor) -> Outcome:
-    """Return what rows hold after a pass over texts of `length` tokens."""
     rows, beams = state.rows, state.beams
     if beams is None:
         first, log_probs = rows.log_probs[:, length, None], rows.log_probs

@@ -1,9 +1,9 @@
 """Filters logits: Whisper's suppressed tokens and the grammar of its timestamps.
 
-Three numbers hold what the grammar allows after a history: the first text token, the first and the
-last timestamp. They are computed for all rows and positions at once. Greedy choice, drafting,
+Three numbers describe what the grammar allows after a history: the first text token, the first and
+the last timestamp. They are computed for all rows and positions at once. Greedy choice, drafting,
 verification and sampling share them, so a draft is verified by exactly the filter that made it, and
-no row is visited in Python. Each row follows the grammar or does not: requests with and without
+no row is visited in Python. Each row follows the grammar or does not, so requests with and without
 timestamps share a batch.
 
 The order is that of transformers: suppressed tokens, then the grammar, then "a timestamp if all
@@ -27,12 +27,12 @@ NEVER = float("-inf")
 
 
 class History(NamedTuple):
-    """The tokens before the positions that are chosen."""
+    """The tokens before the positions to choose."""
 
     tokens: Tensor  # (rows, max_len)
     ends: Tensor  # (rows, positions): tokens[:ends] come before that position
     timestamps: Tensor  # (rows,) bool, whether the row follows the grammar of timestamps
-    grammar_start: Tensor  # (rows,) its prompt's length; beyond every position in other rows
+    grammar_start: Tensor  # (rows,) the prompt's length; without grammar, beyond every position
 
 
 class Allowed(NamedTuple):
@@ -44,21 +44,21 @@ class Allowed(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Tokens and their natural-log probability among the allowed ones; both (rows, positions)."""
+    """Tokens and their natural log-probabilities among allowed tokens; both (rows, positions)."""
 
     tokens: Tensor
     log_probs: Tensor
 
 
 class SamplingParams(NamedTuple):
-    """A row's temperature (rows,) and a random number in [0, 1) per choice (rows, positions)."""
+    """Temperatures (rows,), and a random number in [0, 1) per choice (rows, positions)."""
 
     temperature: Tensor
     uniform: Tensor
 
 
 class MaskedLogits(NamedTuple):
-    """Logits with forbidden ids at minus infinity, and their best; (rows, positions[, ids])."""
+    """Logits with forbidden ids at minus infinity, and their maxima; (rows, positions[, ids])."""
 
     words: Tensor  # ids below the end of text; only their maximum is masked, in `text`
     specials: Tensor  # from the end of text to the first timestamp
@@ -74,10 +74,10 @@ class MaskedLogits(NamedTuple):
 class LogitFilter:
     """The rules of one checkpoint on one device.
 
-    `bias` and `first_bias` (vocabulary,) are 0, or minus infinity for suppressed tokens, anywhere
-    and at the first position. `is_no_timestamps` marks that token among the special tokens (from
-    the end of text to the first timestamp), `time_ids` are the ids of the timestamps, and
-    `annotations` the ids of `SpecialTokens.annotations`.
+    `bias` and `first_bias` (vocabulary,) are 0, or minus infinity for suppressed tokens: at any
+    position, and at the first. `is_no_timestamps` marks the no-timestamps token among the special
+    tokens, which go from the end of text to the first timestamp. `time_ids` are the ids of the
+    timestamps, and `annotations` those of `SpecialTokens.annotations`.
     """
 
     eos: int
@@ -109,7 +109,7 @@ class LogitFilter:
 
     @torch.inference_mode()
     def forbid_ends(self) -> tuple[Tensor, Tensor]:
-        """Forbid the end of text, in place, for graphs too. Return what `restore_ends` takes."""
+        """Forbid the end of text, in graphs too. Return the argument of `restore_ends`."""
         biases = self.bias, self.first_bias
         before = self.bias[self.eos].clone(), self.first_bias[self.eos].clone()
         for each in biases:
@@ -118,17 +118,15 @@ class LogitFilter:
 
     @torch.inference_mode()
     def restore_ends(self, before: tuple[Tensor, Tensor]) -> None:
-        """Undo `forbid_ends`."""
         for each, was in zip((self.bias, self.first_bias), before, strict=True):
             each[self.eos] = was
 
     def choose(
         self, logits: Tensor, history: History, grammar: bool = True, scored: bool = True
     ) -> Choice:
-        """Choose the likeliest allowed token. `logits` (rows, positions, vocabulary) are biased.
-
-        `grammar` False says that no row follows the timestamp grammar, which saves work. Without
-        `scored` the log-probabilities are zeros, which saves the sum over a large vocabulary.
+        """Choose the likeliest allowed tokens by biased `logits` (rows, positions, vocabulary). If
+        no row has timestamps, `grammar` False saves work. Without `scored` log-probabilities are
+        zeros, which saves a sum over the vocabulary.
         """
         if not grammar:
             best, token = logits.max(dim=-1)
@@ -144,9 +142,9 @@ class LogitFilter:
     def score(self, tokens: Tensor, logits: Tensor, unfiltered: Tensor, history: History) -> Tensor:
         """Return the log-probability of given `tokens` (rows, positions).
 
-        It counts among the allowed tokens and, if a token is not allowed, also the token itself: so
-        it is always finite. Here text stays allowed if all timestamps together are likelier than
-        any text token. `logits` (rows, positions, vocabulary) are the `unfiltered` ones and a bias.
+        The probability is among the allowed tokens and the given token itself, so it is always
+        finite. Unlike in `choose`, text stays allowed if all timestamps together are likelier than
+        any text token. `logits` (rows, positions, vocabulary) are `unfiltered` with a bias.
         """
         allowed, follows = self._allowed(history), history.timestamps[:, None]
         masked = self._mask(logits, allowed, history)
@@ -164,7 +162,7 @@ class LogitFilter:
     def sample(
         self, logits: Tensor, history: History, params: SamplingParams, grammar: bool = True
     ) -> Choice:
-        """Draw one of the allowed tokens; its log-probability is the one at temperature 1."""
+        """Draw allowed tokens at a temperature; their log-probabilities are at temperature 1."""
         masked = upcast(logits)
         if grammar:
             allowed = self._allowed(history)
@@ -182,10 +180,9 @@ class LogitFilter:
         return Choice(token.squeeze(-1), log_probs)
 
     def best(self, logits: Tensor, history: History, count: int, grammar: bool = True) -> Choice:
-        """Return the `count` likeliest allowed tokens of each row, best first, (rows, count).
-
-        `logits` (rows, 1, vocabulary) are biased. If fewer tokens are allowed, the rest have a
-        log-probability of minus infinity.
+        """Return the `count` likeliest allowed tokens, best first, (rows, count), by biased
+        `logits` (rows, 1, vocabulary). If fewer are allowed, the rest have a log-probability of
+        minus infinity.
         """
         if not grammar:
             return _likeliest(_log_softmax(logits), count)
@@ -212,7 +209,7 @@ class LogitFilter:
         )
 
     def _allowed(self, history: History) -> Allowed:
-        """Return what the grammar allows at each position; all, in rows that do not follow it."""
+        """Return the ids that the grammar allows; rows without the grammar allow all."""
         tokens, ends, start = history.tokens, history.ends, history.grammar_start[:, None]
         is_time = tokens >= self.timestamp_begin
         one_back, two_back = ends - 1, ends - 2
@@ -260,7 +257,6 @@ class LogitFilter:
         return MaskedLogits(words, specials, text, text_token, time, time_token, log_sum, is_time)
 
     def _members(self, allowed: Allowed, history: History, first: int) -> Tensor:
-        """Return which of the ids from `first` on are allowed, (rows, positions, ids)."""
         ids = torch.arange(first, self.bias.shape[0], device=self.bias.device)
         text_from, time_from, time_to = (bound[..., None] for bound in allowed)
         text = (ids >= text_from) & (ids < self.timestamp_begin)
@@ -268,20 +264,20 @@ class LogitFilter:
         return text | ((ids >= time_from) & (ids < time_to))
 
     def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:
-        """Return the log of the sum of exponentials over the allowed ids; (rows, positions)."""
+        """Return the log of the sum of exponentials over the allowed ids."""
         every = self._log_sum_of_all(masked, allowed)
         times_alone = masked.is_time & history.timestamps[:, None]
         return torch.where(times_alone, masked.time_log_sum, every)
 
     def _log_sum_of_all(self, masked: MaskedLogits, allowed: Allowed) -> Tensor:
-        """Return the same log as if all timestamps together never excluded text."""
+        """Return `_log_total` as if all timestamps together never excluded text."""
         word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
         special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
         return torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
 
 
 def upcast(values: Tensor) -> Tensor:
-    """Return float32 at least: half precision cannot sum 50,000 exponentials."""
+    """Return float32 or wider: half precision cannot sum 50,000 exponentials."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -292,12 +288,11 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
 
 
 def _likeliest(log_probs: Tensor, count: int) -> Choice:
-    """Return the largest of (rows, 1, ids) and their indices, best first, both (rows, count)."""
+    """Return the `count` largest of (rows, 1, ids) and their indices, best first."""
     return Choice(*reversed(largest(log_probs[:, 0], count)))
 
 
 def _merge(one: Choice, other: Choice, count: int) -> Choice:
-    """Return the best of both, best first, (rows, count)."""
     tokens, values = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
     values, index = values.topk(min(count, values.shape[1]))
     return Choice(tokens.gather(1, index), values)

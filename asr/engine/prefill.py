@@ -1,14 +1,14 @@
-"""How sequences enter the batch: their audio is projected, prompts read, first tokens chosen.
+"""Prefill: projects the audio of entering sequences, reads prompts and chooses first tokens.
 
-What else is asked of a window comes from this pass. The logits at the start of transcript hold the
-probability of no speech, and those at the prompt's end the first token, so neither costs a pass of
-its own. Nor does what is guessed of a text: it is read behind the prompt and verified like the
-drafts of a step (`asr.engine.speculative`), so that a right guess of n tokens costs no step, and a
-text that must begin with given tokens does.
+The same pass gives everything else about a window. The logits at the start of transcript hold the
+probability of no speech, and the logits at the prompt's end the first token, so neither costs
+another pass. A guess of the text is read after the prompt and verified like the drafts of a step
+(`asr.engine.speculative`), so a right guess of n tokens costs no step. A text that must begin with
+given tokens gets them in the same way.
 
-Prompts of different lengths share the pass, each padded at its end with tokens whose keys are
-overwritten before anything attends to them. Like a step it asks the device for nothing, so that
-CUDA can replay it as a graph.
+Prompts of different lengths share the pass. Each is padded at its end with tokens whose keys are
+overwritten before anything attends to them. Like a step, the pass reads no value from the device,
+so CUDA can replay it as a graph.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ VERIFIED_AT_ONCE = 32
 
 
 class PrefillBatch(NamedTuple):
-    """What rows start from: prompts, guesses, parameters and audio.
+    """Inputs of a prefill: prompts, guesses, parameters and audio.
 
-    `numbers` (rows, prompt_len + 8), float64, on the device or the host, are what is read of each
-    row, padded, and the row's parameters in the order of `init_rows`. `uniform` are the random
-    numbers of each row, None for rows that do not sample. A CUDA graph of a prefill depends on all
+    `numbers` (rows, prompt_len + 8), float64, on the device or the host, hold each row's prompt and
+    guess, padded, and then its parameters in the order of `init_rows`. `uniform` holds the random
+    numbers of each row; None for rows that do not sample. A CUDA graph of a prefill depends on all
     fields but `numbers` and the outputs in `encoded`, whose shapes the number of rows fixes.
     """
 
     numbers: Tensor
     encoded: EncoderOutput
-    prompt_len: int  # positions that are read: as many as the longest prompt and guess, or more
-    verified: int = 0  # guessed tokens: as many as the longest guess, or more
+    prompt_len: int  # positions read: at least the longest prompt and guess
+    verified: int = 0  # guessed tokens: at least the longest guess
     drafted: bool = False  # whether the drafter reads the prompts and the audio too
-    forgotten: int = 0  # positions that earlier texts may have written, which are zeroed
+    forgotten: int = 0  # positions to zero, which earlier texts may have written
     uniform: abc.Sequence[Tensor | None] = ()
 
     @classmethod
@@ -61,7 +61,7 @@ class PrefillBatch(NamedTuple):
         main: ModelWithCache,
         padded: abc.Callable[[str, int], int] = lambda _, needed: needed,
     ) -> PrefillBatch:
-        """Return the batch of sequences that enter; `padded` is that of a StepRunner."""
+        """Return the batch of entering sequences; `padded` is `StepRunner.padded`."""
         max_len, longest = main.cache.max_len, main.decoder.max_positions
         limits = [most_tokens(each, longest) for each in sequences]
         guesses = [
@@ -94,41 +94,36 @@ class PrefillBatch(NamedTuple):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """Return the tensors that a CUDA graph reads: the numbers, and the encoders' outputs."""
+        """Return the tensors that a CUDA graph reads."""
         main, own = self.encoded
         return (self.numbers, main) if own is None or own is main else (self.numbers, main, own)
 
     def with_inputs(self, numbers: Tensor, *encoded: Tensor) -> PrefillBatch:
-        """Return the batch with other `inputs`, or with some rows of them."""
         own = None if self.encoded.assistant is None else encoded[-1]
         return self._replace(numbers=numbers, encoded=EncoderOutput(encoded[0], own))
 
     def part(self, rows: slice) -> PrefillBatch:
-        """Return some of the rows."""
         some = self.with_inputs(*(each[rows] for each in self.inputs))
         return some._replace(uniform=self.uniform[rows])
 
 
 def most_tokens(sequence: Sequence, max_positions: int) -> int:
-    """Return the most tokens of a text, its prompt among them."""
+    """Return the most tokens of a text, prompt included."""
     wanted = sequence.request.max_tokens
     return max_positions if wanted is None else min(max_positions, len(sequence.prompt) + wanted)
 
 
 def uniform(samples: NDArray[np.float32], count: int) -> Tensor:
-    """Return `count` random numbers in [0, 1), float32, seeded by the window's samples.
-
-    So a window's text does not depend on its neighbours, and the same request has the same answer.
+    """Return `count` random numbers in [0, 1), float32, seeded by the window's samples: a window's
+    text does not depend on other rows, and equal requests get equal answers.
     """
     seed = zlib.crc32(np.ascontiguousarray(samples).tobytes())
     return torch.rand(count, generator=torch.Generator().manual_seed(seed))
 
 
 def init_rows(batch: PrefillBatch, rows: SequenceState) -> tuple[Tensor, Tensor]:
-    """Write what each of `rows` starts from, forgetting what it held.
-
-    Returns how many tokens are guessed of each row, and how many of these are given, both (rows,).
-    All numbers of all rows go to the device in one transfer.
+    """Initialise `rows` from a batch, with one transfer. Return how many tokens of each row are
+    guessed, and how many of these are given, both (rows,).
     """
     prompt_len, device = batch.prompt_len, rows.tokens.device
     columns = upload(batch.numbers, device)
@@ -156,13 +151,13 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> tuple[Tensor, Tensor]
 def prefill(
     state: DecodeState, batch: PrefillBatch, filters: LogitFilter, special_tokens: SpecialTokens
 ) -> Tensor:
-    """Start every row of `state`: project its audio, read its prompt, then make the right tokens of
-    its guess and the next token final, or begin its beams.
+    """Start every row of `state`: project its audio, read its prompt, and accept the right part of
+    its guess and the next token, or begin its beams.
 
-    Returns (rows, 4). Three columns are read at the start of transcript: the probability of no
-    speech, the id of the likeliest language and its probability among all languages, both 0 if the
-    vocabulary has no languages. The last column is the probability that a text without timestamps
-    begins with an annotation, which the filters suppress; 0 for a text with timestamps.
+    Return (rows, 4). Three columns are read at the start of transcript: the probability of no
+    speech, the id of the likeliest language and its probability among all, both 0 without
+    languages. The fourth is the probability that a text without timestamps begins with an
+    annotation, which the filters suppress; 0 for a text with timestamps.
     """
     main, rows = state.main, state.rows
     drafter = state.drafter if batch.drafted else None
@@ -176,7 +171,7 @@ def prefill(
     hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), batch.prompt_len)
     start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
-    # One product for both: it reads the vocabulary's weights, the largest of all, once.
+    # One product for both reads the vocabulary's weights, the largest of all, only once.
     read = hidden[every, start], main.decoder.headed(hidden[every, rows.prompt_len - 1])
     at_start, unfiltered = main.decoder.scores(torch.stack(read, dim=1)).unbind(dim=1)
     if state.beams is not None:
@@ -199,7 +194,6 @@ def prefill(
 def _first_choice(
     unfiltered: Tensor, rows: SequenceState, batch: PrefillBatch, filters: LogitFilter
 ) -> Choice:
-    """Choose the first token of each text, by logits (rows, vocabulary)."""
     logits = (unfiltered + filters.first_bias)[:, None]
     choice = filters.choose(logits, rows.before(rows.length[:, None]))
     if batch.sampled:
@@ -214,11 +208,11 @@ def _begin_guessed(
     scored: tuple[Tensor, Tensor],
     guesses: tuple[Tensor, Tensor],
 ) -> None:
-    """Make final what is right of each row's guess, and the next token.
+    """Accept the right part of each row's guess, and the next token.
 
-    `scored` are the hidden states of all that was read (rows, prompt_len, d_model) and the logits
-    at the texts' first tokens (rows, vocabulary); `guesses` are what `init_rows` returns. Behind a
-    guess that is shorter than others, choices are made that are dropped.
+    `scored` are the hidden states of all positions (rows, prompt_len, d_model) and the logits at
+    the texts' first tokens (rows, vocabulary). `guesses` is the result of `init_rows`. Choices
+    beyond a shorter guess are dropped.
     """
     rows, (hidden, unfiltered), (guessed, given) = state.rows, scored, guesses
     # No text reaches the last place, so dropped choices may lie there.
@@ -247,8 +241,9 @@ def _force(
     ends: Tensor,
     filters: LogitFilter,
 ) -> Choice:
-    """The choice of tokens number `ends` (rows, n), of which the first `forced` (rows, 1) of each
-    text are given. `scored` are logits with a bias and without, (rows, n, vocabulary).
+    """Return `choice` of tokens number `ends` (rows, n), but with the given tokens among the first
+    `forced` (rows, 1) of each text. `scored` are logits with a bias and without, (rows, n,
+    vocabulary).
     """
     given = rows.tokens.gather(1, ends)
     log_probs = filters.score(given, *scored, rows.before(ends)).to(choice.log_probs.dtype)
@@ -266,9 +261,9 @@ def _read_at(hidden: Tensor, positions: Tensor) -> Tensor:
 
 
 def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
-    """What `prefill` returns, from logits (rows, vocabulary); languages are consecutive ids."""
+    """Return three columns of `prefill` from logits (rows, vocabulary)."""
     no_speech = _probability(logits, special_tokens.no_speech).double()
-    ids = special_tokens.languages.values()
+    ids = special_tokens.languages.values()  # consecutive
     if not ids:
         return F.pad(no_speech[:, None], (0, 2))
     among = upcast(logits[:, min(ids) : max(ids) + 1]).softmax(dim=-1)
@@ -277,16 +272,13 @@ def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
 
 
 def _annotation_prob(logits: Tensor, annotations: Tensor) -> Tensor:
-    """The sum over the tokens that begin an annotation, (rows,), from logits (rows, vocabulary)."""
+    """Return the probability (rows,) of `annotations`, from logits (rows, vocabulary)."""
     return upcast(logits).softmax(dim=-1).index_select(1, annotations).sum(dim=-1).double()
 
 
 class LanguagePosterior(NamedTuple):
-    """What the first position says before any transcript.
-
-    `probabilities` holds each language's by its code, in the vocabulary's order; they sum to 1.
-    `encoded` (1, frames, d_model) is the main encoder's output, so that decoding the same window
-    next needs no second pass.
+    """Probabilities of languages, by code in the vocabulary's order, and of no speech. `encoded`
+    (1, frames, d_model), the main encoder's output, saves decoding the same window a second pass.
     """
 
     probabilities: dict[str, float]
@@ -295,21 +287,17 @@ class LanguagePosterior(NamedTuple):
 
     @property
     def language(self) -> str:
-        """The first of the likeliest languages."""
         return max(self.probabilities, key=lambda code: self.probabilities[code])
 
     @property
     def probability(self) -> float:
-        """That of the likeliest language, among all."""
         return self.probabilities[self.language]
 
 
 def language_posterior(
     decoder: Decoder, encoded: Tensor, special_tokens: SpecialTokens
 ) -> LanguagePosterior:
-    """The languages of a window, `encoded` (1, frames, d_model) (openai/whisper,
-    `detect_language`).
-    """
+    """Detect the language of `encoded` (1, frames, d_model), as in openai/whisper."""
     hidden = decoder.first(special_tokens.start_of_transcript, encoded)
     logits = decoder.scores(hidden)
     codes, ids = zip(*special_tokens.languages.items(), strict=True)

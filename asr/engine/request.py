@@ -1,7 +1,7 @@
-"""What a session asks of the engine, what the engine answers, and a request on its way.
+"""Options, requests and results of the engine, and a request's state while it is decoded.
 
-Options belong to a session and a prompt to a request, so that requests of many sessions are decoded
-beside each other. A request becomes a Sequence when it is queued. Nothing here knows a device.
+Options belong to a session and a prompt to a request, so requests of many sessions share a batch. A
+request becomes a Sequence when it is queued. Nothing in this module knows a device.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LONG_WINDOWS = 4
 class DecodeOptions:
     """How the requests of a session are decoded.
 
-    At most `batch_size` of them occupy rows at once. `assisted` says whether the assistant or heads
-    may draft; None leaves it to the planner (`asr.decoding_plan`), and the engine drafts nothing.
-    `drafts` fixes the number of drafted tokens a step; None lets measured costs and acceptance
-    decide. With `num_beams` above 1 texts are found by beam search (`asr.engine.beam_search`) and
-    nothing is drafted; the best has the largest mean log-probability, or is chosen under
-    `length_penalty` (0 to 1). At a `temperature` above 0 texts are sampled, once, from one beam and
-    without drafts. `live` windows go before everything else: somebody waits for them.
+    At most `batch_size` requests occupy rows at once. `assisted` lets the assistant or heads draft;
+    None leaves that to the planner (`asr.decoding_plan`), and the engine drafts nothing. `drafts`
+    fixes the number of drafted tokens a step; None lets measured costs and acceptance decide.
+    `num_beams` above 1 means beam search (`asr.engine.beam_search`) without drafts; the best text
+    has the largest mean log-probability, or is chosen under `length_penalty` (0 to 1). A
+    `temperature` above 0 means that texts are sampled, once, from one beam and without drafts.
+    `live` windows precede everything else, because a speaker waits for them.
     """
 
     timestamps: bool = True
@@ -54,15 +54,15 @@ class Request:
     """One window to decode.
 
     `samples` (n,) are mono at 16 kHz, at most as many as the encoder reads at once. The text has at
-    most `max_tokens` tokens after the prompt, by default as many as the model allows. `encoded`
-    (1, frames, d_model) is the main encoder's output if language detection has made it already.
-    A request that is decoded `once` has no second attempt, whatever its session's fallback.
-    `windows_left` counts the windows of the recording that are not decoded yet, with this one.
+    most `max_tokens` tokens after the prompt; None means the model's limit. `encoded` (1, frames,
+    d_model) is the main encoder's output, if language detection has made it. `once` means no second
+    attempt, whatever the session's fallback. `windows_left` counts the windows of the recording
+    that are not decoded yet, this window included.
 
-    The text begins with the tokens of `prefix`, whatever the model would choose, and may end behind
-    them; they count for `max_tokens`, which may cut them. A prefix is for greedy texts that are
-    decoded once. `draft` is a guess, of any length, of the text after the prefix. The first pass
-    verifies it, so it changes speed alone; only a first greedy attempt uses it. `frames` of the
+    The text begins with the tokens of `prefix`, whatever the model would choose, and may end after
+    them. They count for `max_tokens`, which may cut them. A prefix is only for greedy texts without
+    a second attempt. `draft` is a guess, of any length, of the text after the prefix. The first
+    pass verifies it, so it changes only speed; only a first greedy attempt uses it. `frames` of the
     window are encoded, None for all (`asr.model.encoder.Encoder.part_of_window`).
     """
 
@@ -80,24 +80,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """A request's tokens after the prompt, without the end of text, and how likely they were.
+    """A request's tokens after the prompt, without the end of text, and their probabilities.
 
-    `no_speech_prob` is the probability of the no-speech token where the transcript starts.
-    `log_probs` are natural logarithms for the tokens and, where the model ended by itself, for the
-    end of text, after the logit filters and at temperature 1, as openai/whisper counts them.
-    `attention` (tokens, frames of 20 ms) shows for each of the tokens where in the window it was
-    spoken (`asr.model.alignment_heads.normalize_attention`); None without tokens, and not compared.
-    `timestamps` says whether the tokens may hold timestamps, in which an attempt after the first
-    may differ from the options.
-    `repetitive` texts repeat themselves; of `cut` ones only a loop's first part was kept
-    (`asr.engine.fallback`). `language` is the likeliest one where the transcript starts and
-    `language_probability` its probability among all, whatever the prompt says; None where nothing
-    was read of them.
-    `annotation_prob` is the probability that the text begins with a note or a bracket, as captions
-    of laughter and music do, which are never written; 0 if every attempt had timestamps.
-    `text_logprob` is the mean over `log_probs` without those of timestamps, by which attempts with
-    and without timestamps compare, and `start_logprob` that of the first of them, which a greedy
-    text has from `asr.engine.fallback.START_TOKENS` on.
+    `log_probs` are natural logarithms, after the logit filters and at temperature 1, as
+    openai/whisper counts them. They include the end of text if the model ended the text.
+    `text_logprob` is their mean without timestamps, so attempts with and without timestamps
+    compare. `start_logprob` is that mean over the first `asr.engine.fallback.START_TOKENS` tokens;
+    0 for shorter texts and for texts that are not greedy.
+
+    `attention` (tokens, frames of 20 ms) shows when in the window each token was spoken
+    (`asr.model.alignment_heads.normalize_attention`). It is None without tokens, and not compared.
+    `timestamps` says whether the tokens may hold timestamps; a second attempt may differ from the
+    options in this. `repetitive` texts repeat themselves. `cut` texts were cut at a loop
+    (`asr.engine.fallback`).
+
+    `no_speech_prob` is the probability of the no-speech token at the start of transcript.
+    `language` is the likeliest language there and `language_probability` its probability among all,
+    whatever the prompt says; both are None if the vocabulary has no languages. `annotation_prob` is
+    the probability that the text begins with a note or a bracket, as captions of laughter and music
+    do, which are never written; 0 if every attempt had timestamps.
     """
 
     tokens: tuple[int, ...]
@@ -116,12 +117,11 @@ class DecodeResult:
 
     @property
     def ended(self) -> bool:
-        """Whether the model ended the text, not a limit."""
+        """Return whether the model, not a limit, ended the text."""
         return len(self.log_probs) > len(self.tokens)
 
     @property
     def avg_logprob(self) -> float:
-        """The mean over the log-probabilities; 0 if there are none."""
         return sum(self.log_probs) / max(1, len(self.log_probs))
 
 
@@ -133,10 +133,8 @@ def work_class(live: bool, windows_left: int) -> Work:
 
 
 class Lane(NamedTuple):
-    """Which sequences share a batch: those with as many beams, live ones apart from all others.
-
-    If rows cost time, sequences of long recordings have a lane of their own too, so that their rows
-    do not slow those of short ones.
+    """Sequences that share a batch. If rows cost time, `long` recordings have lanes of their own
+    too, so that their rows do not slow short ones.
     """
 
     num_beams: int
@@ -146,15 +144,15 @@ class Lane(NamedTuple):
 
 @dataclass(eq=False)
 class Sequence:
-    """A request in the engine: which attempt is made, and what the device has read of it.
+    """A request in the engine, with the state of its current attempt.
 
     `rejected` is the first text, if the fallback rejected it. The current attempt starts from
-    `prompt`, has been through `steps`, and is drafted for if the assistant has read its audio. A
+    `prompt` and has been through `steps`; it is `drafted` for if the drafter has read its audio. A
     second attempt waits for others of its session until the greedy lane's step `gathers_until`.
     `encoded` is the main encoder's output (1, frames, d_model), kept if another attempt may follow.
-    `long_lanes` is whether long recordings have lanes of their own. `isolated` sequences run
-    without those of other sessions, after a step that failed. `entry_cost` is what entering a row
-    was charged.
+    `long_lanes` says whether long recordings have lanes of their own. `isolated` sequences run
+    without those of other sessions, after a failed step. `entry_cost` is the charge for entering a
+    row.
     """
 
     session: Session
@@ -174,7 +172,7 @@ class Sequence:
     encoded: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a prefix that a second attempt would not begin with."""
+        """Raises ValueError for a prefix with sampling, beams or a possible second attempt."""
         self.prompt = self.request.prompt
         self.encoded = self.request.encoded
         if self.request.prefix and (self.may_retry or not self.is_greedy):
@@ -182,35 +180,30 @@ class Sequence:
 
     @property
     def retried(self) -> bool:
-        """Whether this is the second attempt."""
         return self.rejected is not None
 
     @property
     def options(self) -> DecodeOptions:
-        """The options of the session."""
         return self.session.options
 
     @property
     def work(self) -> Work:
-        """The class of its work, by what is left of its recording."""
         return work_class(self.options.live, self.request.windows_left)
 
     @property
     def lane(self) -> Lane:
-        """Where the current attempt is queued and runs."""
         long = self.long_lanes and self.work is Work.LONG
         return Lane(self.num_beams, self.options.live, long)
 
     @property
     def num_beams(self) -> int:
-        """The beams of the current attempt."""
         beams, fallback = self.options.num_beams, self.options.fallback
         retry_beams = fallback.retry_beams if self.retried and fallback else None
         return max(beams, retry_beams or 0)
 
     @property
     def timestamps(self) -> bool:
-        """Whether the current attempt follows the timestamp grammar."""
+        """Return whether the current attempt has timestamps."""
         fallback, timestamps = self.options.fallback, self.options.timestamps
         if self.retried and fallback is not None:
             return timestamps and fallback.retry_timestamps
@@ -218,19 +211,17 @@ class Sequence:
 
     @property
     def draftable(self) -> bool:
-        """Whether drafts may be accepted: a draft predicts the likeliest token, so neither sampled
-        texts nor beams use one.
-        """
+        """Return whether drafts may be accepted; sampled texts and beams use none."""
         return self.drafted and self.is_greedy
 
     @property
     def is_greedy(self) -> bool:
-        """Whether each token is final when it is chosen."""
+        """Return whether each token is final when it is chosen."""
         return self.options.temperature == 0 and self.num_beams == 1
 
     @property
     def may_retry(self) -> bool:
-        """Whether a second attempt follows if this text is rejected; none follows a sampled one."""
+        """Return whether a second attempt follows a rejected text; sampled texts have none."""
         options = self.options
         if self.retried or self.request.once or options.temperature or options.fallback is None:
             return False
@@ -238,16 +229,15 @@ class Sequence:
 
     @property
     def draft(self) -> tuple[int, ...]:
-        """The request's draft, for a first greedy attempt."""
         return self.request.draft if self.is_greedy and not self.retried else ()
 
     @property
     def guess(self) -> tuple[int, ...]:
-        """What the first pass reads behind the prompt: the prefix and the draft."""
+        """Return the tokens that the first pass reads after the prompt."""
         return (*self.request.prefix, *self.draft)
 
     def looked_up(self, newest: abc.Sequence[int], most: int) -> tuple[int, ...]:
-        """At most so many tokens with which the draft continues the `newest` two: behind a wrong
+        """Return at most `most` tokens of the draft after the two `newest` in it: after a wrong
         token a draft may be right again (Saxena 2023, "Prompt Lookup Decoding").
         """
         draft = self.draft
@@ -258,14 +248,12 @@ class Sequence:
 
     @property
     def prefilled_length(self) -> int:
-        """The most tokens after prefill: the prompt, what was guessed and was right, and one."""
+        """Return the most tokens after prefill."""
         return len(self.prompt) + len(self.guess) + 1
 
     def read_start(self, start: list[float], languages: abc.Mapping[str, int]) -> None:
-        """Keep a row of prefill's output: probability of no speech, token of the likeliest
-        language, its probability, probability of an annotation. `languages` are tokens by code.
-
-        Attempts with timestamps tell nothing of annotations, so an earlier probability is kept.
+        """Keep a row of `prefill`'s output; `languages` maps codes to tokens. Attempts with
+        timestamps have no annotation probability, so an earlier one is kept.
         """
         self.no_speech_prob, language, probability, annotation = start
         self.annotation_prob = max(self.annotation_prob, annotation)

@@ -1,7 +1,7 @@
 """Reads the result of a finished row: its text, cut if it loops, and the attention for word times.
 
 A result is read from the device once, when its row has finished, and holds plain values. The row
-may be moved or overwritten as soon as that is done.
+may then be moved or overwritten.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class ResultReader:
     tokenizer: PreTrainedTokenizerBase
 
     def read(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> DecodeResult:
-        """Return the result of a row that has `length` tokens.
-
-        A first attempt that was rejected is returned instead if it wrote much more. Raises
-        ModelError if the model's scores are not numbers: such a text would be empty.
+        """Return the result of a row of `length` tokens, or a rejected first attempt that wrote
+        much more. Raises ModelError if the model's scores are not numbers, because such a text
+        would be empty.
         """
         text = self._text(state, row, length, sequence)
         if any(map(math.isnan, text.log_probs)):
@@ -52,10 +51,10 @@ class ResultReader:
         return replace(decoded, attention=_attention(state, row, sequence, beams))
 
     def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
-        """Stop the rows whose texts, of at most `longest` tokens, loop or have a start to reject.
+        """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject.
 
-        All that such a row would still write is dropped, so the result does not depend on when
-        rows are checked. Tentative windows (`Request.once`) also drop texts with such a start.
+        Everything that such a row would still write is dropped, so the result does not depend on
+        when rows are checked. Tentative windows (`Request.once`) also drop these starts.
         """
         rows, live = state.rows, len(sequences)
         tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
@@ -75,10 +74,10 @@ class ResultReader:
                 rows.finished[row] = True
 
     def stop_looping_beams(self, state: DecodeState, row: int, sequence: Sequence) -> None:
-        """Stop a row whose likeliest beam loops, which only makes it likelier.
+        """Stop a row whose likeliest beam loops, which only makes the beam likelier.
 
-        The other beams go on meanwhile, so the result depends on when rows are checked: a row must
-        be checked after a fixed number of its own steps.
+        The other beams continue meanwhile, so the result depends on when the row is checked. A row
+        must be checked after a fixed number of its own steps.
         """
         assert state.beams is not None
         begin, length = len(sequence.prompt), int(state.rows.length[row])
@@ -100,12 +99,10 @@ class ResultReader:
         return only_text(state.rows, row, begin, length, self.special_tokens.end_of_text)
 
     def _loops(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> bool:
-        """Tell whether the text so far holds a loop, judged by its attention."""
         attend = self._attend(state, row, sequence, text)
         return read_repetitions(self.words(text.tokens), attend).loop is not None
 
     def _attend(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> Attend:
-        """Return a function that reads the attention of a text's first text tokens."""
         places = self._places(text.tokens)
 
         def attend(count: int) -> NDArray[np.float32]:
@@ -115,12 +112,11 @@ class ResultReader:
         return attend
 
     def _places(self, tokens: abc.Sequence[int]) -> list[int]:
-        """Return the places of the text tokens in `tokens`."""
         end_of_text = self.special_tokens.end_of_text
         return [place for place, token in enumerate(tokens) if token < end_of_text]
 
     def _cut(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> DecodeResult:
-        """Return the result without attention; with fallback, cut where the text loops."""
+        """Return the result without attention; with fallback, cut at a loop."""
         fallback, end = sequence.options.fallback, len(text.log_probs)
         loop: Loop | None = None
         repetitive = False
@@ -150,9 +146,7 @@ class ResultReader:
     def _start_logprob(
         self, sequence: Sequence, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
     ) -> float:
-        """Return the mean over the first START_TOKENS text tokens; 0 if there are fewer, or if
-        tokens may still change.
-        """
+        """Return the mean of the text's start; 0 if it is shorter or may still change."""
         start = self._text_log_probs(tokens, log_probs)[:START_TOKENS]
         return _mean(start) if len(start) == START_TOKENS and sequence.is_greedy else 0.0
 
@@ -169,7 +163,7 @@ class ResultReader:
 
 
 def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_text: int) -> Text:
-    """Return the text of a row without beams: `length` tokens, of which a prompt of `begin`."""
+    """Return a row's text without beams; `begin` of its `length` tokens are the prompt."""
     tokens = rows.tokens[row, begin:length].tolist()
     log_probs = rows.log_probs[row, begin:length].tolist()
     if tokens and tokens[-1] == end_of_text:
@@ -178,8 +172,8 @@ def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_tex
 
 
 def writes_more(first: DecodeResult, second: DecodeResult, end_of_text: int) -> bool:
-    """Tell whether the first of two texts is complete, does not loop, and has twice as many text
-    tokens: the second may be likelier because it leaves out most of the speech.
+    """Return whether the first text is complete, does not loop, and has twice as many text tokens.
+    The second may be likelier because it leaves out most of the speech.
     """
     lengths = [sum(token < end_of_text for token in each.tokens) for each in (first, second)]
     return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
@@ -192,10 +186,8 @@ def _mean(values: abc.Sequence[float]) -> float:
 def _attention(
     state: DecodeState, row: int, sequence: Sequence, beams: tuple[int, ...]
 ) -> NDArray[np.float32]:
-    """Return the normalized attention of a row's first tokens, (tokens, frames of 20 ms).
-
-    `beams` are the beams that chose the tokens. The attention of a token is that of the position
-    that chose it, one before its own.
+    """Return the normalized attention of a row's first tokens, (tokens, frames of 20 ms); `beams`
+    chose them. A token's attention is read at the position that chose it, one before its own.
     """
     main, first = state.main, len(sequence.prompt) - 1
     positions = slice(first, first + len(beams))

@@ -1,8 +1,8 @@
-"""Runs encoders, prefill and steps on a device, and tells the host what became of each row.
+"""Runs encoders, prefill and steps on a device, and reports the state of each row to the host.
 
-One transfer a step carries all that the host needs. On the CPU it is read at once. A CUDA device is
-still at work when the host asks, so there a step's result is read after the next step was launched
-(`pipelined`); rows that had finished are masked out of that step.
+One transfer a step carries everything that the host needs. On the CPU it is read at once. A CUDA
+device is still computing when the host asks, so there a step's result is read after the next step
+was launched (`pipelined`). Rows that had finished are masked out of that step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StepResult(NamedTuple):
-    """Each row after a step; accepted and drafted tokens are those of this step."""
+    """Each row after a step; `accepted` and `drafted` count the tokens of this step."""
 
     length: list[int]
     finished: list[int]
@@ -41,8 +41,8 @@ class StepRunner:
     """Encodes windows, prefills rows and runs steps, operation by operation, in exact shapes.
 
     `pipelined` means that a step's result is read after the next step was launched. `draft_lengths`
-    are numbers of drafts worth trying; `timed_drafts` are those whose cost is measured: none, few
-    and many.
+    are the numbers of drafts worth trying. The costs of `timed_drafts` are measured: none, few and
+    many.
     """
 
     pipelined = False
@@ -50,14 +50,13 @@ class StepRunner:
     timed_drafts = (0, 1, 6)
 
     def padded(self, size: str, needed: int) -> int:
-        """Return the size to run with if `needed` is needed; `size` is a key of `SIZES`."""
+        """Return the size to run with for `needed`; `size` is a key of `cuda_graphs.SIZES`."""
         return needed
 
     def prepare(self, state: DecodeState, context: DecodeContext) -> None:
-        """Prepare what runs over a state that is new."""
+        """Prepare passes over a new state; nothing to do without graphs."""
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
-        """Do what `AudioEncoder.forward` does."""
         return encoder.forward(features)
 
     def prefill(
@@ -68,10 +67,7 @@ class StepRunner:
         filters: LogitFilter,
         special_tokens: SpecialTokens,
     ) -> Tensor:
-        """Prefill the rows at `places`; returns what `asr.engine.prefill.prefill` returns.
-
-        Rows that stand together share a pass.
-        """
+        """Prefill as `asr.engine.prefill.prefill` does; adjacent rows share a pass."""
         gaps = [n for n in range(1, len(places)) if places[n] != places[n - 1] + 1]
         starts = []
         for first, stop in pairwise((0, *gaps, len(places))):
@@ -81,17 +77,17 @@ class StepRunner:
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
-        """Start a step; calling the return value waits for its result."""
+        """Start a step. Calling the returned function waits for the result."""
         decode_step(state, filters, shape)
         result = StepResult(*collect(state.rows).tolist())
         return lambda: result
 
     def release(self, state: DecodeState) -> None:
-        """Let go of a decode state's memory before it is freed."""
+        """Drop what uses a state's memory, before the memory is freed."""
 
 
 def collect(rows: SequenceState) -> Tensor:
-    """Return a StepResult as one tensor (4, rows) on the device, and count drafts anew."""
+    """Return a StepResult as one device tensor (4, rows), and reset the counts of drafts."""
     stacked = torch.stack((rows.length, rows.finished.long(), rows.accepted, rows.drafted))
     rows.accepted.zero_()
     rows.drafted.zero_()

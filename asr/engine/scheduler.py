@@ -1,20 +1,20 @@
-"""Who is decoded next: every sequence that waits or runs, by plain values, without a device.
+"""Chooses what is decoded next among waiting and running sequences, without a device.
 
 The engine does one unit of work at a time: it lets windows of a lane into rows, or it takes a step
 of a lane's batch. `runtime.turns` chooses the class of the unit (live, short or long recordings),
-then the part of the class (entering or stepping). Within a part lanes take turns, and within a lane
-the session with the fewest rows is next, among several the one that was served longest ago. So a
+then the part of the class (entering or stepping). Within a part lanes take turns. Within a lane the
+session with the fewest rows is next; among equals, the session that was served longest ago. So a
 short recording waits until one row is free, not until a long one has ended, and no running row is
 interrupted.
 
 All rows of a step are alike, so each number of beams has a lane, with a queue and a batch. A window
-whose text was rejected leaves its lane for that of more beams, at the front of its session's queue,
-and waits there a while for others of its session that may follow: rows cost least together.
+whose text was rejected moves to the lane of more beams, at the front of its session's queue. There
+it waits a while for other windows of its session that may follow, because rows cost least together.
 
 A step on a CPU takes longer the more rows it has, so a shared engine gives long recordings lanes of
 their own there. On a GPU they share the rows of short ones and leave a quarter of them free. Work
 is charged by the seconds of `clock`. On CUDA the host does not wait for the device, so steps are
-counted instead: a step of any batch is one, and entering a window as much as WINDOW_STEPS.
+counted instead: a step of any batch costs one, and entering a window costs WINDOW_STEPS.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ logger = logging.getLogger("endpoint")
 
 MAX_ROWS = 128
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
-LONG_TOGETHER = 4  # windows of long recordings, beside which a short one may come
+LONG_TOGETHER = 4  # windows of long recordings that enter at once, while a short one may come
 # Steps of greedy rows for which a rejected text waits for others of its session.
 GATHERING_STEPS = 64
-# Steps without a failure after which all rows are tried again: whoever took the memory may have
-# given it back.
+# Steps without a failure after which all rows are tried again: other users of the memory may have
+# released it.
 RESTORING_STEPS = 512
-# A speaker asks again soon: for so many seconds after a live window others enter one by one.
+# Seconds after a live window in which other windows enter one by one: a speaker asks again soon.
 LIVE_LINGERS = 10.0
 # On CUDA: steps of large-v3 that take as long as encoding a window, and seconds of one step.
 WINDOW_STEPS, STEP_SECONDS = 8, 0.003
-# What was done for a client that leaves is charged again so many times. Then the others' rows step
-# before more is done for newcomers, and clients that leave take about as much as clients that stay.
+# Work for a client that leaves is charged again so many times. So the rows of others step before
+# newcomers enter, and clients that leave take about as much as clients that stay.
 IN_VAIN = 18
 
 Finished = tuple[Sequence, DecodeResult]
@@ -64,15 +64,15 @@ class Part(Enum):
     STEP = auto()
 
 
-# Newcomers soon have a row, and rows still step beside newcomers without end.
+# Newcomers soon have a row, and rows still step while newcomers keep coming.
 PART_WEIGHTS = {Part.CALLER: 3.0, Part.ENTER: 3.0, Part.STEP: 1.0}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """At most `max_rows` run in a batch. Beside other clients, and if others may come (`shared`),
-    windows are encoded for `hold_seconds` at a time; on a CPU, which encodes them one by one, at
-    least one. A step of whisper-base takes a few hundredths of a second.
+    """At most `max_rows` rows run in a batch. If other clients are there or may come (`shared`),
+    windows are encoded for `hold_seconds` at a time. A CPU encodes windows one by one, and at least
+    one. A step of whisper-base takes a few hundredths of a second.
     """
 
     max_rows: int = MAX_ROWS
@@ -84,10 +84,8 @@ DEFAULT_LIMITS = Limits()
 
 
 class Plan(NamedTuple):
-    """One unit of work: let sequences that are `entering` into rows of a lane, or step its batch if
-    there are none.
-
-    Memory for `rows` in all is used soon. Encoding pauses at the time `until`.
+    """One unit of work: let `entering` sequences into rows of a lane; without any, step its batch.
+    The batch soon uses `rows` rows in all. Encoding pauses at the time `until`.
     """
 
     lane: Lane
@@ -100,8 +98,7 @@ class Plan(NamedTuple):
 @dataclass
 class LaneQueue:
     """The sequences of a lane: `waiting` by class and session, `entering` rows now, or `running`.
-
-    At most `most` rows are tried. A `full` batch took nobody more the last time. A lane that has
+    At most `most` rows are tried. A `full` batch accepted no sequence the last time. A lane that
     `failed` was tried again with as many rows.
     """
 
@@ -120,7 +117,6 @@ class LaneQueue:
     served: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(Part, 0))
 
     def __iter__(self) -> abc.Iterator[Sequence]:
-        """All sequences; those that run come first."""
         yield from self.running
         for queues in self.waiting.values():
             yield from chain.from_iterable(queues.values())
@@ -131,7 +127,6 @@ class LaneQueue:
 
     @property
     def work(self) -> Work:
-        """The class of a step: that of the most urgent row."""
         works = {each.work for each in self.running}
         return next(each for each in Work if each in works)
 
@@ -139,9 +134,7 @@ class LaneQueue:
         return any(each.session is session for each in self.running)
 
     def allowed(self, work: Work) -> abc.Iterator[tuple[Session, abc.Sequence[Sequence]]]:
-        """What may enter of a class, by session: all, unless a failed step is being repeated
-        session by session.
-        """
+        """Yield what may enter, by session; only one session while a failed step is repeated."""
         isolated = next((each for each in self if each.isolated), None) if self.isolates else None
         self.isolates = isolated is not None
         for session, waiting in self.waiting[work].items():
@@ -165,7 +158,7 @@ class LaneQueue:
 
 
 class Scheduler:
-    """Owns the sequences; `clock` returns seconds."""
+    """Owns the sequences and chooses units of work; `clock` returns seconds."""
 
     def __init__(
         self,
@@ -174,8 +167,8 @@ class Scheduler:
         rows_cost: bool = False,
         counts_steps: bool = False,
     ) -> None:
-        """`rows_cost` says that a step takes longer the more rows it has, and `counts_steps` that
-        the clock tells nothing of the device's time.
+        """Set `rows_cost` if a step takes longer the more rows it has, and `counts_steps` if the
+        clock does not measure the device's time.
         """
         self.limits, self.clock = limits, clock
         self.long_lanes = limits.shared and rows_cost
@@ -183,13 +176,13 @@ class Scheduler:
         self._turns = Turns(WORK_WEIGHTS)
         self._parts = {work: Turns(PART_WEIGHTS) for work in Work}
         self._queues: dict[Lane, LaneQueue] = {}
-        self._windows: Counter[Session] = Counter()  # that wait or run
-        self._served = count(1)  # numbers of rows given and lanes served
-        # Lanes that found no memory beside others, in the order in which they may run alone.
+        self._windows: Counter[Session] = Counter()  # waiting or running
+        self._served = count(1)  # numbers rows given and lanes served
+        # Lanes that ran out of memory beside others, in the order in which they may run alone.
         self._starved: deque[Lane] = deque()
         self._live_until = -math.inf
 
-    # What waits and what runs
+    # State
 
     @property
     def lanes(self) -> list[Lane]:
@@ -201,7 +194,6 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many windows wait for a row."""
         return sum(list(self._windows.values())) - self.running  # read by other threads too
 
     @property
@@ -216,14 +208,12 @@ class Scheduler:
         return any(each.running for each in self._queues.values() if each.lane != lane)
 
     def is_idle(self, lane: Lane) -> bool:
-        """Whether no row of a lane is in use."""
         queue = self._queues.get(lane)
         return queue is None or not (queue.running or queue.entering)
 
     # The next unit
 
     def next(self) -> Plan | None:
-        """Return the next unit of work; None if none can be done."""
         turn = self._next_turn(())
         if turn is None or not turn.units:
             return None
@@ -238,16 +228,15 @@ class Scheduler:
         return Plan(queue.lane, turn.work, queue.entering, rows, self.clock() + hold)
 
     def callers_turn(self, callers: abc.Collection[Work]) -> Work | None:
-        """Return in which of the classes the caller takes a small step before the next unit."""
+        """Return the class in which the caller takes a small step before the next unit, if any."""
         if Work.LIVE in callers:
             self._note_live()
         turn = self._next_turn(callers)
         return turn.work if turn is not None and turn.part is Part.CALLER else None
 
-    # What happens
+    # Events
 
     def add(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Queue new sequences behind those that wait."""
         for each in sequences:
             if each.session not in self._windows:
                 each.session.served = next(self._served)
@@ -257,7 +246,7 @@ class Scheduler:
                 self._note_live()
 
     def entered(self, plan: Plan, entered: int, seconds: float) -> None:
-        """The first `entered` sequences of a plan are in rows; all took so many seconds."""
+        """Note that the first `entered` sequences of a plan are in rows."""
         queue = self._queues[plan.lane]
         queue.entering = []
         queue.full = not entered
@@ -272,9 +261,7 @@ class Scheduler:
     def stepped(
         self, plan: Plan, finished: abc.Sequence[Finished], seconds: float
     ) -> list[Finished]:
-        """The rows of a plan's lane took a step. Return what is done; rejected texts are queued
-        again.
-        """
+        """Note a step. Return the sequences that are done; rejected texts are queued again."""
         queue = self._queues[plan.lane]
         queue.steps += 1
         queue.failed = False
@@ -328,8 +315,8 @@ class Scheduler:
         return cost
 
     def charge_in_vain(self, work: Work, part: Part, cost: float) -> None:
-        """Charge again what was done for a client that has left, for one or two at a time: many
-        that leave at once should not keep newcomers waiting.
+        """Charge again the work for a client that has left. Only one or two are charged at a time,
+        so that many that leave at once do not keep newcomers waiting.
         """
         turns = self._parts[work]
         if turns.lead(part) * PART_WEIGHTS[part] <= IN_VAIN * cost:
@@ -338,12 +325,12 @@ class Scheduler:
     # After a failure
 
     def suspects(self, lane: Lane) -> list[Sequence]:
-        """The sequences for which a unit of a lane has just failed."""
+        """Return the sequences of a lane's failed unit."""
         queue = self._queues[lane]
         return [*queue.running, *queue.entering]
 
     def requeue(self, lane: Lane) -> None:
-        """Let everything in a lane's rows begin again from the front of the queue, in its order."""
+        """Move everything in a lane's rows to the front of the queue, in its order."""
         queue = self._queue(lane)
         for each in reversed(queue.running):
             queue.add(each, front=True)
@@ -351,14 +338,14 @@ class Scheduler:
         self._rows_are_free()
 
     def isolate(self, sequences: abc.Iterable[Sequence]) -> None:
-        """Let sequences of a failed step run before all others of their lane, session by session.
-        The session at fault fails again alone, and harms no other.
+        """Run the sequences of a failed step first in their lane, session by session. The session
+        at fault fails again alone, and harms no other.
         """
         for each in sequences:
             each.isolated = self._queues[each.lane].isolates = True
 
     def try_again(self, lane: Lane) -> bool:
-        """Whether a lane may try as many rows again; not twice before a step has succeeded."""
+        """Return whether a lane may try as many rows again: once until a step succeeds."""
         queue = self._queues[lane]
         before, queue.failed = queue.failed, True
         return not before
@@ -370,8 +357,8 @@ class Scheduler:
         logger.warning("%d windows at once do not fit into memory: at most %d", failed, queue.most)
 
     def wait_for_others(self, lane: Lane) -> None:
-        """Let a lane wait until the rows of others have ended, and then run alone until its own
-        have. Until then nothing else enters anywhere.
+        """Let a lane wait until the rows of others have ended, and then run alone. Until its own
+        rows have ended nothing else enters anywhere.
         """
         if lane not in self._starved:
             self._starved.append(lane)
@@ -402,7 +389,6 @@ class Scheduler:
             self._starved.remove(lane)
 
     def _next_turn(self, callers: abc.Collection[Work]) -> _Turn | None:
-        """The class and part whose turn it is among the engine's and the caller's work."""
         units = list(self._units())
         work = self._turns.next({*callers, *(each.work for each in units)})
         if work is None:
@@ -418,7 +404,7 @@ class Scheduler:
         return _Turn(work, part, [each for each in units if each.part is part])
 
     def _unit_size(self, work: Work) -> tuple[int, float]:
-        """How many windows may enter in one unit, and for how many seconds windows are encoded."""
+        """Return the most windows that may enter in one unit, and the seconds of encoding."""
         if work is not Work.LIVE and self.clock() < self._live_until:
             return 1, 0.0
         others = len(self._windows) > 1
@@ -428,7 +414,6 @@ class Scheduler:
         return MAX_ENCODER_BATCH, hold
 
     def _units(self) -> abc.Iterator[_Unit]:
-        """What could be done now."""
         rows = Counter(each.session for queue in self._queues.values() for each in queue.running)
         for queue in self._queues.values():
             if queue.running:
@@ -440,19 +425,18 @@ class Scheduler:
                         yield _Unit(queue, work, Part.ENTER, eligible)
 
     def _may_enter(self, queue: LaneQueue) -> bool:
-        """Whether no lane waits for memory, or this one may run alone now."""
+        """Return whether no lane waits for memory, or this lane may run alone now."""
         alone = not self._starved or (self._starved[0] == queue.lane and not self.running)
         return alone and not queue.full
 
     def _eligible(self, queue: LaneQueue, work: Work, rows: Counter[Session]) -> list[Sequence]:
-        """The waiting sequences of a class that are next, as far as there are rows for them.
-
-        Sessions have so many `rows`. A session's own sequences keep their order.
+        """Return the next waiting sequences of a class, as far as there are free rows. `rows`
+        counts the rows of each session; a session's own sequences keep their order.
         """
         free = self._free_rows(queue, work)
         if free <= 0 or not queue.waiting[work]:
             return []
-        # (rows, when it was served last, a number that orders the rest, session, its sequences)
+        # (rows, when served last, tie-breaker, session, its sequences)
         order: list[tuple[int, float, int, Session, abc.Iterator[Sequence]]] = [
             (rows[session], session.served, number, session, iter(waiting))
             for number, (session, waiting) in enumerate(queue.allowed(work))
@@ -468,7 +452,6 @@ class Scheduler:
         return chosen
 
     def _free_rows(self, queue: LaneQueue, work: Work) -> int:
-        """How many more rows of a lane a class may have."""
         most = min(self.limits.max_rows, queue.most)
         free = most - len(queue.running)
         if work is Work.LONG and self.limits.shared and not queue.lane.long:
@@ -476,8 +459,8 @@ class Scheduler:
         return free
 
     def _gathers(self, queue: LaneQueue, session: Session, waiting: abc.Sequence[Sequence]) -> bool:
-        """Whether rejected texts wait for others of their session, which greedy rows may yet send
-        after them. If some run again already they do not wait, to share as many steps as possible.
+        """Return whether rejected texts wait for others that the session's greedy rows may produce.
+        If some of them run again already, the rest do not wait, to share the most steps.
         """
         first = min(waiting, key=lambda each: each.gathers_until)
         greedy = self._queues.get(_plain(queue.lane))
@@ -487,7 +470,7 @@ class Scheduler:
 
 
 class _Unit(NamedTuple):
-    """What a lane could do next."""
+    """A unit of work that a lane could do next."""
 
     queue: LaneQueue
     work: Work
@@ -496,7 +479,7 @@ class _Unit(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Whose turn it is, and the engine's units for it."""
+    """The class and part of the next turn, and the engine's units for it."""
 
     work: Work
     part: Part
@@ -504,12 +487,12 @@ class _Turn(NamedTuple):
 
 
 def _plain(lane: Lane) -> Lane:
-    """The lane of first attempts."""
+    """Return the lane of first attempts."""
     return lane._replace(num_beams=1)
 
 
 def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
-    """The first of the sequences and those for which drafts are prepared alike."""
+    """Return the sequences whose drafts are prepared like those of the first."""
 
     def kind(each: Sequence) -> tuple[bool, int | None]:
         return bool(each.options.assisted), each.options.drafts

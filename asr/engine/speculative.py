@@ -1,22 +1,22 @@
 """Speculative decoding of many rows at once: draft, verify, accept, each row at its own pace.
 
 A drafter, which is a small assistant or heads on the main model (`asr.engine.drafters`), writes k
-tokens; the main model reads all of them in one pass and so yields, for every position, the token it
-would have chosen itself. The longest prefix of the draft that equals those choices is accepted, and
-so is the main model's next choice: between 1 and k + 1 tokens a pass, and exactly the tokens of
-greedy decoding (Leviathan, Kalman and Matias 2023, "Fast inference from transformers via
-speculative decoding"; for greedy choice their acceptance test is equality).
+tokens. The main model reads all of them in one pass, which yields its own choice at every position.
+The longest prefix of the draft that equals those choices is accepted, and so is the main model's
+next choice: between 1 and k + 1 tokens a pass, and exactly the tokens of greedy decoding
+(Leviathan, Kalman and Matias 2023, "Fast inference from transformers via speculative decoding"; for
+greedy choice their acceptance test is equality).
 
-What batching changes: rows accept different numbers of tokens. Advancing all rows by the smallest
-number would lose almost everything (all of B rows accept a token with probability a to the power
-B). Here every row has a length of its own: caches hold more than is final, the next pass overwrites
-what was rejected, and nothing is shifted, padded or copied. After full acceptance the assistant
-lacks the last drafted token. Rather than treat such rows apart, each step begins by giving the
-assistant the two newest tokens of every row, of which it may know the first. Rows that sample or
-have no assistant take part and accept nothing.
+In a batch, rows accept different numbers of tokens. Advancing all rows by the smallest number would
+lose almost everything (all of B rows accept a token with probability a to the power B). So every
+row has a length of its own: caches hold more than is final, the next pass overwrites rejected
+tokens, and nothing is shifted, padded or copied. After full acceptance the assistant lacks the last
+drafted token. So each step begins by giving the assistant the two newest tokens of every row, of
+which it may have read the first. Rows that sample or have no assistant take part and accept
+nothing.
 
-A step is a function of tensors on the device alone. Nothing in it asks the device for a value, so
-the host never waits inside a step and CUDA can replay it as a graph.
+A step is a function of tensors on the device alone and reads no value from the device. So the host
+never waits inside a step, and CUDA can replay it as a graph.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> N
 
 
 def draft(drafter: Drafter, rows: SequenceState, filters: LogitFilter, shape: StepShape) -> None:
-    """Write the drafter's next `shape.drafts` tokens behind each row's length."""
     for ends, scores in drafter.scores(rows, filters.bias, shape):
         choice = filters.choose(scores, rows.before(ends), shape.timestamps, scored=False)
         rows.tokens.scatter_(1, ends, choice.tokens)
@@ -59,9 +58,8 @@ def verify(
     filters: LogitFilter,
     shape: StepShape,
 ) -> tuple[Choice, Tensor]:
-    """The main model's choice of tokens number `ends`: after the newest final one and each draft.
-
-    Also its hidden states there, (rows, drafts + 1, d_model); `ends` is (rows, drafts + 1).
+    """Return the main model's choice of tokens number `ends` (rows, drafts + 1), after the newest
+    final token and each draft, and its hidden states there, (rows, drafts + 1, d_model).
     """
     positions = ends - 1
     tokens = rows.tokens.gather(1, positions)
@@ -76,7 +74,7 @@ def verify(
 def sample_first(
     choice: Choice, logits: Tensor, rows: SequenceState, filters: LogitFilter, grammar: bool
 ) -> Choice:
-    """`choice` with the first position sampled in rows whose temperature is above 0."""
+    """Return `choice` with the first position sampled in rows whose temperature is above 0."""
     first = rows.length[:, None]
     params = SamplingParams(rows.temperature, rows.uniform.gather(1, first))
     sample = filters.sample(logits[:, :1], rows.before(first), params, grammar)
@@ -90,9 +88,8 @@ def sample_first(
 
 
 def count_accepted(rows: SequenceState, choice: Choice, ends: Tensor) -> Tensor:
-    """How many drafted tokens of each row equal the main model's choices, (rows,).
-
-    Adds to the rows' counts of accepted and drafted tokens.
+    """Return how many drafted tokens of each row equal the main model's choices, (rows,), and add
+    to the rows' counts of accepted and drafted tokens.
     """
     drafts = choice.tokens.shape[1] - 1
     accepted = count_agreed(rows, choice, ends, rows.draftable[:, None])
@@ -103,11 +100,10 @@ def count_accepted(rows: SequenceState, choice: Choice, ends: Tensor) -> Tensor:
 
 
 def count_agreed(rows: SequenceState, choice: Choice, ends: Tensor, drafted: Tensor) -> Tensor:
-    """How many of the tokens behind each row's length equal the main model's choices, up to the
-    first that does not, (rows,).
+    """Return how many tokens behind each row's length equal the main model's choices, (rows,).
 
-    `choice` is that of tokens number `ends` (rows, drafts + 1); `drafted` (rows, drafts), or
-    (rows, 1), says which of them are drafts.
+    Count up to the first token that differs. `choice` is of tokens number `ends` (rows, drafts +
+    1); `drafted` (rows, drafts), or (rows, 1), says which tokens are drafts.
     """
     drafts = choice.tokens.shape[1] - 1
     agreed = choice.tokens[:, :drafts] == rows.tokens.gather(1, ends[:, :drafts])
@@ -117,8 +113,8 @@ def count_agreed(rows: SequenceState, choice: Choice, ends: Tensor, drafted: Ten
 def accept(rows: SequenceState, choice: Choice, ends: Tensor, accepted: Tensor, eos: int) -> Tensor:
     """Make the first `accepted` + 1 choices of each row final, up to its end of text or limit.
 
-    `choice` is that of tokens number `ends`, from each row's length on, both (rows, positions).
-    Returns how many tokens each row gained, (rows,).
+    `choice` is of tokens number `ends`, from each row's length on, both (rows, positions). Return
+    how many tokens each row gained, (rows,).
     """
     steps = torch.arange(choice.tokens.shape[1], device=rows.length.device)
     is_end = choice.tokens == eos

@@ -1,8 +1,8 @@
-"""The device's memory of a batch: the caches of the models, the state of every row, how many fit.
+"""The device's memory of a batch: caches of the models, states of the rows, how many rows fit.
 
-All of it is tensors allocated once. A step updates them in place, so nothing is copied to the host
-inside a step and a CUDA graph can replay one. Caches are by far the largest thing besides the
-weights: 342 MB a row for large-v3 in float16.
+All of it is tensors that are allocated once. A step updates them in place, so it copies nothing to
+the host and a CUDA graph can replay it. Caches are by far the largest memory besides the weights:
+342 MB a row for large-v3 in float16.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ ALIGNMENT = 16
 
 # Left free for encoders, diarization and CUDA graphs: a share of the device, and at least 1 GiB.
 HEADROOM_SHARE, HEADROOM_BYTES = 0.1, 1 << 30
-# On a CPU, which has no graphs, at least this. Beside its state a batch of 24 windows of Whisper
-# base took up to 200 MB in float32, with 1 or 5 beams, and one window 80 MB. So a single row, which
-# is tried beyond the headroom, leaves half of it: the kernel ends a process that takes the last.
+# At least this on a CPU, which has no graphs. Besides its state a batch of 24 windows of Whisper
+# base took up to 200 MB in float32, with 1 or 5 beams, and one window 80 MB. So a single row may
+# use half of the headroom, and no more: the kernel ends a process that takes the last memory.
 HOST_HEADROOM_BYTES = 1 << 29
 HOST_LAST_BYTES = HOST_HEADROOM_BYTES // 2
 # Most rows of greedy recordings on CUDA by the device's bytes; they are allocated at load. 24 is
 # the default batch size. Beside 16 rows of large-v3 a device of 16 GB has room for diarization and
 # graphs; from 40 GB on, a step of 96 rows costs half as much a row as one of 24 (by arithmetic).
 CUDA_ROWS = ((40 << 30, 96), (20 << 30, 24), (0, 16))
-OTHER_LANES_SHARE = 1 / 3  # of the bytes of those rows, for each other lane
+OTHER_LANES_SHARE = 1 / 3  # of those rows' bytes, for each other lane
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
@@ -57,7 +57,7 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
 
 
 class StepShape(NamedTuple):
-    """All that a CUDA graph of a step depends on besides the number of rows; known to the host."""
+    """Everything that a step's CUDA graph depends on, besides the number of rows."""
 
     drafts: int  # k; 0 is plain greedy decoding
     assistant_lag: int  # newest tokens the assistant may not have read, at least 1
@@ -65,12 +65,12 @@ class StepShape(NamedTuple):
     sampled: bool = False  # whether any row samples
     timestamps: bool = True  # whether any row follows the timestamp grammar
     followed: bool = False  # whether the drafter takes its state from the main model's pass
-    drafts_given: bool = False  # whether the drafts stand behind the rows' lengths already
+    drafts_given: bool = False  # whether the drafts are written behind the rows' lengths already
 
 
 @dataclass(frozen=True)
 class ModelWithCache(RowTensors):
-    """A decoder and the cache it writes."""
+    """A decoder and its cache."""
 
     decoder: Decoder
     cache: KVCache
@@ -87,7 +87,7 @@ class SequenceState(RowTensors):
     finished: Tensor  # (rows,) whether the row met its end or limit
     draftable: Tensor  # (rows,) whether drafts may be accepted
     timestamps: Tensor  # (rows,) whether the row follows the timestamp grammar
-    grammar_start: Tensor  # (rows,) where the grammar begins; beyond every position in other rows
+    grammar_start: Tensor  # (rows,) where the grammar begins; without it, beyond every position
     temperature: Tensor  # (rows,) 0 for greedy
     uniform: Tensor  # (rows, max_len) random numbers in [0, 1) for sampling at each position
     log_probs: Tensor  # (rows, max_len) natural logs, of the tokens that were decoded
@@ -96,7 +96,7 @@ class SequenceState(RowTensors):
 
     @classmethod
     def allocate(cls, rows: int, max_len: int, device: torch.device) -> SequenceState:
-        """Return rows that are all finished."""
+        """Return finished rows."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -118,7 +118,7 @@ class SequenceState(RowTensors):
         )
 
     def before(self, ends: Tensor) -> History:
-        """Return the history that filters read to choose tokens number `ends` (rows, positions)."""
+        """Return the filters' history for choosing tokens number `ends` (rows, positions)."""
         return History(self.tokens, ends, self.timestamps, self.grammar_start)
 
 
@@ -126,9 +126,9 @@ class SequenceState(RowTensors):
 class BeamState(RowTensors):
     """The beams of each row, and the hypotheses that have ended.
 
-    A beam that goes on stays where it is, the others take the places of beams that died. `written`,
-    `parents` and `log_probs` are never reordered: they hold what was put at a place, and which
-    place's beam it continued.
+    A beam's first continuation keeps its place; others take the places of dead beams. `written`,
+    `parents` and `log_probs` are never reordered: they hold what was written at a place, and the
+    place of the beam that it continued.
     """
 
     tokens: Tensor  # (rows, beams, max_len): the texts of the live beams, with the prompt
@@ -136,7 +136,7 @@ class BeamState(RowTensors):
     written: Tensor  # (rows, beams, max_len) tokens
     parents: Tensor  # (rows, beams, max_len)
     log_probs: Tensor  # (rows, beams, max_len) natural logs
-    ended: Tensor  # (rows,) hypotheses that met the end of text
+    ended: Tensor  # (rows,) number of hypotheses that met the end of text
     # (rows, beams + 1), in the order in which hypotheses ended; the last column is not kept
     end_beam: Tensor  # the beam that chose the end of text
     end_length: Tensor  # tokens before it, with the prompt
@@ -145,8 +145,6 @@ class BeamState(RowTensors):
 
     @classmethod
     def allocate(cls, rows: int, num_beams: int, max_len: int, device: torch.device) -> BeamState:
-        """Return beams of zeros."""
-
         def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(rows, *shape, dtype=dtype, device=device)
 
@@ -171,7 +169,7 @@ class BeamState(RowTensors):
 
 @dataclass(frozen=True)
 class DecodeState(RowTensors):
-    """Rows, and what the models have cached of them; `beams` if each row has several."""
+    """Rows and the models' caches of them; `beams` if each row has several."""
 
     main: ModelWithCache
     drafter: Drafter | None
@@ -187,10 +185,7 @@ class DecodeState(RowTensors):
         max_drafts: int,
         num_beams: int = 1,
     ) -> DecodeState:
-        """Return rows for the model's longest text and up to `max_drafts` drafts behind it.
-
-        More than one of `num_beams` means beam search.
-        """
+        """Return rows for the longest text and its drafts; several beams mean beam search."""
         max_len, device = _max_len(main, max_drafts), main.token_embeddings.device
         many = num_beams > 1
         return cls(
@@ -216,25 +211,20 @@ class DecodeState(RowTensors):
         max_drafts: int,
         num_beams: int = 1,
     ) -> int:
-        """Return the bytes of one row's caches, by their shapes."""
         max_len = _max_len(main, max_drafts)
         drafter = 0 if draft_model is None else drafter_bytes_per_row(draft_model, max_len)
         return main.cache_bytes_per_row(max_len, num_beams) + drafter
 
     def forget(self, length: int) -> None:
-        """Zero the first `length` positions of all rows.
-
-        Masked positions are multiplied by zero all the same, so a NaN that an earlier text left
-        there would reach the next text.
+        """Zero the first `length` positions of all rows. Masked positions are multiplied by zero,
+        so a NaN that an earlier text left there would reach the next text.
         """
         for cache in self.caches:
             cache.clear(length)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Overwrite the rows `targets` with the rows `sources`; no row is both.
-
-        Caches are copied row by row, because gathering them would take their memory again. All else
-        is one gather.
+        """Overwrite the rows `targets` with the rows `sources`; no row is both. Caches are copied
+        row by row, because gathering them would take their memory again.
         """
         for cache in self.caches:
             for source, target in zip(sources, targets, strict=True):
@@ -246,13 +236,13 @@ class DecodeState(RowTensors):
 class StateMemory:
     """The decode state of one lane, whose rows have `num_beams` beams each.
 
-    CUDA: all rows are allocated at once, as many as fit, at most `most`; then `prepare` captures
-    the graphs over them. CPU: rows have addresses from the start, and take memory when they are
-    first used, if the host has it: the kernel would not refuse memory but end the process later
+    On CUDA all rows are allocated at once, as many as fit, at most `most`; then `prepare` captures
+    the graphs over them. On a CPU rows have addresses from the start, and take memory on first use,
+    if the host has it: the kernel would not refuse memory but end the process later
     (`runtime.host_memory`).
 
-    Rows have a drafter once a window is prepared for drafts; with CUDA graphs, which replay over
-    fixed addresses, always.
+    Rows have a drafter once a window is prepared for drafts. With CUDA graphs, which replay over
+    fixed addresses, they always have one.
     """
 
     def __init__(
@@ -273,19 +263,16 @@ class StateMemory:
 
     @property
     def capacity(self) -> int:
-        """Return the number of rows that have memory."""
         return 0 if self.state is None else self.state.capacity
 
     @property
     def held(self) -> int:
-        """Return the bytes that the rows take."""
         return self.capacity * self._bytes_per_row
 
     @torch.inference_mode()
     def ensure_capacity(self, rows: int) -> DecodeState:
-        """Return the state with `rows` rows if they fit, else with as many as do, at least one.
-
-        Rows that run keep their places. Raises an out-of-memory error if not one row fits.
+        """Return a state of at least `rows` rows, or of as many as fit; running rows keep their
+        places. Raises an out-of-memory error if not one row fits.
         """
         if self._all is None:
             self._all = self._allocate()
@@ -317,17 +304,15 @@ class StateMemory:
         return True
 
     def lacks(self, rows: int) -> bool:
-        """Return whether `rows` rows do not fit beside what all lanes hold now.
-
-        A lane on CUDA has a fixed number of rows, so it lacks memory only if it has no rows and not
-        one fits.
+        """Return whether `rows` rows do not fit beside the memory that all lanes hold. A lane on
+        CUDA has a fixed number of rows, so it lacks memory only if it has none and not one fits.
         """
         if self.runner.pipelined:
             return self.state is None and self._free_rows() < 1
         return self.capacity < rows and self.capacity + self._free_rows() < rows
 
     def release(self) -> None:
-        """Give the memory back, and with it every graph captured over it."""
+        """Release the memory, and every graph captured over it."""
         if self.state is not None:
             self.runner.release(self.state)
         self.state = self._all = None
@@ -338,7 +323,7 @@ class StateMemory:
             return_freed()
 
     def _allocate(self) -> DecodeState:
-        """Return the rows that may ever be used, or half as many, and so on, if that fails."""
+        """Allocate the most rows that may ever be used; halve their number while that fails."""
         if self.runner.pipelined:
             rows = min(self.most, self._free_rows())
         else:
@@ -356,7 +341,7 @@ class StateMemory:
             rows //= 2  # outside the except block: the exception held on to the memory
 
     def _use(self, wanted: int) -> None:
-        """Take memory for as many of `wanted` rows as the host has memory for."""
+        """Take memory for up to `wanted` rows. Raises MemoryError if not one row fits."""
         assert self._all is not None
         before = self.capacity
         if before >= wanted:
@@ -372,7 +357,7 @@ class StateMemory:
         self.state = self._all.view(0, rows)
 
     def _free_rows(self) -> int:
-        """Return how many rows there is memory for beside the headroom, or `most` if unknown."""
+        """Return how many rows fit into memory beside the headroom, or `most` if unknown."""
         memory = self._memory()
         return self.most if memory is None else self._rows_within(*memory)
 
@@ -382,7 +367,7 @@ class StateMemory:
         return max(0, free - headroom) // self._bytes_per_row
 
     def _memory(self) -> HostMemory | None:
-        """Return what is free and what there is in all; None if that cannot be known."""
+        """Return free and total memory; None if unknown."""
         if self.device.type != "cuda":
             return host_memory()
         free, total = torch.cuda.mem_get_info(self.device)
@@ -399,7 +384,6 @@ class StateMemory:
 
 
 def cuda_rows(main: Decoder, num_beams: int, is_main_lane: bool) -> int:
-    """Return the most rows of a lane on CUDA."""
     total = torch.cuda.mem_get_info(main.token_embeddings.device)[1]
     most = next(rows for least, rows in CUDA_ROWS if total >= least)
     if is_main_lane:
@@ -409,12 +393,12 @@ def cuda_rows(main: Decoder, num_beams: int, is_main_lane: bool) -> int:
 
 
 def _take_pages(caches: Sequence[KVCache]) -> None:
-    """Write zeros, so that the host gives the memory now and no row is promised it twice."""
+    """Write zeros, so that the host commits the memory now and promises it to no other row."""
     for cache in caches:
         for each in cache.tensors:
             each.zero_()
 
 
 def _max_len(main: Decoder, max_drafts: int) -> int:
-    """Return the positions of the longest text and the drafts behind it, rounded up."""
+    """Return the positions of the longest text and the drafts after it, rounded up."""
     return -(-(main.max_positions + max_drafts + 1) // ALIGNMENT) * ALIGNMENT
