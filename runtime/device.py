@@ -1,4 +1,4 @@
-"""Which device computes, in which precision, and with how many threads.
+"""Chooses the device, the precision and the number of threads.
 
 Nothing falls back to the CPU silently: if an NVIDIA device is present and torch cannot use it
 (mostly because the driver is older than torch's CUDA needs), the process ends with one line.
@@ -41,7 +41,7 @@ def choose_device(wanted: str, nvidia_present: bool) -> torch.device:
     """Return the device for `wanted` ("auto", "cuda" or "cpu").
 
     A Mac computes on its CPU, because its GPU has no float64, in which scores are summed. Raises
-    StartError if torch cannot use a device that is asked for or, with "auto", present.
+    StartError if torch cannot use CUDA for "cuda", or for "auto" if an NVIDIA device is present.
     """
     if wanted == "cpu":
         return torch.device("cpu")
@@ -62,9 +62,9 @@ def choose_device(wanted: str, nvidia_present: bool) -> torch.device:
 def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     """Return the dtype for `wanted`, a name that config.py accepts, on `device`.
 
-    "auto" is float16 on CUDA. On a CPU "auto" is bfloat16 if the processor's flags say that it
-    multiplies bfloat16 in hardware, else float32; a measurement could differ from start to start.
-    Raises StartError if the device does not compute in the precision that is asked for.
+    "auto" is float16 on CUDA. On a CPU "auto" is bfloat16 if the processor multiplies bfloat16 in
+    hardware, else float32. The processor's flags decide, because a measurement could differ from
+    start to start. Raises StartError if the device cannot compute in the wanted precision.
     """
     if device.type == "cuda":
         if wanted == "int8":
@@ -92,17 +92,17 @@ def prepare_device(device: torch.device) -> None:
         # OpenMP counts the processors of the affinity mask; a container's quota may be smaller.
         torch.set_num_threads(usable)
     if device.type == "cuda":
-        # torch's default on Hopper and later; it builds a plan per shape, hundreds of milliseconds
-        # each (transformers#48163).
+        # cuDNN's attention, torch's default on Hopper and later, builds a plan per shape, hundreds
+        # of milliseconds each (transformers#48163).
         torch.backends.cuda.enable_cudnn_sdp(False)
     logger.info("computing on %s with %d threads", device.type, torch.get_num_threads())
 
 
 def set_threads(count: int) -> None:
-    """Set how many OpenMP threads compute for the calling thread and for threads yet to start.
+    """Set the number of OpenMP threads for the calling thread and for threads yet to start.
 
     When a thread first uses torch, it takes over the number that any thread set last; from then on
-    it keeps its own. So the first call makes the calling thread use torch.
+    the thread keeps its own. Therefore the first call makes the calling thread use torch.
     """
     torch.get_num_threads()
     torch.set_num_threads(count)
@@ -111,14 +111,14 @@ def set_threads(count: int) -> None:
 def compute_beside(work: Callable[[], T], threads: int, device: torch.device) -> T:
     """Return `work()`, computed beside the engine with `threads` OpenMP threads.
 
-    On a CPU a new thread computes and then ends. OpenMP keeps a team of threads for every thread
-    that has computed with torch, as long as that thread lives. If all teams together have more
-    threads than there are processors, even sleeping ones, no thread spins for the next product any
-    more, and every product costs a wake-up: an 8 s recording took 0.20 s on two processors instead
-    of 0.11 s (demo models). So only the engine's thread keeps a team.
+    On a CPU a new thread computes and then ends. OpenMP keeps a team of threads for every living
+    thread that has computed with torch. If all teams together have more threads than there are
+    processors, even sleeping ones, no thread spins for the next product any more, and every product
+    costs a wake-up: an 8 s recording took 0.20 s on two processors instead of 0.11 s (demo models).
+    So only the engine's thread keeps a team.
 
-    On CUDA the calling thread computes, which should live on: cuDNN keeps plans for each thread
-    that has used it, some megabytes of host memory, and leaks them when the thread ends
+    On CUDA the calling thread computes, and should live on: cuDNN keeps plans for each thread that
+    has used it, some megabytes of host memory, and leaks them when the thread ends
     (pytorch#169153).
     """
     if device.type != "cpu":
@@ -129,7 +129,7 @@ def compute_beside(work: Callable[[], T], threads: int, device: torch.device) ->
 
 
 def _missing(dtype: torch.dtype) -> str:
-    """Say what this CPU or torch lacks to multiply in `dtype`; return "" if nothing."""
+    """Return what this CPU or torch lacks to multiply in `dtype`; "" if nothing."""
     flag, name, operator = CPU_FLAGS[dtype]
     if not getattr(torch.cpu, flag, lambda: False)():
         return f"a processor with {name}"
@@ -141,7 +141,7 @@ def _missing(dtype: torch.dtype) -> str:
 
 
 def _cuda_failure() -> str:
-    """Return torch's reason for not using CUDA, on one line."""
+    """Return, on one line, the reason why torch cannot use CUDA."""
     if torch.version.cuda is None:
         return "this build of torch has no CUDA"
     try:

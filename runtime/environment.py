@@ -1,4 +1,4 @@
-"""What a process reads and sets in its environment besides the settings of `config`."""
+"""Reads and sets the process's environment, besides the settings of `config`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CACHE = "asr-diarization-endpoint"
 
 
 def turn_graphs_off() -> bool:
-    """Set CUDA_GRAPHS=0 for processes started from here; return False if it was 0 already."""
+    """Set CUDA_GRAPHS=0 for processes started from here; return False if it was 0 before."""
     before, os.environ["CUDA_GRAPHS"] = os.environ.get("CUDA_GRAPHS"), "0"
     return before != "0"
 
 
 def prepare_ray() -> None:
-    """Turn off Ray's usage reports and its log on the terminal, unless the user names a level.
+    """Turn off Ray's usage reports, and its log on the terminal unless the user names a level.
 
     Call this before Ray is imported.
     """
@@ -33,9 +33,9 @@ def prepare_ray_serve() -> None:
 def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
     """Return whether this machine has an NVIDIA GPU, usable by torch or not.
 
-    A GPU appears as `/dev/nvidia0`; a container may see another number. NVIDIA_VISIBLE_DEVICES
-    counts if it names devices, but not if it is `all`, because CUDA's container images set that on
-    machines without a GPU too.
+    A GPU appears as `/dev/nvidia0`, in a container possibly with another number.
+    NVIDIA_VISIBLE_DEVICES counts if it names devices, but not if it is `all`, because CUDA's
+    container images set that on machines without a GPU too.
     """
     if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
         return True
@@ -43,7 +43,7 @@ def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what the demo fetched, by the XDG rules; it may not exist yet."""
+    """Return the folder of the demo's downloads, by the XDG rules; it may not exist yet."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The specification says to ignore a relative path.
     return (named if named.is_absolute() else Path.home() / ".cache") / CACHE

@@ -1,4 +1,4 @@
-"""Turns what libraries and devices raise into the errors of `errors.py`.
+"""Turns exceptions of libraries and devices into the errors of `errors.py`.
 
 `endpoint_errors` guards a request, so that no traceback and no path reaches a client. `loading`
 guards the load of one model. Importing this module loads neither torch nor transformers nor the
@@ -26,9 +26,9 @@ logger = logging.getLogger("endpoint")
 # cuBLAS, cuDNN and the CPU allocator raise plain RuntimeErrors with these texts.
 OUT_OF_MEMORY_TEXTS = ("out of memory", "alloc_failed", "can't allocate memory")
 
-# A process that must end: seconds for answers to leave, and the exit status the platform sees.
+# Seconds until a process with a lost device ends, in which answers are sent, and its exit status.
 SECONDS_TO_ANSWER, EXIT_STATUS = 1.0, 70
-ENDING = "end of the process"  # name of the thread that ends it
+ENDING = "end of the process"  # name of the thread that ends the process
 
 CHECKSUMS = "SHA256SUMS"
 UNAUTHORIZED, FORBIDDEN = 401, 403
@@ -68,9 +68,10 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def endpoint_errors() -> Iterator[None]:
-    """Pass EndpointErrors on; log the origin of any other exception and raise a ServerError for it.
+    """Pass EndpointErrors on, and turn other exceptions into OutOfMemory or ModelError.
 
-    If the device is lost, the process ends, because the platform then starts a new one.
+    The origin of a ModelError is logged. If the device is lost, the process ends, because the
+    platform then starts a new one.
     """
     try:
         yield
@@ -91,7 +92,7 @@ def endpoint_errors() -> Iterator[None]:
 
 
 def end_process(reason: str) -> None:
-    """End this process in a moment, after its clients were answered; log the reason once."""
+    """End this process after SECONDS_TO_ANSWER, in which answers are sent; log the reason once."""
     if process_ends():
         return
     logger.critical("the process ends: %s", reason)
@@ -101,7 +102,6 @@ def end_process(reason: str) -> None:
 
 
 def process_ends() -> bool:
-    """Return whether `end_process` was called."""
     return any(thread.name == ENDING for thread in threading.enumerate())
 
 
@@ -110,8 +110,8 @@ def loading(variable: str, name: str) -> Iterator[None]:
     """Guard the block that loads model `name`, a Hub ID or folder that `variable` named.
 
     A local folder is first compared with its SHA256SUMS, because pyannote unpickles weights and a
-    pickle can run code. Raises StartError, one line that begins with `variable`, for a folder that
-    differs and for every exception of the block.
+    pickle can run code. If the folder differs or the block raises, raises a one-line StartError
+    that begins with `variable`.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -126,7 +126,7 @@ def loading(variable: str, name: str) -> Iterator[None]:
 
 
 def verify_checksums(folder: Path) -> None:
-    """Compare the files that `folder`/SHA256SUMS lists with their digests, if there is a list.
+    """Compare the files that `folder`/SHA256SUMS lists with their digests, if that file exists.
 
     Raises StartError naming the first file that is missing or differs.
     """
@@ -147,7 +147,7 @@ def _sha256(file: Path) -> str:
 
 
 def _reason(name: str, error: Exception) -> str:
-    """Say why model `name` did not load: the Hub's refusal if there was one."""
+    """Return why model `name` did not load: the Hub's refusal if there was one."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     chain = list(causes(error))
@@ -167,7 +167,7 @@ def _reason(name: str, error: Exception) -> str:
 
 
 def _hub_refusal(name: str, error: BaseException) -> str | None:
-    """Explain an HTTP error of the Hub to the deployer; return None for any other exception."""
+    """Return an explanation of a Hub's HTTP error for the deployer; None for other exceptions."""
     from huggingface_hub import errors as hub
 
     if not isinstance(error, hub.HfHubHTTPError) or isinstance(error, hub.LocalEntryNotFoundError):
@@ -195,7 +195,7 @@ def _hub_refusal(name: str, error: BaseException) -> str | None:
 
 
 def _licence_steps(name: str, repository: str) -> str:
-    """Say how to get access to a gated `repository`, which may be a part of the model `name`."""
+    """Return how to get access to a gated `repository`, which may be part of model `name`."""
     if repository == name:
         steps = f"access to {name} is restricted: accept its licence at https://hf.co/{name}"
     else:

@@ -23,7 +23,7 @@ class EventLoopThread:
         end.atexit = False  # at the interpreter's exit no thread is started or ended
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the coroutine's result; cancel the coroutine if waiting for it is interrupted."""
+        """Return the coroutine's result; cancel the coroutine if the wait is interrupted."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

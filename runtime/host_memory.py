@@ -1,7 +1,7 @@
-"""The host memory that this process may still take; keeping freed memory, and returning it.
+"""Measures the host memory that this process may still take; keeps or returns freed memory.
 
 Linux overcommits memory and ends a process that writes into too much of it without a MemoryError.
-Free memory therefore has to be read in advance: the machine's, and that of the cgroups that limit a
+Therefore free memory is read in advance: the machine's, and that of the cgroups that limit a
 container or a service.
 """
 
@@ -15,8 +15,9 @@ from typing import NamedTuple
 import psutil
 
 OWN_CGROUPS, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-# The folder of a version of cgroups, its limit and usage, and the line of memory.stat with cached
-# files that are not in use. Without a limit version 1 writes about 2^63 and version 2 "max".
+# For each version of cgroups: its folder, the files with limit and usage, and the line of
+# memory.stat with cached files that are not in use. If there is no limit, version 1 writes about
+# 2^63 and version 2 "max".
 V1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 V2 = ("", "memory.max", "memory.current", "inactive_file")
 UNLIMITED = 1 << 60
@@ -34,7 +35,7 @@ class HostMemory(NamedTuple):
 
 
 def host_memory() -> HostMemory:
-    """Return what the tightest limit leaves. Takes a fraction of a millisecond."""
+    """Return the memory within the tightest limit. Takes a fraction of a millisecond."""
     machine = psutil.virtual_memory()
     limits = [HostMemory(machine.available, machine.total), *_cgroup_limits()]
     return HostMemory(
@@ -43,11 +44,11 @@ def host_memory() -> HostMemory:
 
 
 def keep_freed() -> None:
-    """Let glibc keep what a window takes for the next one.
+    """Let glibc keep a window's freed memory for the next window.
 
-    By default it returns the end of a heap as soon as a few large blocks are free there, and the
+    By default glibc returns the end of a heap as soon as a few large blocks are free there, and the
     kernel clears page after page for the next window: up to 24,000 pages for a recording of 11 s
-    with Whisper base, none with this.
+    with Whisper base. With this setting it clears none.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -59,8 +60,8 @@ def return_freed() -> None:
     """Let glibc return freed memory to the kernel; takes some milliseconds.
 
     A block of more than 32 MiB is a mapping, which ends when it is freed. A heap of smaller blocks
-    shrinks only from its end: after states of many sizes 450 MB stayed, and 50 to 80 MB after one
-    batch of Whisper base.
+    shrinks only from its end. Without this call 450 MB stayed after states of many sizes, and 50 to
+    80 MB after one batch of Whisper base.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -68,9 +69,9 @@ def return_freed() -> None:
 
 
 def _cgroup_limits() -> Iterator[HostMemory]:
-    """Yield the memory below each limit of the process's cgroup and of the cgroups above it.
+    """Yield the memory under each limit of the process's cgroup and of the cgroups above it.
 
-    A container may be told its path on the host: of that path only the uppermost folder, the
+    A container may see its path on the host. Of that path only the uppermost folder, the
     container's own, exists.
     """
     for line in _lines(OWN_CGROUPS):

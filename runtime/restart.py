@@ -45,9 +45,7 @@ def began_by_command_line(processes: Path = Path("/proc")) -> bool:
 
 
 def _command_line(process: Path) -> list[bytes]:
-    """Return the arguments; empty for a process that is not there: a container's first has no
-    parent.
-    """
+    """Return a process's arguments; empty if it does not exist, as a container's first parent."""
     try:
         return (process / "cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Keeps request bodies out of the two servers' logs, and makes a failed start one line of the log.
+"""Keeps request bodies out of the two servers' logs, and shortens a failed start to one line.
 
 The filters know what hf-serve 0.2.0, huggingface-inference-toolkit 0.5.6 and uvicorn write. If a
 release changes a text, its record passes unfiltered; tests against the real servers notice that.
@@ -16,7 +16,7 @@ BODY_FOLLOWS = {
 
 
 def hide_bodies() -> None:
-    """Cut request bodies, base64 audio and all, from the servers' log records."""
+    """Cut request bodies, base64 audio included, from the servers' log records."""
     for name in BODY_FOLLOWS:
         logging.getLogger(name).addFilter(hide_body)
 
@@ -30,9 +30,7 @@ def hide_body(record: logging.LogRecord) -> bool:
 
 
 def keep_one_line(reason: str) -> None:
-    """Let uvicorn, which runs the toolkit, log `reason` instead of the traceback of the SystemExit
-    that carries it.
-    """
+    """Make uvicorn, which runs the toolkit, log `reason` instead of the SystemExit's traceback."""
 
     def shorten(record: logging.LogRecord) -> bool:
         if reason not in record.getMessage():

@@ -1,16 +1,16 @@
-"""Threads for work on recordings, in small steps, the shortest recording first.
+"""Threads that work on recordings in small steps, the shortest recording first.
 
-Between two steps other recordings have their turns: the one with the fewest seconds of audio in
-seven of eight, and the one that came first in the eighth. So a short recording waits for no long
-one to end, however many there are, and no long one waits for ever. A step that lasts, as of
-diarization, lets shorter recordings go first between its batches, for seven parts of the time to
-one of its own. Seconds are those known so far and grow while a file is decoded: what the file
-announces is not believed for long.
+After every step another recording may be next: in seven of eight steps the one with the fewest
+seconds of audio, in the eighth the oldest one. So a short recording waits for no long one to end,
+however many there are, and no long one waits for ever. During a long step, such as a diarization,
+shorter recordings go first between its batches, for up to seven eighths of the time. Seconds are
+estimates that are corrected while a file is decoded, so a wrong duration in a file is not believed
+for long.
 
 Decoded audio is counted, 64 kB a second. A recording is decoded only while twice its own bytes are
-free, so that shorter ones find room beside any number of long ones. Of the recordings that hold
-audio the oldest always goes on: none waits for another that waits, and the limit is exceeded by no
-more than one recording and a step of each thread.
+free, so that shorter recordings find room beside any number of long ones. The oldest recording that
+holds audio always goes on. So no recording waits for one that waits itself, and the limit is
+exceeded by no more than one recording and a step of each thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runtime.turns import Turns
 from timebase import SAMPLE_RATE
 
 BYTES_PER_SECOND = 4 * SAMPLE_RATE  # float32
-SHARE = 7.0  # turns of the shortest to each of the oldest, and seconds of others to each of a batch
+SHARE = 7.0  # turns of the shortest per turn of the oldest; seconds of others per second of a batch
 OLDEST, SHORTEST = "oldest", "shortest"
 OWN, OTHERS = "own", "others"
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Recording:
-    """About `seconds` of audio, `held` of them decoded and in memory; `left` by its client."""
+    """About `seconds` of audio, `held` seconds of it in memory; `left` once its client has gone."""
 
     seconds: float
     held: float = 0.0
@@ -58,8 +58,9 @@ class Work:
 
 
 class ShortestFirst:
-    """Takes the steps of submitted coroutines in `threads` of its own, each of which begins with
-    `prepare`; new audio is decoded while less than `limit` bytes are held. `clock` returns seconds.
+    """Runs the steps of submitted coroutines in `threads` threads, each begun with `prepare`.
+
+    New audio is decoded while less than `limit` bytes are held. `clock` returns seconds.
     """
 
     def __init__(
@@ -77,18 +78,17 @@ class ShortestFirst:
         self._waiting: list[Work] = []
         # By future, because a future that refers to its work would keep its own result alive.
         self._works: dict[Future[Any], Work] = {}
-        self._holding: dict[Recording, None] = {}  # in the order in which they began
+        self._holding: dict[Recording, None] = {}  # in order of their first audio
         self._turns = _turns_of_recordings()
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of decoded audio in memory."""
         with self._lock:
             return round(BYTES_PER_SECOND * sum(each.held for each in self._holding))
 
     @contextmanager
     def recording(self, seconds: float) -> Iterator[Recording]:
-        """Yield a recording of about so many seconds, whose audio is held until the block ends."""
+        """Yield a recording of about `seconds` of audio, which is held until the block ends."""
         recording = Recording(seconds)
         try:
             yield recording
@@ -97,13 +97,13 @@ class ShortestFirst:
                 recording.left = True
                 self._holding.pop(recording, None)
                 waiting = len(self._waiting)
-            for _ in range(waiting):  # there may be room for them now
+            for _ in range(waiting):  # waiting work may have room now
                 self._submit_turn()
 
     def submit(
         self, recording: Recording, steps: Coroutine[Any, None, T], decodes: bool = False
     ) -> Future[T]:
-        """Return the future result of `steps`, which belong to this queue from now on.
+        """Queue `steps`, which the queue then owns, and return their future result.
 
         If the future is cancelled no further step is taken, and nothing keeps the steps alive.
         Steps that decode report (seconds held, seconds expected). Raises RuntimeError after
@@ -122,18 +122,19 @@ class ShortestFirst:
         return work.result
 
     def shutdown(self) -> None:
-        """Wait for the steps that run, and cancel what is not finished."""
+        """Wait for the running steps, and cancel unfinished work."""
         self._pool.shutdown(cancel_futures=True)
         for work in [*self._waiting]:
             work.result.cancel()
 
     def between_batches(self, recording: Recording) -> Callable[[], None]:
-        """Return a function for a long step of `recording` to call before its first batch and after
-        each: it takes steps of waiting recordings that are at most half as long.
+        """Return a function that takes steps of shorter recordings during a long step.
 
-        They have SHARE times the seconds of the batch before. The last of their steps may exceed
-        that, at the expense of the next ones; seconds that nobody uses are not saved. Recordings
-        without length, as of live streams, go first in any case, one step between two batches.
+        The long step, of `recording`, calls the function before its first batch and after each. The
+        function takes steps of waiting recordings that are at most half as long, for up to SHARE
+        times the seconds of the batch before. The last of their steps may exceed that, at the
+        expense of the next ones; unused seconds are not saved. Recordings without length, such as
+        live streams, go first in any case, one step between two batches.
         """
         shares, turns = Turns({OWN: 1 / SHARE, OTHERS: 1.0}), _turns_of_recordings()
         resumed = inf
@@ -148,7 +149,7 @@ class ShortestFirst:
                 shares.charge(OTHERS, now - before)
                 if shares.next((OWN, OTHERS)) == OWN:
                     break
-            shares.next((OWN,))  # others that do not wait save nothing
+            shares.next((OWN,))  # recordings that do not wait save no time
             resumed = now
 
         return let_pass
@@ -214,8 +215,10 @@ class ShortestFirst:
         return True
 
     def _forget(self, result: Future[Any]) -> None:
-        """Free the steps of a cancelled result. If a step is running, its thread closes them
-        afterwards: to close a coroutine while another thread runs it can crash.
+        """Free the steps of a cancelled result.
+
+        If a step is running, its thread closes the steps afterwards: closing a coroutine while
+        another thread runs it can crash.
         """
         with self._lock:
             work = self._works.pop(result)
@@ -226,7 +229,7 @@ class ShortestFirst:
 
 
 async def in_one_step(work: Callable[[], T]) -> T:
-    """Return the result of a function that cannot be divided."""
+    """Return the result of `work` in a single step."""
     return work()
 
 

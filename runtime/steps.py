@@ -41,7 +41,7 @@ class Steps(Generic[T]):
         self.done = False
 
     def advance(self) -> Any:  # noqa: ANN401
-        """Take one step. Return what the coroutine reports of it; None at the end.
+        """Take one step. Return the coroutine's report, None at the end.
 
         Raises what the coroutine raises; no step follows then.
         """
@@ -52,14 +52,16 @@ class Steps(Generic[T]):
             return None
 
     def close(self) -> None:
-        """Free what the coroutine holds. Only for the thread that may advance it: a coroutine that
-        runs in another thread must not be closed.
+        """Free the coroutine's resources.
+
+        Call this only in the thread that may advance the coroutine: a coroutine that runs in
+        another thread must not be closed.
         """
         self._coroutine.close()
 
 
 def run_steps(coroutine: Coroutine[Any, None, T]) -> T:
-    """Take all steps without a pause, and return the result."""
+    """Take all steps without a pause; return the result."""
     steps = Steps(coroutine)
     while not steps.done:
         steps.advance()

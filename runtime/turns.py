@@ -1,9 +1,8 @@
 """Weighted fair queueing: which class of work runs next if several are ready.
 
-Each class has a virtual time: the seconds that it was charged, divided by its weight. The ready
-class with the least virtual time runs next, so that ready classes share the time by their weights,
-a class alone has all of it, and none waits for ever. (Start-time fair queueing: Goyal, Vin and
-Cheng 1996.)
+Each class has a virtual time: its charged seconds, divided by its weight. The ready class with the
+least virtual time runs next. So ready classes share the time by their weights, a single ready class
+has all of it, and none waits for ever. (Start-time fair queueing: Goyal, Vin and Cheng 1996.)
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ WORK_WEIGHTS = {each: each.value for each in Work}
 
 
 class Turns(Generic[K]):
-    """Chooses among the classes in `weights`; of equal ones the first goes first.
+    """Chooses among the classes in `weights`; if several are equal, the first of them.
 
     A class that is idle saves nothing: when it is ready again it starts at the virtual time of the
     class that was chosen last. The caller may charge any unit that is the same for all classes.
@@ -59,9 +58,8 @@ class Turns(Generic[K]):
         return chosen
 
     def charge(self, each: K, seconds: float) -> None:
-        """Add the seconds that work of a class took."""
         self._virtual[each] += seconds / self._weights[each]
 
     def lead(self, each: K) -> float:
-        """The virtual time by which a class is ahead of the one that was chosen last."""
+        """Return the virtual time by which a class is ahead of the class that was chosen last."""
         return self._virtual[each] - self._now

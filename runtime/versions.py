@@ -46,9 +46,7 @@ def describe_versions(modules: Container[str] = sys.modules) -> str:
 
 
 def opening_arguments() -> dict[str, str]:
-    """Return what `av.open` needs beside the file to read tags that are not UTF-8: PyAV 19 reads
-    them without being asked to.
-    """
+    """Return arguments with which `av.open` reads tags that are not UTF-8; PyAV 19 needs none."""
     return {} if _release("av") >= (19, 0) else {"metadata_errors": "replace"}
 
 
@@ -58,9 +56,9 @@ def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def tokenizer_arguments() -> dict[str, Any]:
-    """Return what `AutoTokenizer.from_pretrained` needs beside the checkpoint.
+    """Return extra arguments of `AutoTokenizer.from_pretrained`.
 
-    transformers 5 saves the special tokens in `tokenizer_config.json` as a list. Releases before
+    transformers 5 saves the special tokens in `tokenizer_config.json` as a list. Earlier releases
     give the list's name another meaning and fail. The tokens are in `tokenizer.json` too.
     """
     return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
@@ -69,7 +67,7 @@ def tokenizer_arguments() -> dict[str, Any]:
 def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor:
     """Return `AutoFeatureExtractor.from_pretrained(**source)` of a Whisper checkpoint.
 
-    transformers 5 saves it within `processor_config.json`, where 4.51 does not look.
+    transformers 5 saves the extractor in `processor_config.json`, which 4.51 does not read.
     """
     from transformers import AutoFeatureExtractor, WhisperFeatureExtractor
     from transformers.utils.hub import cached_file
@@ -94,7 +92,7 @@ def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor
 def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
     """Return Nemotron-3-Diarization's speaker cache class.
 
-    Raises StartError about the model `name` before transformers 5.18.
+    Raises StartError, naming the model `name`, before transformers 5.18.
     """
     if _release("transformers") < (5, 18):
         raise StartError(
@@ -121,7 +119,8 @@ def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -
 
     A folder may hold a `config.pyannote-3.yaml` beside `config.yaml`, because 3 also clusters
     embeddings of a few frames and may need another threshold. pyannote.audio 3 prints the Hub's
-    refusals and continues with None, so this function downloads its files and raises them.
+    refusals and continues with None. This function downloads its files itself, so refusals are
+    raised.
     """
     import pyannote.audio
 
@@ -173,7 +172,7 @@ def _config_in_folder(folder: Path) -> Path | None:
 
 
 def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
-    """Return a configuration in which each `$model/part`, a notation of 4, is the part's file.
+    """Return a configuration with the file of each part instead of `$model/part`, a notation of 4.
 
     Raises StartError if the pipeline needs pyannote.audio 4.
     """
@@ -211,8 +210,8 @@ def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
 def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: ANN401
     """Return `window` of a file, (1, samples), cropped by a `pyannote.audio.Audio`.
 
-    Unless pyannote.audio 3 is told the duration, a window that begins between two samples may be
-    one sample longer than others.
+    pyannote.audio 3 gets the duration too: without it, a window that begins between two samples may
+    be one sample longer than others.
     """
     exact = {} if _release("pyannote.audio") >= (4, 0) else {"duration": window.duration}
     samples: torch.Tensor = audio.crop(file, window, mode="pad", **exact)[0]
@@ -220,10 +219,10 @@ def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: AN
 
 
 def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
-    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4: also
-    `exclusive_speaker_diarization`, in which one speaker talks at a time.
+    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4.
 
-    As in pyannote.audio 4, the same windows are aggregated with at most one speaker a frame, and
+    That includes `exclusive_speaker_diarization`, in which one speaker talks at a time. As in
+    pyannote.audio 4, the same windows are aggregated with at most one speaker a frame, and
     `speaker_embeddings` has a row for each of the turns' labels.
     """
     aggregate, annotate, apply = pipeline.to_diarization, pipeline.to_annotation, pipeline.apply
@@ -270,6 +269,6 @@ def _download_for_pyannote_3(
 
 @cache
 def _release(package: str) -> tuple[int, int]:
-    """Major and minor version of an installed package."""
+    """Return the major and minor version of an installed package."""
     major, minor = re.findall(r"\d+", version(package))[:2]
     return int(major), int(minor)

@@ -6,8 +6,8 @@ et al. 2023, "Distil-Whisper", section 3.3). Any other Whisper with the same voc
 whisper-tiny, uses an encoder of its own.
 
 An encoder is shared only if its weights equal the main model's in float16, the precision in which
-Whisper is published: fine-tuned models have encoders of equal shapes too. They are compared on the
-CPU, so that a second copy of the encoder never reaches the device.
+Whisper is published: fine-tuned models have encoders of equal shapes too. Encoders are compared on
+the CPU, so that a second copy never reaches the device.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ ENCODER_SHAPE = (
     "num_mel_bins",
     "max_source_positions",
 )
-# Tokens whose ids depend on the texts and the languages of a vocabulary.
+# Tokens whose ids depend on the texts and languages of a vocabulary.
 TOKENS = ("end_of_text", "start_of_transcript", "no_timestamps")
 
 
 def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperModels:
-    """Return the models with an assistant or heads, on the main model's device and in its dtype.
+    """Return `models` with an assistant or heads, on the main model's device and in its dtype.
 
-    Raises StartError naming both models if they do not fit or the main model has heads of its own,
-    and errors of transformers.
+    Raises StartError naming both models if they do not fit, or if the main model has heads of its
+    own. Also raises errors of transformers.
     """
     if models.medusa is not None:
         raise _misfit(models, checkpoint, "that model has Medusa heads of its own, which draft")
@@ -71,9 +71,9 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
 
 
 def main_digest(models: WhisperModels) -> str:
-    """Return the digest by which heads name the main model.
+    """Return the digest by which heads identify the main model.
 
-    If the loaded weights are rounded, the digest is made of the checkpoint's files. Raises
+    If the loaded weights are rounded, the digest is computed from the checkpoint's files. Raises
     StartError if the files lack a tensor.
     """
     if models.checkpoint is None or models.model.dtype in (torch.float32, torch.float64):
@@ -84,10 +84,7 @@ def main_digest(models: WhisperModels) -> str:
 def _load(
     models: WhisperModels, checkpoint: Checkpoint, config: PretrainedConfig
 ) -> tuple[Whisper, bool]:
-    """Return the decoder and True if the assistant shares the main model's encoder.
-
-    Otherwise return the whole assistant and False.
-    """
+    """Return the assistant's model, and whether it is a decoder that shares the main encoder."""
     main_config, dtype = models.model.config, models.model.dtype
     same_shape = all(getattr(main_config, name) == getattr(config, name) for name in ENCODER_SHAPE)
     if config.architectures == ["WhisperForCausalLM"]:
@@ -101,7 +98,7 @@ def _load(
 
 
 def _equal_encoders(main: WhisperModel, other: WhisperModel) -> bool:
-    """Tell whether all weights of both encoders are equal in float16; `other` is on the CPU."""
+    """Return whether both encoders are equal in float16; `other` must be on the CPU."""
     ours, theirs = (
         below(dict(each.named_parameters()), "model.encoder.") for each in (main, other)
     )
@@ -126,9 +123,9 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
 
 
 def _only_language(model: WhisperModel, special_tokens: SpecialTokens) -> str | None:
-    """Return English if the assistant knows only English.
+    """Return ENGLISH if the assistant knows only English, else None.
 
-    Distil-Whisper pins the language in the generation configuration of a multilingual vocabulary.
+    Distil-Whisper's vocabulary is multilingual; its generation configuration pins the language.
     """
     pinned = str(getattr(model.generation_config, "language", None) or "").strip("<|>").lower()
     is_english_only = not special_tokens.multilingual or pinned in (ENGLISH, "english")

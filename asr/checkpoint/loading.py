@@ -1,7 +1,7 @@
 """Loads a Whisper checkpoint: weights, tokenizer, feature extractor, special tokens.
 
-A checkpoint's generation configuration (forced tokens, beams, languages, thresholds) has no effect
-of its own: `SpecialTokens` holds the few entries that decoding uses.
+A checkpoint's generation configuration (forced tokens, beams, languages, thresholds) has no effect,
+except for the few entries that `SpecialTokens` holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from asr.checkpoint.weights import (
 from errors import StartError
 from runtime.versions import load_feature_extractor, tokenizer_arguments
 
-# Precisions of a CPU's large products; all else stays float32.
+# Precisions of a CPU's large products; the weights stay float32.
 PRODUCT_DTYPES = (torch.bfloat16, torch.int8)
 FRAMES_PER_POSITION = 2  # the encoder's second convolution halves the mel frames
 
@@ -47,7 +47,7 @@ class Checkpoint:
 
     @property
     def source(self) -> dict[str, Any]:
-        """Return the arguments common to every `from_pretrained`."""
+        """Return the arguments that every `from_pretrained` needs."""
         return {
             "pretrained_model_name_or_path": self.name,
             "revision": self.revision,
@@ -59,8 +59,8 @@ class Checkpoint:
 class Assistant:
     """A draft model.
 
-    With `shares_encoder` the model is a decoder alone, which reads the main model's encoder output.
-    `only_language` is the single language that the model knows, None if it is multilingual.
+    If `shares_encoder`, the model is a decoder alone and reads the main model's encoder output.
+    `only_language` is the model's single language, None if it is multilingual.
     """
 
     name: str
@@ -93,12 +93,12 @@ class WhisperModels:
 
     @property
     def window_seconds(self) -> float:
-        """Return the length of an encoder's window: 30 seconds in every published checkpoint."""
+        """Return the length of a window: 30 seconds in every published checkpoint."""
         return float(self.feature_extractor.chunk_length)
 
     @property
     def timestamps(self) -> range:
-        """Return the timestamp tokens, which are the last ones of the vocabulary."""
+        """Return the ids of the timestamp tokens, the last of the vocabulary."""
         return range(self.special_tokens.timestamp_begin, self.model.config.vocab_size)
 
     def text_of(self, tokens: Iterable[int]) -> str:
@@ -106,7 +106,7 @@ class WhisperModels:
 
 
 def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> WhisperModels:
-    """Load the main model in `dtype`. On a CPU a lower precision than float32 is that of products.
+    """Load the main model in `dtype`; on a CPU, bfloat16 or int8 applies to large products alone.
 
     Raises StartError if the checkpoint is not a usable Whisper, and errors of transformers.
     """
@@ -145,10 +145,10 @@ def load_model(
     encoder: bool = True,
     prefix: str = "",
 ) -> Whisper:
-    """Load a checkpoint's weights; without `encoder` those of its decoder alone.
+    """Load a checkpoint's weights, the decoder's alone if not `encoder`.
 
-    In the files names begin with `prefix`, or lack "model.", as those of a WhisperModel do. Raises
-    StartError if a weight is missing, has another shape or is no Whisper's behind a `prefix`.
+    Names in the files begin with `prefix`, after which "model." may be missing. Raises StartError
+    if a weight is missing or has another shape, or if an unknown name begins with a given `prefix`.
     Raises OSError if there are no safetensors files.
     """
     files, expected = TensorFiles(checkpoint.source), whisper_shapes(config, encoder)
@@ -161,7 +161,7 @@ def load_model(
 
 
 def _names_by_key(expected: Iterable[str], files: TensorFiles, prefix: str) -> dict[str, str]:
-    """Return the names of a model's weights by their keys in the files, or raise StartError."""
+    """Return a model's weight names by their keys in the files, or raise StartError."""
     names = {}
     for name in expected:
         keys = prefix + name, prefix + name.removeprefix("model.")
@@ -185,7 +185,7 @@ def _generation_config(checkpoint: Checkpoint, config: PretrainedConfig) -> Gene
 
 
 def require_whisper(checkpoint: Checkpoint, config: PretrainedConfig) -> None:
-    """Raise StartError unless the configuration is that of a Whisper with GELU activations."""
+    """Raise StartError unless the configuration is a Whisper's, with GELU activations."""
     if config.model_type != "whisper":
         raise StartError(f"{checkpoint.name} is a {config.model_type} model, not a Whisper")
     if config.activation_function != "gelu":

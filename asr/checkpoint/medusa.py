@@ -2,11 +2,11 @@
 
 A head computes h + SiLU(W h + b) before the model's projection onto the vocabulary (Segal-Feldman
 et al. 2024, "Whisper in Medusa's Ear"). `medusa_heads_type` names three kinds: "base_head"
-(Medusa-Linear; head 0 is part of the main path), "medusa_block" (a further decoder layer feeds the
+(Medusa-Linear; head 0 is part of the main path), "medusa_block" (an extra decoder layer feeds the
 heads) and our own "heads_only", a folder of heads beside a stock Whisper.
 
-A checkpoint must hold exactly the tensors that its configuration announces, each in its shape.
-Heads alone carry a digest of their main model, because equal shapes do not prove that they fit.
+A checkpoint must hold exactly the tensors that its configuration announces, each in its shape. A
+folder of heads carries a digest of its main model, because equal shapes do not prove that they fit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINEAR, BLOCK, HEADS_ONLY = "base_head", "medusa_block", "heads_only"
 # Published checkpoints hold the whole Whisper under this prefix.
 WHISPER_KEYS = "whisper_model."
 HEAD_KEYS, BLOCK_KEYS = "medusa_heads.", "medusa_block."
-# A frozen layer that only training uses.
+# A frozen layer that is used in training only.
 LEFT_OVER_KEYS = "whisper_layer."
 SHORTLIST = "shortlist"
 # The digest covers the decoder's final layer norm and its projection onto the vocabulary.
@@ -47,7 +47,7 @@ NORM = ("model.decoder.layer_norm.weight", "model.decoder.layer_norm.bias")
 
 
 class ResidualBlocks(NamedTuple):
-    """A block h + SiLU(weight h + bias) of each of several heads."""
+    """One block h + SiLU(weight h + bias) of each head."""
 
     weight: Tensor  # (heads, d_model, d_model)
     bias: Tensor  # (heads, d_model)
@@ -60,9 +60,10 @@ Heads = tuple[ResidualBlocks, ...]  # the blocks in order
 class MedusaHeads:
     """Heads that draft: head j, counted from 1, drafts the j-th token after the newest one.
 
-    The heads read the hidden state that chose the newest token, or the output of `block`, the
-    weights of a further decoder layer, for that state. The model's scores are those of the output
-    of `base`, if there is one. Heads with a `shortlist` (n,) draft tokens of that list alone.
+    The heads read the hidden state that chose the newest token. If there is a `block`, the weights
+    of an extra decoder layer, the heads read that layer's output for the state. If there is a
+    `base`, the model's own scores are computed from its output. Heads with a `shortlist` (n,) draft
+    only tokens of that list.
     """
 
     name: str
@@ -80,7 +81,7 @@ class MedusaHeads:
 
 
 def base_digest(model: WhisperModel) -> str:
-    """Return the SHA-256 in hexadecimal digits by which heads name their main model.
+    """Return the SHA-256, in hexadecimal digits, by which heads identify their main model.
 
     `model` must hold its weights in the type of its files or in a wider one.
     """
@@ -89,7 +90,7 @@ def base_digest(model: WhisperModel) -> str:
 
 
 def file_digest(source: Source) -> str:
-    """Return the `base_digest` of a checkpoint's files, whatever a loaded model was rounded to.
+    """Return the `base_digest` of a checkpoint from its files, whose weights are not rounded.
 
     `source` holds the arguments of `from_pretrained`. Raises StartError if a tensor is missing.
     """
@@ -104,13 +105,13 @@ def file_digest(source: Source) -> str:
 
 
 def is_medusa(config: PretrainedConfig) -> bool:
-    """Tell whether a configuration is that of a whole Whisper with Medusa heads."""
+    """Return whether `config` describes a whole Whisper with Medusa heads."""
     architectures = config.architectures or ()
     return ARCHITECTURE in architectures or hasattr(config, "medusa_num_heads")
 
 
 def heads_alone(source: Source) -> Mapping[str, Any] | None:
-    """Return the config.json of a folder or repository of heads alone, else None."""
+    """Return the content of config.json if `source` holds heads alone, else None."""
     config, _ = PretrainedConfig.get_config_dict(**source)
     return config if config.get("model_type") == HEADS_MODEL_TYPE else None
 
@@ -118,8 +119,8 @@ def heads_alone(source: Source) -> Mapping[str, Any] | None:
 def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -> MedusaHeads:
     """Load a checkpoint's heads for `model`, on its device and in its dtype.
 
-    `config` is the content of config.json. Raises StartError, in one line, if the configuration or
-    the name or shape of a tensor is wrong.
+    `config` is the content of config.json. Raises a one-line StartError if the configuration or the
+    name or shape of a tensor is wrong.
     """
     files = TensorFiles(source)
     _require_config(files.name, config, model)
@@ -147,7 +148,7 @@ def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -
 
 
 def _require_config(name: str, config: Mapping[str, Any], model: WhisperModel) -> None:
-    """Raise StartError naming the first wrong entry of a config.json about heads for `model`."""
+    """Raise StartError naming the first wrong entry of the heads' config.json."""
     kind = config.get("medusa_heads_type")
     if kind not in (LINEAR, BLOCK, HEADS_ONLY):
         raise StartError(
@@ -171,7 +172,7 @@ def _head_shapes(heads: range, blocks: int, width: int) -> dict[str, Shape | Non
 
 
 def _require_keys(files: TensorFiles, expected: Mapping[str, object]) -> None:
-    """Raise StartError if a tensor is missing, or if the files hold an unknown one."""
+    """Raise StartError if a tensor is missing or unknown."""
     missing = sorted(set(expected) - set(files.files))
     if missing:
         raise StartError(f"{files.name} lacks {_first_of(missing)}")
@@ -186,8 +187,6 @@ def _first_of(keys: list[str]) -> str:
 
 
 def _stacked(read: Mapping[str, Tensor], numbers: Iterable[int], blocks: int) -> Heads:
-    """Stack the heads with these numbers."""
-
     def stack(layer: int, name: str) -> Tensor:
         return torch.stack([read[f"{HEAD_KEYS}{each}.{layer}.linear.{name}"] for each in numbers])
 
@@ -197,7 +196,7 @@ def _stacked(read: Mapping[str, Tensor], numbers: Iterable[int], blocks: int) ->
 
 
 def _shortlist(name: str, ids: Tensor | None, model: WhisperModel) -> Tensor | None:
-    """Return the ids, or raise StartError unless they are different tokens of the vocabulary."""
+    """Return `ids`. Raises StartError unless they are distinct tokens of the vocabulary."""
     if ids is None:
         return None
     valid = ids.dtype == torch.int64 and ids.dim() == 1 and 0 < len(ids) == len(set(ids.tolist()))
@@ -207,7 +206,7 @@ def _shortlist(name: str, ids: Tensor | None, model: WhisperModel) -> Tensor | N
 
 
 def _digest(weights: Iterable[Tensor]) -> str:
-    """Return the SHA-256 of the weights as little-endian float32, one after the other."""
+    """Return the SHA-256 of the weights, concatenated as little-endian float32."""
     digest = hashlib.sha256()
     for weight in weights:
         numbers = weight.detach().to("cpu", torch.float32).contiguous().numpy()

@@ -1,7 +1,7 @@
 """The special tokens of a checkpoint, and the prompts made of them.
 
-They are read once, when a checkpoint is loaded: from its generation configuration, and from its
-tokenizer if an older or distilled checkpoint leaves fields out.
+Special tokens are read when a checkpoint is loaded, from its generation configuration. Fields that
+older and distilled checkpoints leave out are read from the tokenizer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizer
 from errors import StartError
 from payload.languages import CODES
 
-# The smallest multilingual vocabulary, for checkpoints that do not say: openai/whisper's own test
-# (`model.py`).
+# The smallest multilingual vocabulary (openai/whisper's test, `model.py`), for checkpoints whose
+# configuration does not say.
 MULTILINGUAL_SIZE = 51_865
 ANNOTATION_STARTS = ("[", "(", "{", "<", "*", "♪", "♩", "♫", "♬")
 
@@ -29,7 +29,7 @@ class SpecialTokens:
     first timestamp is at most `max_initial_timestamp_index` steps of 20 ms. A sequence has at most
     `max_length` tokens. `start_of_previous` (<|startofprev|>) is None if the vocabulary lacks the
     token: such a model takes no prompt. `annotations` are the tokens of `suppress` that begin with
-    a bracket, an asterisk or a note, as captions write laughter and music.
+    a bracket, an asterisk or a note: captions mark laughter and music with them.
     """
 
     size: int
@@ -54,7 +54,7 @@ class SpecialTokens:
 
     @property
     def longest_previous(self) -> int:
-        """Return the most tokens of previous text in a prompt.
+        """Return the largest number of tokens of previous text in a prompt.
 
         As in openai/whisper, the limit is half of `max_length` less <|startofprev|>.
         """
@@ -79,7 +79,7 @@ class SpecialTokens:
         return tuple(tokens)
 
     def with_timestamps(self, prompt: tuple[int, ...], timestamps: bool) -> tuple[int, ...]:
-        """Return `prompt` for a text with or without timestamps."""
+        """Return `prompt`, changed to request a text with or without timestamps."""
         plain = prompt[:-1] if prompt[-1] == self.no_timestamps else prompt
         return plain if timestamps else (*plain, self.no_timestamps)
 

@@ -46,7 +46,7 @@ class WhisperModel(Protocol):
 class Whisper:
     """Weights by name, and the checkpoint's configurations.
 
-    A model that drafts with the main model's encoder has no weights of an encoder.
+    An assistant that shares the main model's encoder has no encoder weights.
     """
 
     config: Any
@@ -83,12 +83,12 @@ def below(weights: Weights, prefix: str) -> dict[str, Tensor]:
 
 
 def projection_of(weights: Weights) -> Tensor:
-    """Return the projection onto the vocabulary (tokens, d_model), which may be the embeddings."""
+    """Return the projection onto the vocabulary (tokens, d_model); it may be the embeddings."""
     return weights[PROJECTION if PROJECTION in weights else EMBEDDINGS]
 
 
 def whisper_shapes(config: Any, encoder: bool = True) -> dict[str, Shape]:  # noqa: ANN401
-    """Return the shape of every weight that a WhisperConfig asks for, by its name."""
+    """Return the shapes of a WhisperConfig's weights by their names."""
     width, inner = config.d_model, config.encoder_ffn_dim
     shapes: dict[str, Shape] = {}
     if encoder:
@@ -136,7 +136,7 @@ class TensorFiles:
     """A checkpoint's safetensors files. `files` maps the key of every tensor to its file."""
 
     def __init__(self, source: Source) -> None:
-        """Find the files: a single one, or those of an index. Raises OSError if there are none."""
+        """Find the single file, or the files of an index. Raises OSError if there are none."""
         self.name = str(source["pretrained_model_name_or_path"])
         self.options = {key: source.get(key) for key in ("revision", "token")}
         index = cached_file(
@@ -155,7 +155,7 @@ class TensorFiles:
     def read(self, shapes: Mapping[str, Shape | None]) -> Iterator[tuple[str, Tensor]]:
         """Yield keys and tensors on the CPU, in any order; a tensor may map a part of a file.
 
-        Raises StartError at the first tensor that does not have its shape in `shapes`. None allows
+        Raises StartError at the first tensor whose shape is not the one in `shapes`. None allows
         any shape.
         """
         by_file = defaultdict(list)
@@ -172,5 +172,5 @@ class TensorFiles:
                     yield key, tensor
 
     def _path(self, file: str) -> str:
-        """Return the path of a file. A file of the Hub is downloaded."""
+        """Return the path of a file, downloaded if it is on the Hub."""
         return str(cached_file(self.name, file, **self.options))

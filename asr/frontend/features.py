@@ -1,9 +1,9 @@
-"""Computes log-mel spectrograms of many windows at once, on the device of the model.
+"""Computes log-mel spectrograms of many windows at once, on the model's device.
 
 Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
 into windows, would be cheaper and wrong: a loud sound in another window would change this one. The
-values equal those of transformers' WhisperFeatureExtractor, which works on the CPU and returns
-numpy arrays; its mel filters are used.
+values equal those of transformers' WhisperFeatureExtractor, whose mel filters are used. That class
+works on the CPU and returns numpy arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DYNAMIC_RANGE = 8.0  # powers of ten below the window's loudest value; lower val
 
 
 class LogMel:
-    """The spectrogram a checkpoint was trained on, as its feature extractor describes it."""
+    """The spectrogram that a checkpoint was trained on, by its feature extractor's parameters."""
 
     def __init__(self, feature_extractor: WhisperFeatureExtractor, device: torch.device) -> None:
         self.n_samples: int = feature_extractor.n_samples
@@ -44,7 +44,7 @@ class LogMel:
             samples, self.n_fft, self.hop_length, window=self.window, return_complex=True
         )
         spectrum = spectrum[..., :-1]
-        # CUDA would compile a complex abs() at its first use; on a CPU this takes a third as long.
+        # A complex abs() takes three times as long on a CPU, and CUDA compiles it at its first use.
         power = (spectrum.real.square() + spectrum.imag.square()).contiguous()
         log_power = (self.filters @ power).clamp(min=MIN_POWER).log10()
         loudest = log_power.amax(dim=(1, 2), keepdim=True)

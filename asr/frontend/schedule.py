@@ -1,16 +1,17 @@
-"""Schedules windows: which can be decoded now, and which comes next after a decoded one.
+"""Schedules windows: which can be decoded now, and which follows a decoded window.
 
 Regions between pauses are independent, so their windows fill a batch together. Within a region the
-next window waits for the previous one. Whisper marks a window that ends inside speech by a segment
-that has a start and no end; that segment is decoded again at the head of the next window, or its
-words would be lost (openai/whisper, `transcribe.py`, moves `seek` in the same way).
+next window waits for the previous one. If a window ends inside speech, Whisper marks that by a
+segment with a start and no end. That segment is decoded again at the head of the next window,
+because its words would be lost otherwise (openai/whisper, `transcribe.py`, moves `seek` in the same
+way).
 
 A long pause inside a window is replaced by silence. If Whisper took the pause for the end of the
-window, the speech after it is decoded again. So is speech in a window for which there are no words
-(`asr.output.unwritten`): as a window of its own, or in two parts if it is most of the window.
+window, the speech after it is decoded again. Speech without words (`asr.output.unwritten`) is
+decoded again too: as a window of its own, or in two parts if it is most of its window.
 
-A decoder takes windows and reports up to which sample each was decoded; it knows no regions.
-Therefore the windows do not depend on the batch size.
+A decoder takes windows and reports up to which sample each was decoded. It knows no regions, so the
+windows do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from numpy.typing import NDArray
 from asr.frontend.windows import MARGIN, Span, Window, WindowPlanner
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
-# The rest of a window is decoded again only if this much, or half of the limit, was decoded, so the
-# number of windows stays bounded.
+# The rest of a window is decoded again only if this much, or half of the limit, was decoded, so
+# that the number of windows stays bounded.
 SHORTEST_ADVANCE = 1 * SAMPLE_RATE
 SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
-WORD_EDGE = SAMPLE_RATE // 2  # by which attention may miss the start or the end of a word
+WORD_EDGE = SAMPLE_RATE // 2  # error of attention at a word's start or end
 MOST_RETRIES = 4  # of the same speech, each in a shorter window
-# After a loop early in a window, decoding goes on in this part of it: windows stay few.
+# After a loop early in a window, decoding resumes in this part of it, so that windows stay few.
 LOOP_PART = (1 / 2, 2 / 3)
 
 
 class Schedule:
-    """The windows of one recording, of at most `limit` samples each, over its spans of `speech`
-    with a `margin` of samples on either side.
+    """The windows of one recording, at most `limit` samples each, over its spans of `speech`.
 
-    If speech was not `detected`, all that comes after the end of a text may be silence.
+    `margin` samples are decoded on either side of a span. If speech was not `detected`, everything
+    after the end of a text may be silence.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Schedule:
         self._begin(())
 
     def cut_at(self, cuts: Sequence[int]) -> Schedule:
-        """Return a new schedule of the recording in which no window extends over one of the `cuts`:
-        samples in order, each within speech or at the end of a margin.
+        """Return a new schedule of the recording in which no window crosses a cut.
+
+        `cuts` are samples in order, each within speech or at the end of a margin.
         """
         again = copy(self)
         again._begin(cuts)
@@ -79,17 +81,17 @@ class Schedule:
 
     @property
     def total(self) -> int:
-        """The number of windows, as far as it is known before they are decoded."""
+        """Return the number of windows, an estimate until all are decoded."""
         return self.done + self._expected
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """The seconds of speech that are decoded, which only grow, and those of all speech."""
+        """Return the seconds of decoded speech, which only grow, and the seconds of all speech."""
         return (self._speech - self._left) / SAMPLE_RATE, self._speech / SAMPLE_RATE
 
     @property
     def final_until(self) -> float:
-        """The second before which all windows are decoded; infinite if all are."""
+        """Return the second before which all windows are decoded; infinity if all are."""
         return min((each.start / SAMPLE_RATE for each in self._unread), default=math.inf)
 
     def ready(self) -> tuple[Window, ...]:
@@ -108,9 +110,7 @@ class Schedule:
         return tuple(found)
 
     def pieces(self, window: Window, seconds: float) -> tuple[Window, ...]:
-        """Cut a window in its pauses, with `seconds` of speech or more in each piece; the whole
-        window if it has no such pause.
-        """
+        """Cut a window into pieces with at least `seconds` of speech each, if possible."""
         shortest = round(seconds * SAMPLE_RATE)
         spans = self._planner.pieces(window.start, window.stop, shortest)
         return tuple(Window(span.start, span.stop, span.stop) for span in spans)
@@ -119,16 +119,18 @@ class Schedule:
         return self._planner.count_speech(window.start, window.stop) / SAMPLE_RATE
 
     def speech_before(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the seconds of speech before each of the `times` (n,) of the recording, (n,)."""
+        """Return the seconds of speech before each of the recording's `times` (n,): (n,)."""
         return self._planner.speech_before(times * SAMPLE_RATE) / SAMPLE_RATE
 
     def pop_ready(self, count: int) -> list[Window]:
-        """Take up to `count` windows that can be decoded now; none if all are done."""
+        """Remove and return up to `count` windows that can be decoded now."""
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
     def samples(self, window: Window) -> NDArray[np.float32]:
-        """Return the samples (n,) of a window, with silence in place of long pauses: Whisper makes
-        up words for noise and music. A tentative window is all pause, and left as it is.
+        """Return the samples (n,) of a window, with silence in place of long pauses.
+
+        Whisper makes up words for the noise and music in pauses. A tentative window is all pause,
+        and stays as it is.
         """
         samples = self._samples[window.start : window.stop]
         if window.tentative:
@@ -147,11 +149,11 @@ class Schedule:
         unfinished: bool = False,
         looped: bool = False,
     ) -> int:
-        """Record that a window was decoded, and plan the one that follows it in its region.
+        """Record that a window was decoded, and plan the next window of its region.
 
-        `seek` is the sample of the audio up to which it was decoded, None for its end;
-        `unfinished`: a segment was still open there; `looped`: the text looped from `seek` on, so
-        the rest is decoded again, cut otherwise. Returns the sample from which decoding goes on.
+        `seek` is the sample of the audio up to which the window was decoded, None for its end.
+        `unfinished`: a segment was still open at `seek`. `looped`: the text looped from `seek` on,
+        so the rest is decoded again with other cuts. Returns the sample at which decoding resumes.
         """
         self.done += 1
         self._expected -= self._count_windows(window.start, window.region_stop)
@@ -170,8 +172,10 @@ class Schedule:
     def decode_again(
         self, window: Window, start: int, stop: int, retries: int = 1
     ) -> tuple[Window, ...]:
-        """Plan and return windows over samples `start` to `stop` of a decoded window, for whose
-        speech there are no words. They count as so many `retries`, of MOST_RETRIES.
+        """Plan and return windows over samples `start` to `stop` of a decoded window.
+
+        Their speech has no words, or too few. They count as `retries` more retries, of
+        MOST_RETRIES.
         """
         if window.retries + retries > MOST_RETRIES:
             return ()
@@ -194,8 +198,10 @@ class Schedule:
         return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
-        """Return the sample where decoding goes on: the unfinished segment, or the end of a long
-        pause that Whisper took for the end of the window.
+        """Return the sample at which decoding resumes: `seek` for a segment worth decoding again.
+
+        Otherwise return the end of a long pause that Whisper took for the window's end, or the
+        window's end.
         """
         if unfinished:
             return seek if self._worth_decoding(window, seek) else window.stop
@@ -203,8 +209,9 @@ class Schedule:
         return next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
 
     def _after_loop(self, window: Window, seek: int) -> int:
-        """Return where decoding goes on after a loop that began at `seek`: there, or if that is in
-        the window's first half, at a quiet point of LOOP_PART.
+        """Return the sample at which decoding resumes after a loop that began at `seek`.
+
+        If `seek` is in the window's first half, decoding resumes at a quiet point of LOOP_PART.
         """
         length = window.stop - window.start
         if seek < window.start + length // 2:
@@ -213,7 +220,7 @@ class Schedule:
         return seek if window.stop - seek >= SHORTEST_ADVANCE else window.stop
 
     def _worth_decoding(self, window: Window, seek: int) -> bool:
-        """Tell whether to decode the rest of the window, from `seek` on, again."""
+        """Return whether to decode the rest of the window again, from `seek` on."""
         if seek - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or seek >= window.stop:
             return False
         if window.stop < window.region_stop:
@@ -221,9 +228,7 @@ class Schedule:
         return self._planner.count_speech(seek, window.stop) >= SHORTEST_TAIL
 
     def _plan_next(self, start: int, region_stop: int, retries: int = 0) -> None:
-        """Put the next window of a region at the head of the queue, so that other regions are left
-        to fill the batch later.
-        """
+        """Queue a region's next window first, so that other regions fill the batch later."""
         start = self._planner.speech_from(start)
         if start < region_stop:
             stop = self._planner.window_stop(start, region_stop)

@@ -1,15 +1,14 @@
 """Finds speech with Silero's voice activity detector (VAD), in hours of audio at once.
 
-Whisper makes up words for silence, noise and music; audio that the detector does not take for
-speech is never decoded. The thresholds err towards speech: missed words are lost, while silence
-taken for speech only costs time.
+Whisper makes up words for silence, noise and music, so audio without detected speech is not
+decoded, except for long loud stretches (`WindowPlanner.loud_pauses`). The thresholds err towards
+speech: missed words are lost, while silence taken for speech only costs time.
 
 The network of the `silero-vad` package is written out here around the package's weights, and
 nothing else of the package is used. The package's own model is a TorchScript that keeps the state
-of one stream inside, takes 32 ms of audio a call and is loaded with a deprecated function;
-importing the package sets torch's threads for the whole process. Here calls share no state, the
-convolutions process a block at once, and only the LSTM goes step by step: the same probabilities,
-eleven times faster.
+of one stream inside and takes 32 ms of audio a call; importing the package sets torch's threads for
+the whole process. Here calls share no state, the convolutions process a block at once, and only the
+LSTM goes step by step: equal probabilities, eleven times faster.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from asr.frontend.windows import Span
 from timebase import runs
 
-# Samples: one probability for each 32 ms, from these samples and the samples just before them.
+# Samples of a step, 32 ms with one probability, and samples before it that the network reads too.
 STEP, CONTEXT = 512, 64
 STEP_MS = 32
 BLOCK = 512 * STEP  # samples processed at once, 16 s
@@ -45,11 +44,11 @@ SHORTEST_PAUSE = 4  # steps; shorter pauses do not separate spans
 
 @dataclass(frozen=True, slots=True)
 class VadOptions:
-    """faster-whisper's options, if they have a meaning here; None: the constants above.
+    """The options of faster-whisper that apply here; None selects the constants above.
 
-    Speech must reach `threshold` once. It starts and lasts at lower probabilities, in proportion,
-    and never below `neg_threshold`. `speech_pad_ms` is decoded on either side of it
-    (`asr.frontend.windows`).
+    Speech must reach `threshold` once. It starts and ends at lower probabilities, in proportion to
+    `threshold`. `neg_threshold` replaces the probability of the end; speech does not start below
+    it. `speech_pad_ms` is decoded on either side of speech (`asr.frontend.windows`).
     """
 
     threshold: float | None = None
@@ -64,23 +63,22 @@ class VadOptions:
 
     @property
     def stop(self) -> float:
-        """The probability down to which speech lasts."""
+        """Return the probability below which speech ends."""
         scaled = STOP_THRESHOLD * (self.peak / PEAK_THRESHOLD)
         return scaled if self.neg_threshold is None else self.neg_threshold
 
     @property
     def start(self) -> float:
-        """The probability at which speech starts."""
         return max(START_THRESHOLD * (self.peak / PEAK_THRESHOLD), self.stop)
 
     @property
     def shortest_speech(self) -> int:
-        """The least number of steps at `start` or above."""
+        """Return the least number of steps at `start` or above."""
         return _steps(self.min_speech_duration_ms, SHORTEST_SPEECH)
 
     @property
     def shortest_pause(self) -> int:
-        """The least number of steps of a pause that separates spans."""
+        """Return the least number of steps of a pause that separates spans."""
         return _steps(self.min_silence_duration_ms, SHORTEST_PAUSE)
 
 
@@ -103,15 +101,15 @@ class SpeechDetector:
         return find_speech(self.probabilities(samples), len(samples))
 
     def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the probability of speech in each step of 512 samples, (steps,); the last step is
-        padded with silence.
+        """Return the probability of speech in each step of 512 samples, (steps,).
 
-        Blocks are amplified first: the network misses speech that was recorded quietly.
+        The last step is padded with silence. Blocks are amplified first, because the network misses
+        speech that was recorded quietly.
         """
         return np.concatenate([np.zeros(0, np.float32), *self.blocks(samples)])
 
     def blocks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """Yield the probabilities of one block after another."""
+        """Yield the `probabilities` of one block after another."""
         stream = SileroStream(self.network, _block_gain)
         for first in range(0, len(samples), BLOCK):
             block = np.asarray(samples[first : first + BLOCK], np.float32)
@@ -121,7 +119,7 @@ class SpeechDetector:
 class SileroStream:
     """The network along one stream of samples; its state is kept from push to push.
 
-    `gain` returns by how much to amplify the steps (n, 64 + 512) of a push.
+    `gain` returns the factor by which to amplify the steps (n, 64 + 512) of a push.
     """
 
     def __init__(self, network: SileroNetwork, gain: Callable[[Tensor], float]) -> None:
@@ -143,11 +141,10 @@ class SileroStream:
 
 
 class SileroNetwork(nn.Module):
-    """The network of Silero VAD 5 and 6 at 16 kHz: a spectrogram, four convolutions over it, an
-    LSTM over the steps.
+    """The network of Silero VAD 5 and 6 at 16 kHz: spectrogram, four convolutions, LSTM.
 
     The single steps of live streams take half the time if convolutions are written as products. On
-    some processors blocks take twice as long that way, so blocks use torch's own convolutions.
+    some processors blocks take twice as long that way, so blocks use torch's convolutions.
     """
 
     def __init__(self) -> None:
@@ -180,13 +177,13 @@ class SileroNetwork(nn.Module):
         if len(features) > 1 or state is None:
             found: tuple[Tensor, tuple[Tensor, Tensor]] = self.recurrent(features, state)
             return found
-        # The same for one step, without torch's preparations for many.
+        # One step, without torch's preparations for many.
         hidden, cell = torch.lstm_cell(features, state, *self.recurrent.all_weights[0])
         return hidden, (hidden, cell)
 
 
 def _product(convolution: nn.Module, values: Tensor) -> Tensor:
-    """Convolve values (n, channels, time) as one product with the covered values side by side."""
+    """Convolve `values` (n, channels, time) as one matrix product over unfolded values."""
     assert isinstance(convolution, nn.Conv1d)
     (width,), (stride,) = convolution.kernel_size, convolution.stride
     padding = int(convolution.padding[0])
@@ -196,9 +193,7 @@ def _product(convolution: nn.Module, values: Tensor) -> Tensor:
 
 
 def load_network() -> SileroNetwork:
-    """Return the network with the weights of the installed `silero-vad` package, read from its file
-    without importing the package.
-    """
+    """Return the network with the weights of the `silero-vad` package, which is not imported."""
     file = distribution("silero-vad").locate_file("silero_vad/data/silero_vad.jit")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
@@ -223,9 +218,9 @@ def find_speech(
 ) -> tuple[Span, ...]:
     """Return the spans of speech in `length` samples, given the probability of each step.
 
-    A span lasts while probabilities are not below `options.stop`, and counts if one of them reaches
-    `options.start`. Spans with a short pause between them are joined. Spans with too few likely
-    steps, or none at `options.peak`, are dropped.
+    A span is a run of steps at `options.stop` or above, of which one reaches `options.start`. Spans
+    with a pause shorter than `options.shortest_pause` between them are joined. Spans with fewer
+    than `options.shortest_speech` steps at `options.start`, or none at `options.peak`, are dropped.
     """
     starts, stops = runs(probabilities >= options.stop).T
     likely = _count_before(probabilities >= options.start)
@@ -239,7 +234,7 @@ def find_speech(
 
 
 def _count_before(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many of the first n flags are set, for each n from 0 to their number."""
+    """Return the number of set flags among the first n, for n from 0 to the number of flags."""
     return np.concatenate([[0], np.cumsum(flags)])
 
 
@@ -254,16 +249,17 @@ def _join(
 
 
 def loudness(peaks: Tensor) -> float:
-    """Return the peak of steps with these peaks (n,), clicks limited to CLICK.
+    """Return the largest of the steps' peaks (n,), with clicks limited.
 
-    Fewer steps than the shortest speech has are as loud as a click.
+    The limit is CLICK times the peak that SHORTEST_SPEECH steps reach, or all steps if there are
+    fewer.
     """
     loudest = peaks.topk(min(SHORTEST_SPEECH, len(peaks))).values
     return float(torch.minimum(loudest[0], CLICK * loudest[-1]))
 
 
 def gain_for(level: float) -> float:
-    """Return the factor, 1 to MAX_GAIN, that amplifies a level to TARGET_PEAK."""
+    """Return the factor, 1 to MAX_GAIN, that amplifies the peak `level` to TARGET_PEAK."""
     return min(max(TARGET_PEAK / max(level, 1e-9), 1.0), MAX_GAIN)
 
 

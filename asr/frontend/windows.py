@@ -11,10 +11,10 @@ two such pauses is a region. Regions are independent, so their windows can share
 region speech is continuous and windows are decoded in order: the end of one window may have to be
 decoded again with the next.
 
-A pause is preferred as long as the number of windows stays small. Up to any point there are at most
-8/7 as many windows, plus one, as a cut every `limit` samples would make; parts that are decoded
-twice are not counted. Skipped silence allows earlier cuts. If the last pause comes too early for
-that, speech is cut at its quietest point. Everything is numpy and linear in the number of samples.
+Windows end in pauses as long as their number stays small: up to any point there are at most 8/7 as
+many windows, plus one, as cuts every `limit` samples would make. Parts that are decoded twice are
+not counted. Skipped silence allows earlier cuts. If the last pause comes too early for that, speech
+is cut at its quietest point. Everything is numpy and linear in the number of samples.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PAUSE_FRAMES = 16
 # 300 ms decoded on either side of speech: at 10 dB SNR the detector's edges are up to 130 ms late.
 MARGIN = 15 * SAMPLES_PER_TOKEN
 LONG_PAUSE = 2 * SAMPLE_RATE
-# A sound so loud (power, -35 dBFS) for so long may hold speech even if none was detected: over
-# music the detector misses speech that Whisper understands.
+# A sound this loud (power, -35 dBFS) for this long may hold speech even if none was detected: the
+# detector misses speech over music that Whisper understands.
 LOUD, LONG_LOUD, LOUD_FRAMES = 10**-3.5, 3 * SAMPLE_RATE, 50
 CUT_PART = 8  # continuous speech is cut in the last 1/8 of a window
-LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer one without pauses is cut
+LONGEST_PIECE = 10 * SAMPLE_RATE  # a longer piece without pauses is cut
 BLOCK = 3000 * SAMPLES_PER_TOKEN  # loudness is computed a minute at a time
 
 
@@ -52,8 +52,8 @@ class Span:
 class Window:
     """Samples `start` to `stop` of the audio, decoded at once; its region ends at `region_stop`.
 
-    In a `tentative` window no speech was found; its text counts only if Whisper is sure of it.
-    `retries` counts the earlier windows whose texts left out its speech.
+    A `tentative` window holds no detected speech: its text counts only if Whisper is sure of it.
+    `retries` counts the earlier windows whose texts left out this window's speech.
     """
 
     start: int
@@ -68,7 +68,7 @@ class Window:
 
 
 class Loudness:
-    """The power of some audio over time, and where it is lowest. Positions are in samples."""
+    """The power of audio over time, and its quietest points. Positions are in samples."""
 
     def __init__(self, samples: NDArray[np.float32]) -> None:
         blocks = [np.zeros(0, np.float32)]
@@ -78,7 +78,7 @@ class Loudness:
         self.smooth = _moving_mean(self.power, PAUSE_FRAMES)
 
     def loud(self, start: int, stop: int) -> list[Span]:
-        """Return the stretches between two samples that are loud for LONG_LOUD or longer."""
+        """Return the spans between two samples that are loud for LONG_LOUD or longer."""
         grid = SAMPLES_PER_TOKEN
         first, last = -(-start // grid), stop // grid
         loud = _moving_mean(self.power[first:last], LOUD_FRAMES) >= LOUD
@@ -86,17 +86,17 @@ class Loudness:
         return [each for each in spans if each.stop - each.start >= LONG_LOUD]
 
     def quietest(self, start: int, stop: int) -> int:
-        """Return the frame boundary in [start, stop] with the quietest 320 ms around it; of equals
-        the last.
-        """
+        """Return the last frame boundary in [start, stop] with the quietest 320 ms around it."""
         first, last = -(-start // SAMPLES_PER_TOKEN), stop // SAMPLES_PER_TOKEN
         around = self.smooth[first : last + 1]
         return (first + len(around) - 1 - int(np.argmin(around[::-1]))) * SAMPLES_PER_TOKEN
 
 
 class WindowPlanner:
-    """Plans windows of at most `limit` samples over `speech`: spans in order, without overlap, with
-    a `margin` of so many samples on either side.
+    """Plans windows of at most `limit` samples over spans of `speech`.
+
+    The spans are in order, without overlap, and `margin` samples are decoded on either side of
+    each.
     """
 
     def __init__(
@@ -116,8 +116,9 @@ class WindowPlanner:
         self._pause_starts, self._pause_stops = self._stops[:-1][long], self._starts[1:][long]
 
     def regions(self, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
-        """Return the regions to decode, each with a pause, one of the `cuts` or an end of the audio
-        on either side; none extends over a cut.
+        """Return the regions to decode, none of which extends over a cut.
+
+        On either side of a region is a pause, one of the `cuts` or an end of the audio.
         """
         found: list[Span] = []
         windows, start = 0, self.speech_from(0)
@@ -135,10 +136,10 @@ class WindowPlanner:
         return tuple(found)
 
     def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
-        """Cut the audio from `start` to `stop` in every pause that leaves `shortest` samples of
-        speech on either side, and at a quiet point if no pause comes within LONGEST_PIECE.
+        """Cut the audio from `start` to `stop` at pauses, and return the pieces.
 
-        There is speech on either side of every cut.
+        A cut leaves `shortest` samples of speech on either side. If no pause comes within
+        LONGEST_PIECE, the audio is cut at a quiet point with any speech on either side.
         """
         found: list[Span] = []
         begin = start
@@ -158,30 +159,30 @@ class WindowPlanner:
         return (*found, Span(begin, stop))
 
     def window_stop(self, start: int, region_stop: int) -> int:
-        """Return where the window that starts at `start` ends: in a pause if one is late enough, or
-        one after which a single window more completes the region; else inside speech.
+        """Return the sample at which a window from `start` ends: in a pause if possible.
+
+        The pause must be late in the window, or leave so little of the region that one more window
+        completes it. Without such a pause the window ends inside speech.
         """
         due = min(start + self._shortest, region_stop - self.limit)
         return self._stop(start, region_stop, due)
 
     def speech_from(self, position: int) -> int:
-        """Return the first sample from `position` on that is speech or its margin; the end of the
-        audio if there is none.
-        """
+        """Return the first sample of speech or margin from `position` on, else the audio's end."""
         following = int(np.searchsorted(self._speech[:, 1], position, "right"))
         if following == len(self._starts):
             return self.length
         return max(position, int(self._starts[following]))
 
     def count_speech(self, start: int, stop: int) -> int:
-        """Return the number of samples from `start` to `stop` that are speech."""
+        """Return the number of samples of speech from `start` to `stop`, without margins."""
         first = np.searchsorted(self._speech[:, 1], start, "right")
         last = np.searchsorted(self._speech[:, 0], stop)
         inside = self._speech[first:last].clip(start, stop)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
     def speech_before(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the number of samples of speech before each of the `positions` (n,), (n,)."""
+        """Return the number of samples of speech before each of `positions` (n,): (n,)."""
         lengths = np.zeros_like(self._speech)
         lengths[:, 1] = self._speech[:, 1] - self._speech[:, 0]
         edges, passed = self._speech.ravel(), np.cumsum(lengths)
@@ -191,7 +192,7 @@ class WindowPlanner:
         return self._loudness.quietest(start, stop)
 
     def loud_pauses(self) -> tuple[Span, ...]:
-        """Return long loud stretches without speech, in order, each at most a window long."""
+        """Return long loud spans without speech, in order, each at most a window long."""
         found: list[Span] = []
         starts, stops = [0, *self._stops.tolist()], [*self._starts.tolist(), self.length]
         for pause in zip(starts, stops, strict=True):
@@ -204,9 +205,7 @@ class WindowPlanner:
         return tuple(found)
 
     def long_pauses(self, start: int, stop: int) -> tuple[Span, ...]:
-        """Return the pauses of two seconds or longer, margins not counted, that lie wholly between
-        `start` and `stop`.
-        """
+        """Return the pauses of two seconds or longer within `start` to `stop`, without margins."""
         first = np.searchsorted(self._pause_starts, start)
         last = np.searchsorted(self._pause_stops, stop, "right")
         starts, stops = self._pause_starts[first:last], self._pause_stops[first:last]
@@ -214,12 +213,14 @@ class WindowPlanner:
 
     @property
     def _shortest(self) -> int:
-        """The least number of samples of a window that is cut inside speech."""
+        """Return the least number of samples of a window that is cut inside speech."""
         return self.limit - self.limit // CUT_PART
 
     def _stop(self, start: int, last: int, due: int) -> int:
-        """Return where a window ends: at `last` if it fits; else in the last pause that fits, if
-        speech resumes at `due` or later; else inside speech.
+        """Return a window's end: `last` if it fits, else in the last pause that fits.
+
+        The pause counts only if speech resumes at `due` or later. Without one the window ends
+        inside speech.
         """
         furthest = start + self.limit
         if last <= furthest:
@@ -254,9 +255,7 @@ class WindowPlanner:
 
 
 def window_stop(loudness: Loudness, start: int, stop: int, limit: int) -> int:
-    """Return where a window from `start` ends: at `stop` if within `limit` samples, else at the
-    quietest point of its last 1/8.
-    """
+    """Return a window's end: `stop` if within `limit`, else the quietest point of its last 1/8."""
     if stop - start <= limit:
         return stop
     return loudness.quietest(start + limit - limit // CUT_PART, start + limit)
@@ -272,9 +271,7 @@ def _frame_power(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _moving_mean(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """Return for each value the mean of the `width` values around the boundary before it, of fewer
-    at the ends.
-    """
+    """Return the means of `width` values around the boundary before each; fewer at the ends."""
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     middle = np.arange(len(values))
     first, last = np.maximum(middle - width // 2, 0), np.minimum(middle + width // 2, len(values))

@@ -1,6 +1,6 @@
 """The cross-attention heads that follow the speech, and the normalisation of their attention.
 
-`asr.output` makes word times of the result.
+`asr.output.alignment` computes word times from the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ MEDIAN_WIDTH = 7  # frames; openai/whisper's `medfilt_width`
 def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
     """Return the heads that a checkpoint lists, else all heads of the upper half of its layers.
 
-    Heads that do not exist are left out: some distilled checkpoints list those of a deeper model.
+    Heads that do not exist are skipped: some distilled checkpoints list the heads of a deeper
+    model.
     """
     layers, heads = model.config.decoder_layers, model.config.decoder_attention_heads
     listed = model.generation_config.to_dict().get("alignment_heads") or ()
@@ -31,10 +32,10 @@ def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
 def normalize_attention(attention: Tensor) -> Tensor:
     """Normalise attention (heads, tokens, frames) over the tokens: (tokens, frames).
 
-    As in openai/whisper's `find_alignment`, the mean over the tokens is subtracted, a median over
-    time removes spikes, and heads are averaged. Frames are scaled by their deviation over the
-    tokens, plus the typical deviation: otherwise silence, at which no token looks, would weigh as
-    much as speech.
+    As in openai/whisper's `find_alignment`, subtract the mean over the tokens, remove spikes by a
+    median over time, and average the heads. Each frame is divided by the root of its variance over
+    the tokens plus the mean variance of all frames: otherwise silence, to which no token attends,
+    would weigh as much as speech.
     """
     variance, mean = torch.var_mean(attention, dim=1, keepdim=True, correction=0)
     scale = (

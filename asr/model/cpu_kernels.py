@@ -1,4 +1,4 @@
-"""Linear layers and attention, nearly all that Whisper computes, in their fastest form on a CPU.
+"""Fast linear layers and attention for CPUs, which are nearly all of Whisper's computation.
 
 torch multiplies float32 matrices with MKL, which reaches less than half the speed of oneDNN on
 processors other than Intel's. torch ships oneDNN too, but uses it for other types. A decoder
@@ -9,10 +9,11 @@ or of drafts (`benchmarks/speed/kernels.py`).
 Large weights are packed once, with the operators that torch's own compiler emits, and kept beside
 the checkpoint's. For smaller weights, setting up a call of oneDNN takes longer than the product.
 Attention is two products with a softmax between them: torch's fused kernel saves memory on a CPU,
-not time. Only rounding differs.
+not time. Results differ by rounding only.
 
-In a lower precision (`dtype`) only the large products are in bfloat16, and the decoder's largest in
-int8. Sums, layer norms, softmax and caches stay float32.
+In a lower precision (`dtype`) large products are computed in bfloat16, and the decoder's largest in
+int8. Encoder attention, cross-attention and its cache are bfloat16 too. Layer norms, residual sums,
+and the decoder's self-attention with its cache stay float32; every softmax sums in float32.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from asr.model.kv_cache import zeros
 # positions from which oneDNN is faster on weights in the usual layout; the positions up to which
 # attention's second product is faster transposed.
 PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3
-# Query positions whose scores are held at once: 3 MB for a window's 1,500 frames, which fit caches.
+# Query positions per block of attention: 3 MB of scores for a window's 1,500 frames, which fit
+# the processor's caches.
 QUERY_BLOCK = 500
-BLOCK = 256  # values of which `largest` takes the maximum first
+BLOCK = 256  # values per block of `largest`
 # The smallest weight, in elements, for which int8 gains more over bfloat16 than quantizing costs.
 INT8_FROM_ELEMENTS = 1 << 19
 INT8_LARGEST, INT8_ZERO, SMALLEST_SCALE = 127, 128, 1e-30
-# oneDNN chooses a layout for a number of positions; a layout for many serves few as well.
+# oneDNN's layout depends on the number of positions; the layout for many suits few as well.
 PACKED_FOR_POSITIONS = 1_500
 HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 HAS_MKL: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
@@ -43,7 +45,7 @@ AVAILABLE = HAS_ONEDNN and HAS_MKL
 
 
 class PackedLinear:
-    """`F.linear` with given weights, or `F.gelu` of it: (.., inputs) -> (.., outputs).
+    """`F.linear` with fixed weights, then `F.gelu` if `gelu`: (.., inputs) -> (.., outputs).
 
     Inference only: no gradient.
     """
@@ -55,9 +57,9 @@ class PackedLinear:
         dtype: torch.dtype | None = None,
         gelu: bool = False,
     ) -> None:
-        """Pack `weight` (outputs, inputs), which like `bias` (outputs,) must not change later.
+        """Pack `weight` (outputs, inputs). Neither `weight` nor `bias` (outputs,) may change later.
 
-        `dtype` is the precision of the product, bfloat16 or int8; None is that of `weight`.
+        `dtype` is the precision of the product, bfloat16 or int8; None keeps the weight's.
         """
         self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
         self.packed = _supported(weight) and weight.numel() >= PACK_FROM_ELEMENTS
@@ -71,7 +73,7 @@ class PackedLinear:
         self.weight = _pack(self.weight if dtype is None else self.weight.bfloat16())
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Multiply `x`, and add `bias` (outputs,) or else the layer's own."""
+        """Return the product with `x`; `bias` (outputs,) replaces the layer's own."""
         bias = self.bias if bias is None else bias
         if self.quantized is not None:
             product = self.quantized.multiply(x, bias)
@@ -89,20 +91,20 @@ class QuantizedWeight:
     """A float32 matrix in int8, symmetric, with a scale for each output."""
 
     def __init__(self, weight: Tensor) -> None:
-        """Quantize `weight` (outputs, inputs): the largest of each output becomes 127."""
+        """Quantize `weight` (outputs, inputs): the largest value of each output becomes 127."""
         self.scales = _scales(weight)
         levels = (weight / self.scales).round_().to(torch.int8)
         self.packed: Tensor = torch.ops.onednn.qlinear_prepack(levels, None)
         self.zeros = torch.zeros(len(weight), dtype=torch.int32)
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Compute `F.linear` of `x` (.., inputs). Each row is quantized by its own largest.
+        """Return `F.linear` of `x` (.., inputs), each row quantized by its largest value.
 
         Sums are exact, in int32; scales and `bias` are float32.
         """
         rows = x.reshape(-1, x.shape[-1])
         scales = _scales(rows)
-        # The operator's first releases take unsigned numbers; the conversion rounds down.
+        # The operator's first releases take unsigned numbers only. The conversion rounds down.
         levels = (rows / scales).add_(INT8_ZERO + 0.5).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels,
@@ -124,12 +126,12 @@ class QuantizedWeight:
 
 
 class TransposedLinear:
-    """`F.linear` that stores its result transposed on a CPU, positions side by side."""
+    """`F.linear` whose result is stored transposed on a CPU, positions side by side."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype | None = None) -> None:
         """Take `weight` (outputs, inputs) and `bias` (outputs,), which must not change later.
 
-        `dtype` is PackedLinear's, but int8 becomes bfloat16: int8 gains nothing for many positions.
+        `dtype` bfloat16 or int8 means bfloat16: int8 gains nothing for many positions.
         """
         self.weight, self.bias = weight.detach(), bias
         self.rounded = None if dtype is None else self.weight.bfloat16()
@@ -146,26 +148,25 @@ class TransposedLinear:
 
 
 def encoder_batch_size(windows: int, device: torch.device) -> int:
-    """Return how many of `windows` to encode together.
+    """Return the number of windows in a pass of the encoder: one on a CPU, else all `windows`.
 
-    On a CPU one window, which fits the processor's caches: 16 together take longer than one by one
-    (`benchmarks/speed/cpu.py`).
+    A CPU's caches fit one: 16 together take longer than one by one (`benchmarks/speed/cpu.py`).
     """
     return 1 if device.type == "cpu" else windows
 
 
 def empty_keys(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Return `empty_transposed` for keys: bfloat16 keys are read fastest in the usual layout."""
+    """Return `empty_transposed` for keys; bfloat16 keys are read fastest in the usual layout."""
     if _rounded(like):
         return zeros(like, rows, heads, positions, size)
     return empty_transposed(like, rows, heads, positions, size)
 
 
 def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: int) -> Tensor:
-    """Return zeros (rows, heads, positions, size) of the type and device of `like`.
+    """Return zeros (rows, heads, positions, size) with the type and device of `like`.
 
-    The layout is the one that `attention` with few query positions reads fastest, for float32 keys
-    and values and for bfloat16 values.
+    On a CPU they are stored transposed, positions side by side. `attention` with few query
+    positions reads float32 keys and values, and bfloat16 values, fastest in that layout.
     """
     if not (_supported(like) or _rounded(like)):
         return zeros(like, rows, heads, positions, size)
@@ -173,10 +174,9 @@ def empty_transposed(like: Tensor, rows: int, heads: int, positions: int, size: 
 
 
 def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attend without a mask; all tensors are (rows, heads, positions, head size).
+    """Return attention without a mask; all tensors are (rows, heads, positions, head size).
 
-    With bfloat16 keys and values a float32 query is rounded for each product; softmax sums in
-    float32.
+    With bfloat16 keys and values both products are bfloat16; the result has the query's type.
     """
     if _rounded(keys) and query.dtype == torch.float32:
         scores = (query * _scale(query)).bfloat16() @ keys.transpose(2, 3)
@@ -192,9 +192,9 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class EncoderLinear:
-    """`F.linear` with an encoder's weights, or `F.gelu` of it: (.., inputs) -> (.., outputs).
+    """`F.linear` with an encoder's weights, then `F.gelu` if `gelu`: (.., inputs) -> (.., outputs).
 
-    For hundreds of positions, at which float32 weights are best in their usual layout.
+    Made for hundreds of positions, for which float32 weights are fastest in their usual layout.
     """
 
     def __init__(
@@ -204,14 +204,14 @@ class EncoderLinear:
         dtype: torch.dtype | None = None,
         gelu: bool = False,
     ) -> None:
-        """Take `dtype` as in TransposedLinear. With a lower precision, results are bfloat16 too."""
+        """Take `dtype` as TransposedLinear does. In bfloat16 the results are bfloat16 too."""
         self.weight, self.bias, self.gelu = weight.detach(), bias, gelu
         self.packed = dtype is not None and _supported(weight)
         if self.packed:
             self.weight = _pack(self.weight.bfloat16())
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Return `x` in the product's type, a copy that query, key and value share."""
+        """Return `x` in the type of the product, so that query, key and value share one copy."""
         return x.to(self.weight.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class EncoderLinear:
 
 
 def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attend with a scaled query; all (rows, heads, positions, head size) and of one type."""
+    """Return attention for a scaled query; all (rows, heads, positions, head size), of one type."""
     supported = _supported(query) or (AVAILABLE and _rounded(query))
     if supported and query.shape[2] >= ONEDNN_FROM_POSITIONS:
         return _blockwise_attention(query, keys, values)
@@ -230,7 +230,7 @@ def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _blockwise_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attend with a scaled query, for a block of positions of one head of one row at a time.
+    """Return attention for a scaled query, computed in blocks of positions of one head.
 
     torch's softmax sums in float32 even if its input is bfloat16.
     """
@@ -250,7 +250,7 @@ def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return values and indices of `values.topk(count)`, or of all n values (.., n) if fewer.
 
     The largest values are in the `count` blocks with the largest maxima, or in the rest after the
-    last block. For a vocabulary this takes a third of the time of a search among all values.
+    last block. For a vocabulary this takes a third of the time of `topk`.
     """
     size = values.shape[-1]
     whole = size // BLOCK * BLOCK
@@ -271,7 +271,7 @@ def _scale(query: Tensor) -> float:
 
 
 def _scales(rows: Tensor) -> Tensor:
-    """Return the value of one level of int8 in each row: (rows, n) -> (rows, 1)."""
+    """Return the int8 step size of each row: (rows, n) -> (rows, 1)."""
     return rows.abs().amax(dim=1, keepdim=True).div_(INT8_LARGEST).clamp_(min=SMALLEST_SCALE)
 
 

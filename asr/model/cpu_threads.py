@@ -1,12 +1,12 @@
-"""Adapts the number of OpenMP threads to the processors that others leave free.
+"""Limits the number of OpenMP threads to the processors that are free.
 
 A parallel product waits for its slowest thread. If another process keeps one of our processors
 busy, a thread of every product is descheduled for milliseconds: two threads beside a busy neighbour
 on two processors are slower than one (`benchmarks/speed/cpu.py`).
 
-The kernel counts how busy each processor was. All that neither the calling thread nor OpenMP's
-computed was used by others: other processes, and this process's other threads. Processors are
-sampled while idle too (`watch`), so that a request begins with the threads that others leave now.
+The kernel counts how busy each processor was. Time that neither the calling thread nor OpenMP's
+threads used belongs to others: other processes, and this process's other threads. Processors are
+sampled while idle too (`watch`), so that a request begins with a number that fits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import torch
 
 from runtime.device import set_threads
 
-# Seconds between samples while decoding (at least) and while idle, and the age at which a sample
-# says nothing about the present.
+# Seconds between samples, at least, while decoding; between samples while idle; and the age from
+# which a sample says nothing about the present.
 INTERVAL, IDLE_INTERVAL, STALE = 0.1, 0.25, 1.0
 
 
@@ -31,8 +31,8 @@ INTERVAL, IDLE_INTERVAL, STALE = 0.1, 0.25, 1.0
 class CpuSample:
     """Seconds of processor time up to the time `taken`.
 
-    `busy` is that of our `processors`, `own` that of the sampling thread and OpenMP's threads,
-    `other_threads` that of this process's other threads.
+    `busy` covers everything that ran on our `processors`, `own` the sampling thread and OpenMP's
+    threads, and `other_threads` this process's other threads.
     """
 
     taken: float
@@ -43,7 +43,7 @@ class CpuSample:
 
 
 class CpuThreads:
-    """Sets the calling thread's number of OpenMP threads, `most` if others need no processor.
+    """Sets the calling thread's number of OpenMP threads, at most `most`.
 
     If not `enabled`, the number is left alone.
     """
@@ -56,7 +56,7 @@ class CpuThreads:
         self._idle = False
 
     def adjust(self) -> None:
-        """Set as many threads as others leave; takes half a millisecond if a sample is due."""
+        """Set one thread for each free processor; takes half a millisecond if a sample is due."""
         if not self.enabled:
             return
         self._update()
@@ -65,13 +65,13 @@ class CpuThreads:
             set_threads(self._wanted)
 
     def watch(self) -> float | None:
-        """Sample while idle. Return the seconds until the next sample; None if there are none."""
+        """Sample while idle; return the seconds until the next sample, None if there is none."""
         if self.enabled:
             self._update()
         return None if self._last is None else IDLE_INTERVAL
 
     def restore(self) -> None:
-        """Set all threads once nothing is left to decode, for other users of torch."""
+        """Set `most` threads for other users of torch; call this when nothing is left to decode."""
         self._idle = True
         if self.enabled and torch.get_num_threads() != self.most:
             set_threads(self.most)
@@ -87,17 +87,17 @@ class CpuThreads:
             return
         busy = others(last, self._last)
         if self._idle:
-            # The other threads may have prepared the next request, and be done.
+            # The other threads may have prepared the next request and be done by now.
             busy = max(0.0, busy - (self._last.other_threads - last.other_threads) / age)
         self._wanted = threads_beside(self.most, busy, self._last.processors)
 
     def _sample(self, now: float) -> CpuSample | None:
-        """Return None if the kernel does not count each of our processors."""
+        """Return a sample; None if the kernel does not count each of our processors."""
         try:
             times, allowed = psutil.cpu_times(percpu=True), os.sched_getaffinity(0)
         except (OSError, AttributeError):  # AttributeError: not Linux
             return None
-        # A container may see fewer processors, or see ours under other numbers.
+        # A container may see fewer processors, or ours under other numbers.
         if max(allowed) >= len(times) or len(allowed) < self.most:
             return None
         ours = [times[number] for number in allowed]
@@ -108,21 +108,21 @@ class CpuThreads:
 
 
 def seconds_of_other_threads() -> float:
-    """Return the processor time of Python's other threads; OpenMP's threads are not Python's."""
+    """Return the processor time of Python's other threads, in seconds; OpenMP's are not counted."""
     python = {thread.native_id for thread in threading.enumerate()} - {threading.get_native_id()}
     threads = psutil.Process().threads()
     return float(sum(sum(each[1:]) for each in threads if each.id in python))
 
 
 def others(before: CpuSample, after: CpuSample) -> float:
-    """Return how many processors others kept busy between two samples."""
+    """Return how many processors other processes and threads kept busy between two samples."""
     busy, own = after.busy - before.busy, after.own - before.own
     return max(0.0, busy - own) / (after.taken - before.taken)
 
 
 def threads_beside(most: int, busy: float, processors: int) -> int:
-    """Return how many of `most` threads have a processor each if others keep `busy` ones busy.
+    """Return the number of threads, 1 to `most`, if others keep `busy` of the `processors` busy.
 
-    A container's quota, OMP_NUM_THREADS or Ray may allow fewer threads than there are processors.
+    `most` may be below `processors`: a container's quota, OMP_NUM_THREADS or Ray may limit it.
     """
     return max(1, min(most, processors - round(busy)))

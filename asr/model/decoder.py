@@ -2,9 +2,9 @@
 
 transformers keeps one length for all rows of a batch, so rows cannot draft, accept or end
 independently. This decoder computes the results of transformers' modeling_whisper.WhisperDecoder
-(to rounding) from the checkpoint's weights. Query, key and value are one product, as are the keys
-and values of the audio unless they are rounded. The queries of alignment heads are cached, so that
-word times need no second pass.
+(to rounding) from the checkpoint's weights. Query, key and value are one product. Keys and values
+of the audio are one product too, unless they are computed in bfloat16. The queries of alignment
+heads are cached, so that word times need no second pass.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from asr.model.cpu_kernels import (
 )
 from asr.model.kv_cache import KVCache, zeros
 
-# Scores of a position that are always computed in float32: as many as 8 beams choose among.
+# Highest scores of a position, computed in float32: 8 beams choose among as many.
 EXACT_SCORES = 16
 ALIGNED = 8  # outputs: 16 bytes in half precision
 
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Where a pass writes and what it attends to, in every layer."""
+    """The cache positions that a pass writes, and its attention mask, for all layers."""
 
-    rows: Tensor  # (rows, 1): their places in the cache
+    rows: Tensor  # (rows, 1): row numbers in the cache
     positions: Tensor  # (rows, positions)
     kv_len: int
     mask: Tensor  # (rows, 1, positions, kv_len), 0 or minus infinity
 
 
 class Norm(NamedTuple):
-    """A layer norm of `weights`."""
+    """A layer norm."""
 
     weight: Tensor
     bias: Tensor
@@ -57,7 +57,6 @@ class Norm(NamedTuple):
         return cls(weights[f"{name}.weight"], weights[f"{name}.bias"])
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., d_model) -> (..., d_model)."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
 
 
@@ -66,7 +65,7 @@ class PaddedLinear(PackedLinear):
 
     Tensor cores are fastest if every row of a matrix begins at a multiple of 16 bytes (NVIDIA,
     Matrix Multiplication Background, "Tensor Core Requirements"); Whisper's multilingual
-    vocabularies have 51,865 and 51,866 tokens. The result is a view that leaves the padding out.
+    vocabularies have 51,865 and 51,866 tokens. The result is a view without the padding.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -84,9 +83,9 @@ class PaddedLinear(PackedLinear):
 
 
 def vocabulary_product(weight: Tensor, dtype: torch.dtype | None) -> PackedLinear:
-    """Return the product with `weight` (tokens, d_model), padded on CUDA.
+    """Return the layer that multiplies by `weight` (tokens, d_model), padded on CUDA.
 
-    `dtype` is PackedLinear's.
+    `dtype` is the precision of the product, as in `PackedLinear`.
     """
     if weight.device.type == "cuda" and len(weight) % ALIGNED:
         return PaddedLinear(weight)
@@ -104,7 +103,7 @@ class SelfAttention:
         self.out = _linear(weights, "self_attn.out_proj", dtype)
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
-        """(rows, positions, d_model) in and out; keys and values of the positions are cached."""
+        """Attend, (rows, positions, d_model) in and out; cache the positions' keys and values."""
         query, key, value = _split_heads(self.query_key_value(self.norm(x)), self.heads, 3)
         keys, values = cache.keys[number], cache.values[number]
         keys[context.rows, :, context.positions] = key
@@ -118,14 +117,14 @@ class SelfAttention:
         return self.out(_merge_heads(mixed))
 
     def first(self, x: Tensor) -> Tensor:
-        """Attend from a text's first position to itself; nothing is cached."""
+        """Attend from a text's first position to itself, without a cache."""
         return self.out(self.query_key_value(self.norm(x)).chunk(3, dim=2)[2])
 
 
 class CrossAttention:
-    """Attention to the audio, whose keys and values are projected once a window.
+    """Attention to the audio, whose keys and values are projected once per window.
 
-    The queries of the heads `aligned` are cached, from the index `first_aligned` on.
+    The queries of the `aligned` heads are cached, from the index `first_aligned` on.
     """
 
     def __init__(
@@ -153,10 +152,10 @@ class CrossAttention:
             self.key_value = (_linear(own, "k_proj", torch.bfloat16), value)
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
-        """(rows, positions, d_model) in and out; queries of the alignment heads are cached.
+        """Attend, (rows, positions, d_model) in and out; cache the alignment heads' queries.
 
-        With several beams, x has a row for each beam and the audio's keys a row for all beams: the
-        positions of beams are further positions that query the same audio.
+        With several beams, `x` has a row for each beam and the audio's keys have a row for all
+        beams: the positions of all beams query the same audio together.
         """
         (query,) = _split_heads(self.query(self.norm(x)), self.heads)
         if len(self.aligned):
@@ -171,7 +170,8 @@ class CrossAttention:
     def first(self, x: Tensor, encoded: Tensor) -> Tensor:
         """Attend from one position (rows, 1, d_model) to `encoded` (rows, frames, d_model).
 
-        Keys and values are used once here: the query and the sum are projected, not every frame.
+        Keys and values would be used only once, so the query and the sum are projected, not each
+        frame.
         """
         (query,) = _split_heads(self.query(self.norm(x)), self.heads)
         keys, values = (
@@ -197,8 +197,8 @@ class CrossAttention:
 class DecoderLayer:
     """Self-attention, cross-attention and a perceptron over one layer's `weights`.
 
-    `dtype` is the precision of products (see `PackedLinear`); `aligned` and `first_aligned` are
-    those of `CrossAttention`.
+    `dtype` is the precision of products, as in `PackedLinear`; `aligned` and `first_aligned` are as
+    in `CrossAttention`.
     """
 
     def __init__(
@@ -218,17 +218,17 @@ class DecoderLayer:
 
     @property
     def aligned(self) -> Tensor:
-        """Return the numbers of the layer's alignment heads."""
+        """Return the numbers of the alignment heads in this layer."""
         return self.cross_attention.aligned
 
     @property
     def joined(self) -> tuple[PackedLinear | TransposedLinear, ...]:
-        """Return the products of joined weights, which are copies of the checkpoint's."""
+        """Return the products whose joined weights are copies of the checkpoint's."""
         key_value = self.cross_attention.key_value
         return self.self_attention.query_key_value, *(key_value if len(key_value) == 1 else ())
 
     def forward(self, x: Tensor, cache: KVCache, number: int, context: AttentionContext) -> Tensor:
-        """(rows, positions, d_model) in and out; `number` is the layer's index in the cache."""
+        """Run the layer, (rows, positions, d_model) in and out; its cache index is `number`."""
         x = x + self.self_attention.forward(x, cache, number, context)
         x = x + self.cross_attention.forward(x, cache, number, context)
         return x + self.feed_forward(x)
@@ -246,8 +246,8 @@ class DecoderLayer:
 class Decoder:
     """A checkpoint's decoder; holds no state between passes.
 
-    The cross-attention queries of the heads `aligned` are cached. `dtype` is the precision of
-    products (see `PackedLinear`). `base_head` maps hidden states (.., d_model) before they are
+    The cross-attention queries of the `aligned` heads are cached. `dtype` is the precision of
+    products, as in `PackedLinear`. `base_head` maps hidden states (.., d_model) before they are
     projected onto the vocabulary: head 0 of a Medusa-Linear checkpoint.
     """
 
@@ -270,7 +270,7 @@ class Decoder:
         self.aligned = _numbers_of_aligned(self.layers)
         self.token_embeddings = weights[EMBEDDINGS]
         self.position_embeddings = weights["model.decoder.embed_positions.weight"]
-        # Precision of cross-attention's keys and values: most of what a step reads.
+        # Precision of cross-attention's keys and values, most of the memory that a step reads.
         self.cross_dtype = self.token_embeddings.dtype if dtype is None else torch.bfloat16
         self.norm = Norm.of(weights, "model.decoder.layer_norm")
         self.output_embeddings = projection_of(weights)
@@ -282,13 +282,13 @@ class Decoder:
         self.base_head = base_head
 
     def with_layers(self, layers: Sequence[DecoderLayer]) -> Decoder:
-        """Return this decoder with other layers, and so with caches of other layers."""
+        """Return a copy of this decoder with `layers`, for caches of these layers."""
         other = copy.copy(self)
         other.layers, other.aligned = list(layers), _numbers_of_aligned(layers)
         return other
 
     def allocate(self, rows: int, max_len: int, num_beams: int = 1) -> KVCache:
-        """Return a cache of `rows` rows of `max_len` positions, which include drafts."""
+        """Return an empty cache of `rows` rows; `max_len` positions include drafts."""
         like, layers, heads = self.token_embeddings, len(self.layers), self.layers[0].heads
         aligned = sum(len(layer.aligned) for layer in self.layers)
         size, every = self.head_size, rows * num_beams
@@ -308,7 +308,7 @@ class Decoder:
         )
 
     def cache_bytes_per_row(self, max_len: int, num_beams: int = 1) -> int:
-        """Return the bytes of one row of such a cache."""
+        """Return the bytes of one row of a cache from `allocate`."""
         own = sum(2 * layer.heads + len(layer.aligned) for layer in self.layers) * max_len
         cross = sum(2 * layer.heads for layer in self.layers) * self.frames
         held = own * num_beams * self.token_embeddings.element_size()
@@ -317,8 +317,8 @@ class Decoder:
     def fill_cross_kv(self, encoded: Tensor, cache: KVCache) -> None:
         """Project the encoder's output (rows, frames, d_model) into the cache's rows.
 
-        If `encoded` has fewer frames than the model, its keys and values are repeated, which
-        changes no attention.
+        If `encoded` has fewer frames than the model, its keys and values are repeated, which does
+        not change attention.
         """
         together = encoder_batch_size(encoded.shape[0], encoded.device)
         for start in range(0, encoded.shape[0], together):
@@ -336,7 +336,7 @@ class Decoder:
         """Return hidden states (rows, n, d_model) after `tokens` at `positions`, both (rows, n).
 
         Every position below the first must be in the cache; `kv_len` exceeds the largest position.
-        If the cache has several beams, each has a row here.
+        With several beams, each beam is a row.
         """
         x = F.embedding(tokens, self.token_embeddings) + F.embedding(
             positions.clamp(max=self.max_positions - 1), self.position_embeddings
@@ -344,7 +344,7 @@ class Decoder:
         return self.norm(self.through_layers(x, positions, cache, kv_len))
 
     def first(self, token: int, encoded: Tensor) -> Tensor:
-        """Return hidden states (rows, d_model) after `token` as the first one, without a cache.
+        """Return hidden states (rows, d_model) after the first `token`, without a cache.
 
         `encoded` is the encoder's output (rows, frames, d_model).
         """
@@ -355,25 +355,25 @@ class Decoder:
         return self.norm(x)[:, 0]
 
     def through_layers(self, x: Tensor, positions: Tensor, cache: KVCache, kv_len: int) -> Tensor:
-        """Run (rows, n, d_model) through the layers alone; see `forward`."""
+        """Run `x` (rows, n, d_model) through the layers alone; arguments as in `forward`."""
         context = self._context(positions, kv_len, cache.selected)
         for number, layer in enumerate(self.layers):
             x = layer.forward(x, cache, number, context)
         return x
 
     def headed(self, hidden: Tensor) -> Tensor:
-        """Return the hidden states that are scored: the output of the base head, if any."""
+        """Return `hidden` after the base head, if there is one."""
         return hidden if self.base_head is None else self.base_head(hidden)
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the `scores` by which tokens are chosen."""
+        """Return the scores by which tokens are chosen: `scores` after the base head."""
         return self.scores(self.headed(hidden), bias)
 
     def scores(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return scores over the vocabulary; `bias` (vocabulary,) is added in the product.
+        """Return scores over the vocabulary, with `bias` (vocabulary,) added.
 
-        In a lower precision the highest scores are computed again in float32: scores of 30 and
-        more are off by 0.06 in bfloat16 and 0.2 in int8, and every 50th choice would differ.
+        In a lower precision the highest scores are computed again in float32: scores of 30 and more
+        are off by 0.06 in bfloat16 and 0.2 in int8, and every 50th choice would differ.
         """
         scores = self.output(hidden, bias)
         if not self.rounded:
@@ -390,11 +390,11 @@ class Decoder:
         frames: int,
         beams: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return one row's attention of the alignment heads, recomputed from cached queries.
+        """Return the alignment heads' attention in one row, recomputed from cached queries.
 
-        (alignment heads, positions, frames), among the first `frames` frames of the audio; float32
-        or wider; sums to 1 over the frames. `beams` gives the row's beam that holds the query of
-        each position, by default the first.
+        The shape is (alignment heads, positions, frames), the type float32 or wider. Attention sums
+        to 1 over the first `frames` frames of the audio. `beams` gives the beam that holds each
+        position's query, by default the first.
         """
         every = range(positions.start, positions.stop)
         of_row = [row * cache.num_beams + beam for beam in beams or [0] * len(every)]
@@ -421,7 +421,7 @@ def _linear(weights: Weights, name: str, dtype: torch.dtype | None) -> PackedLin
 
 
 def _joined(weights: Weights, *names: str) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of one product in place of several over the same input."""
+    """Return weight and bias of one product that replaces several over the same input."""
     joined = [weights[f"{name}.weight"] for name in names]
     no_bias = joined[0].new_zeros(joined[0].shape[0])  # Whisper's keys have none
     biases = [weights.get(f"{name}.bias", no_bias) for name in names]
@@ -429,7 +429,7 @@ def _joined(weights: Weights, *names: str) -> tuple[Tensor, Tensor]:
 
 
 def _numbers_of_aligned(layers: Sequence[DecoderLayer]) -> Tensor:
-    """Return the layer of every alignment head and its number in the layer, (2, heads)."""
+    """Return the layer numbers and head numbers of all alignment heads, (2, heads)."""
     of_layer = [torch.full_like(layer.aligned, number) for number, layer in enumerate(layers)]
     return torch.stack((torch.cat(of_layer), torch.cat([layer.aligned for layer in layers])))
 

@@ -1,7 +1,7 @@
 """Medusa heads as products: from the newest hidden state to scores for several tokens ahead.
 
 The weights of all heads are stacked: any number of drafts costs one small product and one over the
-vocabulary, whereas an assistant reads its weights once for every token. Cf.
+vocabulary, whereas an assistant reads its weights once for every token. Compare
 aiola-lab/whisper-medusa, `models/model.py`.
 """
 
@@ -20,7 +20,7 @@ from asr.model.kv_cache import KVCache
 class HeadStack:
     """Heads over the same input: (.., d_model) -> (.., heads, d_model).
 
-    `dtype` is the precision of the first blocks' product (see `PackedLinear`).
+    `dtype` is the precision of the first blocks' product, as in `PackedLinear`.
     """
 
     def __init__(self, heads: Heads, dtype: torch.dtype | None = None) -> None:
@@ -45,15 +45,15 @@ class BaseHead:
         self.stack = HeadStack(head, dtype)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the state that is projected onto the vocabulary in place of `hidden`."""
+        """Return the state that is projected onto the vocabulary instead of `hidden`."""
         return self.stack(hidden).squeeze(-2)
 
 
 class MedusaModel:
-    """The heads that draft for `main`, over its vocabulary or a shortlist of it.
+    """Medusa heads that draft for `main`, over its vocabulary or a shortlist of it.
 
-    `block` is a decoder of a Medusa-Block checkpoint's further layer, with a cache of its own. The
-    heads read its output without a norm.
+    `block` is a decoder with the extra layer of a Medusa-Block checkpoint alone, and has its own
+    cache. The heads read its output without a norm.
     """
 
     def __init__(self, main: Decoder, heads: MedusaHeads, dtype: torch.dtype | None = None) -> None:
@@ -71,7 +71,7 @@ class MedusaModel:
 
     @property
     def count(self) -> int:
-        """Return how many tokens the heads can draft at once."""
+        """Return the largest number of tokens that the heads draft at once."""
         return self.heads.count
 
     def scores(self, newest: Tensor, drafts: int, bias: Tensor) -> Tensor:
@@ -90,9 +90,10 @@ class MedusaModel:
     def states(
         self, hidden: Tensor, positions: Tensor, cache: KVCache | None, kv_len: int
     ) -> Tensor:
-        """Return the states that the heads read, (rows, n, d_model): `hidden` at `positions`.
+        """Return the states that the heads read for `positions`, (rows, n, d_model).
 
-        A further layer maps `hidden` to its output, and needs all positions below in its `cache`.
+        The states are `hidden`, or the extra layer's output for it if the checkpoint has one. The
+        extra layer needs all earlier positions in `cache`.
         """
         if self.block is None or cache is None:
             return hidden

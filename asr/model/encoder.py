@@ -1,7 +1,8 @@
-"""Whisper's encoder: from samples to the encoders' outputs, each window once.
+"""Whisper's encoders: from samples to outputs, each window once.
 
-The output is returned, not kept: it is projected into the decoders' caches when a window enters a
-row. Language detection returns it to the caller, who passes it along with the request.
+Outputs are returned, not kept. An output is projected into the decoders' caches when its window
+enters a row. Language detection returns its output to the caller, which passes it on with the
+request.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 Samples = NDArray[np.float32]
 
-# Fractions of a window that may be read alone, and the seconds by which such a part is longer than
-# the speech in it: silence after the speech ends a text.
+# A window may be encoded to 1/6, 1/5, 1/4, 1/3 or 1/2 of its frames. Such a part is SPARE_SECONDS
+# longer than its speech, because silence after speech ends a text.
 PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
 FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
 # transformers' limit: half precision would overflow in some checkpoints.
@@ -43,7 +44,7 @@ class EncoderOutput(NamedTuple):
 
 
 class EncoderLayer:
-    """Self-attention and a perceptron, each after its norm and added to its input."""
+    """Self-attention and a perceptron, each with a norm before it and a residual around it."""
 
     def __init__(self, weights: Weights, heads: int, dtype: torch.dtype | None) -> None:
         def linear(name: str, gelu: bool = False) -> EncoderLinear:
@@ -71,16 +72,16 @@ class EncoderLayer:
         return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
 
     def _scaled_query(self, normed: Tensor) -> Tensor:
-        """Scale the query before the product with the keys, as transformers does: it is rounded."""
+        """Return the query, scaled before the product with the keys: the order affects rounding."""
         query = self.query(normed)
         return query * float((query.shape[-1] // self.heads) ** -0.5)
 
 
 class AudioEncoder:
-    """A checkpoint's encoder; `dtype` is the precision of its products (see `EncoderLinear`).
+    """A checkpoint's encoder; `dtype` is the precision of its products, as in `EncoderLinear`.
 
     Computes the results of transformers' modeling_whisper.WhisperEncoder (to rounding). A window
-    with fewer frames than the model's is given the first positions.
+    with fewer frames than the model's uses the first position embeddings.
     """
 
     def __init__(self, model: WhisperModel, dtype: torch.dtype | None = None) -> None:
@@ -112,7 +113,7 @@ EncoderPass = Callable[[AudioEncoder, Tensor], Tensor]
 
 
 class Encoder:
-    """The encoders of a main model and its assistant, and the spectrogram that both read."""
+    """The encoders of a main model and its assistant, and their common spectrogram."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Encoder:
         threads: CpuThreads | None = None,
         run_pass: EncoderPass = AudioEncoder.forward,
     ) -> None:
-        """Adjust `threads` before every pass. `run_pass` may replay `AudioEncoder.forward`."""
+        """Take `threads`, adjusted before every pass, and `run_pass`, which may replay the pass."""
         self.threads, self.run_pass = threads, run_pass
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device, self.dtype = models.device, models.model.dtype
@@ -142,10 +143,10 @@ class Encoder:
     ) -> EncoderOutput:
         """Encode windows of samples for the main model and, if `drafted`, for the assistant.
 
-        `known` holds the main encoder's output (1, frames, d_model) of each window that has been
-        encoded before. After the first pass no further one starts once time.perf_counter() reaches
-        `until`: the output then lacks the last windows. `frames` holds the `part_of_window` of each
-        window. Outputs of different lengths are repeated to a common length.
+        `known` holds the main encoder's output (1, frames, d_model) for windows that were encoded
+        before, None for others. `frames` holds the `part_of_window` of each window. Outputs of
+        different lengths are repeated to a common length. Once time.perf_counter() reaches `until`,
+        no pass starts after the first: the output then lacks the last windows.
         """
         known, passes = known or [None] * len(windows), []
         frames = frames or [None] * len(windows)
@@ -165,12 +166,12 @@ class Encoder:
         return EncoderOutput(main, torch.cat(own))
 
     def part_of_window(self, seconds: float) -> int | None:
-        """Return how many frames to read of a window with `seconds` of speech; None for all.
+        """Return how many frames to encode of a window with `seconds` of speech; None for all.
 
-        For windows whose speed matters more than their last word. On a CPU the time of a pass grows
-        with its frames, silent or not. A part divides the whole, so that its output can be
-        repeated: attention over keys that all occur equally often is the same. Compare
-        whisper.cpp's `audio_ctx`.
+        For windows whose latency matters more than their last word. On a CPU the time of a pass
+        grows with its frames, silent or not. A part divides the whole, so that its output can be
+        repeated: attention does not change if all keys occur equally often. Compare whisper.cpp's
+        `audio_ctx`.
         """
         whole = len(self.main.positions)
         if self.device.type != "cpu":
@@ -180,7 +181,7 @@ class Encoder:
         return next((whole // each for each in parts if needed <= whole // each), None)
 
     def _shorter(self, frames: Sequence[int | None]) -> int | None:
-        """Return the frames of windows that are encoded together; None for all."""
+        """Return the number of frames for windows encoded together; None for all."""
         wanted = [each for each in frames if each is not None]
         return max(wanted) if len(wanted) == len(frames) else None
 
@@ -191,7 +192,7 @@ class Encoder:
         known: Sequence[Tensor | None],
         frames: int | None,
     ) -> EncoderOutput:
-        """Run one pass of each encoder; the main one is left out if every output is known."""
+        """Run one pass of each encoder; skip the main one if every output is known."""
         if self.threads is not None:
             self.threads.adjust()
         own = self.assistant if drafted and self.assistant is not self.main else None

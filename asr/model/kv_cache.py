@@ -1,9 +1,9 @@
 """Keys and values of a batch of rows, allocated once; each row has a length of its own.
 
 The cache stores no lengths. A pass writes at given positions and attends to nothing beyond them, so
-the next pass overwrites rejected tokens, and addresses never change: CUDA graphs replay over them.
-All layers of one kind are one tensor, so that one operation moves or clears a row. The beams of a
-row have their own keys and values of the text and share those of the audio.
+the next pass overwrites rejected tokens. Addresses never change, so CUDA graphs can be replayed.
+All layers of one kind are one tensor, so that one operation moves or clears a row. Each beam of a
+row has its own keys and values of the text; all share the keys and values of the audio.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torch import Tensor
 
 
 class RowTensors:
-    """A dataclass over rows: tensors, with rows as their first dimension, and other such parts.
+    """A dataclass of tensors with rows as their first dimension, and of nested RowTensors.
 
     Fields of other types, such as a model, belong to all rows.
     """
 
     def view(self, start: int, stop: int) -> Self:
-        """Return rows `start` to `stop`, which share memory."""
+        """Return rows `start` to `stop`, sharing memory."""
         return self._map(lambda each: each[start:stop], lambda part: part.view(start, stop))
 
     def take(self, rows: Tensor) -> Self:
-        """Return the rows with the numbers (n,): caches share memory, all else is copied.
+        """Return the rows with the numbers `rows` (n,): caches share memory, all else is copied.
 
         `put` writes the copies back, so a CUDA graph over `take` and `put` serves any rows.
         """
         return self._map(lambda each: each.index_select(0, rows), lambda part: part.take(rows))
 
     def put(self, rows: Tensor, taken: Self) -> None:
-        """Overwrite the rows with the numbers (n,) with what `taken` has copied."""
+        """Overwrite the rows with the numbers `rows` (n,) with the copies in `taken`."""
         for own, new in zip(self._parts(), taken._parts(), strict=True):
             if isinstance(own, Tensor):
                 own.index_copy_(0, rows, new)
@@ -45,7 +45,6 @@ class RowTensors:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return all tensors whose first dimension is the rows."""
         return tuple(each for each in self._parts() if isinstance(each, Tensor))
 
     def _map(
@@ -69,9 +68,9 @@ class KVCache(RowTensors):
 
     Self-attention's `keys` and `values` are (layers, rows x beams, heads, max_len, head size), the
     beams of a row side by side; cross-attention's are (layers, rows, heads, frames, head size).
-    `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) serve word
-    times, which then need no second pass. `selected` (n,) holds the numbers of the rows of a pass,
-    None for all rows; a replayed CUDA graph reads them.
+    `alignment_queries` (alignment heads of all layers, rows x beams, max_len, head size) are kept
+    for word times, which then need no second pass. `selected` (n,) holds the numbers of a pass's
+    rows, None for all rows; a replayed CUDA graph reads them.
     """
 
     keys: Tensor
@@ -84,7 +83,6 @@ class KVCache(RowTensors):
 
     @property
     def max_len(self) -> int:
-        """Return the number of positions of a row."""
         return self.keys.shape[3]
 
     @property
@@ -98,7 +96,6 @@ class KVCache(RowTensors):
         )
 
     def view(self, start: int, stop: int) -> KVCache:
-        """Return rows `start` to `stop`, which share memory."""
         beams = slice(start * self.num_beams, stop * self.num_beams)
         return KVCache(
             self.keys[:, beams],
@@ -110,18 +107,18 @@ class KVCache(RowTensors):
         )
 
     def take(self, rows: Tensor) -> KVCache:
-        """Return a cache of the rows with the numbers (n,), which shares memory.
+        """Return a cache of the rows with the numbers `rows` (n,), sharing memory.
 
-        Serves `fill_cross_kv`, `clear`, `first_beams` and passes with one beam. A pass gathers the
-        rows that it reads.
+        Supports `fill_cross_kv`, `clear`, `first_beams`, `copy_first_beams` and passes with one
+        beam. A pass gathers the rows that it reads.
         """
         return replace(self, selected=rows)
 
     def put(self, rows: Tensor, taken: KVCache) -> None:
-        """Do nothing: rows that were taken share memory."""
+        """Do nothing, because taken rows share memory."""
 
     def first_beams(self) -> KVCache:
-        """Return the first beam of every row, which shares memory."""
+        """Return a cache of every row's first beam, sharing memory."""
         first = slice(None, None, self.num_beams)
         return replace(
             self,
@@ -147,20 +144,19 @@ class KVCache(RowTensors):
                 self._split_beams(each)[..., :length, :].index_fill_(1, self.selected, 0.0)
 
     def places(self, rows: slice) -> slice | Tensor:
-        """Return the indices in the tensors of some `rows` of a pass."""
+        """Return the numbers in the cache of `rows` of a pass."""
         return rows if self.selected is None else self.selected[rows]
 
     def gathered(self, of_layer: Tensor) -> Tensor:
-        """Return the rows of a pass, of a layer's tensor (rows, ..)."""
+        """Return a pass's rows of one layer's tensor (rows, ..)."""
         return of_layer if self.selected is None else of_layer.index_select(0, self.selected)
 
     def move(self, source: int, target: int) -> None:
-        """Overwrite row `target` with row `source`."""
         for each in self._by_row():
             each[:, target].copy_(each[:, source])
 
     def _by_row(self) -> list[Tensor]:
-        """Return all tensors with rows as their second dimension."""
+        """Return all tensors, rows as their second dimension."""
         own = (self.keys, self.values, self.alignment_queries)
         return [*map(self._split_beams, own), self.cross_keys, self.cross_values]
 
@@ -171,9 +167,10 @@ class KVCache(RowTensors):
 
 
 def zeros(like: Tensor, *shape: int) -> Tensor:
-    """Return zeros of the type and device of `like`.
+    """Return zeros with the type and device of `like`.
 
-    On a CPU a page takes memory when it is first written, so rows that are never used take none.
+    On a CPU a page takes memory only when it is first written, so unused rows take none. Raises
+    MemoryError if there is no address space.
     """
     if like.device.type != "cpu" or not math.prod(shape):
         return like.new_zeros(*shape)

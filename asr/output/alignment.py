@@ -1,15 +1,15 @@
 """Times the words of a window's segments by attention and loudness.
 
-A token's cross-attention is high over the sound it stands for, so words are laid along the window
-on the path that collects the most attention (dynamic time warping, as in openai/whisper's
-`timing.py`). Attention says little about silence, though: if words alone are on the path, they also
-take every pause, and mostly the word after the pause grows.
+A token's cross-attention is high over the sound that the token stands for, so words are laid along
+the window on the path that collects the most attention (dynamic time warping, as in
+openai/whisper's `timing.py`). Attention says little about silence, though: if words alone are on
+the path, they also take every pause, and mostly the word after the pause grows.
 
 Therefore pauses are on the path too. Before each word and after the last there is a pause, possibly
-of no duration. It gains in quiet frames and loses in loud ones, so it takes the silence that words
-would otherwise be stretched over. Whisper's own timestamps only bound where the words of a segment
-may lie. Speech without words, as after a text that ends too early, is loud: a word of more than two
-seconds is bounded by the speech around the peak of its attention.
+of no duration. A pause gains in quiet frames and loses in loud ones, so it takes the silence over
+which words would otherwise be stretched. Whisper's own timestamps only bound the words of a
+segment. Speech without words, as after a text that ends too early, is loud. A word of more than two
+seconds is therefore limited to the speech around the peak of its attention.
 
 Two grids are used: attention has frames of 20 ms, loudness has steps of 10 ms.
 """
@@ -31,21 +31,22 @@ from transcript import Word
 
 STEPS_PER_SECOND = 2 * TOKENS_PER_SECOND  # of loudness
 SLACK = 0.5  # seconds by which a word may leave its segment's timestamps, as in openai/whisper
-LONGEST_WORD = 2 * STEPS_PER_SECOND  # a longer one is bounded by the speech around its attention
-WORD_PAUSE = 3 * STEPS_PER_SECOND // 10  # quiet for so long no word goes on
-PAUSE_GAIN = 1.0  # of a quiet frame, in standard deviations of attention; a loud one costs as much
+LONGEST_WORD = 2 * STEPS_PER_SECOND  # a longer word is limited to speech near its peak
+WORD_PAUSE = 3 * STEPS_PER_SECOND // 10  # a word ends before a quiet this long
+PAUSE_GAIN = 1.0  # standard deviations of attention; a quiet frame gains it, a loud one loses it
 FORBIDDEN = -1000.0  # gain of a frame far outside the segment, and of a token without a frame
 PAUSE = -1  # the row of the gain that belongs to pauses, after the rows of all tokens
 SPEECH_PERCENTILE, FLOOR_PERCENTILE = 98, 10
-LAST_TOKENS = 8  # whose attention shows how far a text came; single tokens may look elsewhere
+LAST_TOKENS = 8  # their attention shows how far a text came; a single token may miss
 MAX_RANGE = 40.0  # dB below speech; anything lower counts as silence
 QUIET_SHARE = 0.25  # of the decibels between the floor and speech
 
 
 @dataclass(frozen=True, slots=True)
 class WordToAlign:
-    """A word of segment number `segment`: its tokens, their `rows` of the attention, and the frames
-    `earliest` to `latest` between which it must lie.
+    """A word of segment number `segment`; `rows` are its tokens' rows of the attention.
+
+    The word must lie between the frames `earliest` and `latest`.
     """
 
     segment: int
@@ -57,9 +58,7 @@ class WordToAlign:
 
 @dataclass(frozen=True, slots=True)
 class AlignedWord:
-    """A word of segment number `segment`, in seconds from the window's beginning; `places` are the
-    places of its tokens in the window's text.
-    """
+    """A word in seconds from the window's beginning; `places` index its tokens in the text."""
 
     segment: int
     word: Word
@@ -75,8 +74,8 @@ def timed_words(
 ) -> list[tuple[Word, ...]]:
     """Return the words of each segment of a window, in seconds from the window's beginning.
 
-    `segments` are the first ones read from `result`; `samples` (n,) at 16 kHz are the window's, or
-    only its beginning if the rest will be decoded again; `language` is the code of the text's
+    `segments` are the first segments of `result`. `samples` (n,) at 16 kHz are the window's, or
+    only its beginning if the rest will be decoded again. `language` is the code of the text's
     language. Joined, the words are the text. No word starts before the previous one ends, and none
     ends after the samples. A word's probability is the mean over its spoken tokens.
     """
@@ -93,10 +92,7 @@ def aligned_words(
     models: WhisperModels,
     language: str | None,
 ) -> list[AlignedWord]:
-    """Return the words of `timed_words` in one list, with the places of their tokens.
-
-    Without attention there are none.
-    """
+    """Return the words of `timed_words` in one list; empty if `result` holds no attention."""
     to_align = _words_to_align(result, segments, models, language)
     if result.attention is None or not to_align:
         return []
@@ -117,8 +113,9 @@ def aligned_words(
 
 
 def spoken_until(result: DecodeResult) -> float:
-    """Estimate when the last word was spoken, in seconds from the window's beginning: the median
-    peak of the attention of the last tokens. `result` must hold attention.
+    """Estimate when the last word was spoken, in seconds from the window's beginning.
+
+    The estimate is the median peak of the last tokens' attention, which `result` must hold.
     """
     assert result.attention is not None
     peaks = result.attention[-LAST_TOKENS:].argmax(axis=1)
@@ -126,12 +123,12 @@ def spoken_until(result: DecodeResult) -> float:
 
 
 def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
-    """Return which of the first `count` steps of 10 ms hold no speech, (count,), judged by the
-    window's own loudness.
+    """Return which of the first `count` steps of 10 ms hold no speech, (count,).
 
-    Speech has the level of the loudest steps, the floor that of the softest, at most 40 dB below.
-    The lowest quarter between the two, in decibels, is quiet: in a window without background noise
-    everything 30 dB below speech. Steps beyond the samples are quiet.
+    The measure is the window's own loudness. Speech has the level of the loudest steps. The floor
+    has that of the softest steps, at most 40 dB below. The lowest quarter between the two, in
+    decibels, is quiet: without background noise, everything 30 dB below speech. Steps beyond the
+    samples are quiet.
     """
     size = SAMPLE_RATE // STEPS_PER_SECOND
     whole = samples[: min(len(samples) // size, count) * size].reshape(-1, size)
@@ -145,11 +142,11 @@ def quiet_steps(samples: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
 
 
 def pause_gain(quiet: NDArray[np.bool_], segments: Sequence[Segment]) -> NDArray[np.float32]:
-    """Return what a pause gains from each frame, (frames,): a quiet frame adds, a loud one takes.
+    """Return a pause's gain from each frame, (frames,): positive if quiet, negative if loud.
 
-    Outside all segments loud frames add too: another speaker may be heard, whose words are not
-    among these. A word with strong attention there is still placed there; that is often correct
-    when two people speak at once, because Whisper's timestamps never go back.
+    Outside all segments loud frames are positive too: they may hold another speaker, whose words
+    are not in the text. A word with strong attention there is still placed there. That is often
+    correct when two people speak at once, because Whisper's timestamps never go back.
     """
     gain = np.full(len(quiet) // 2, PAUSE_GAIN, np.float32)
     for segment in segments:
@@ -167,7 +164,7 @@ def _words_to_align(
     result: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[WordToAlign]:
     end_of_text = models.special_tokens.end_of_text
-    rows = np.flatnonzero(np.array(result.tokens) < end_of_text)  # of the text tokens left
+    rows = np.flatnonzero(np.array(result.tokens) < end_of_text)  # of the remaining text tokens
     found: list[WordToAlign] = []
     for number, segment in enumerate(segments):
         text = [token for token in segment.tokens if token < end_of_text]
@@ -181,8 +178,8 @@ def _words_to_align(
 def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tuple[int, int]]:
     """Return the first step and the stop of each word's spoken tokens on the best path.
 
-    `gain` (tokens + 1, frames) is what each token gains from each frame; its last row is for
-    pauses. The rows of the path are pause, word, pause, word, ..., pause.
+    `gain` (tokens + 1, frames) is each token's gain from each frame; its last row is for pauses.
+    The rows of the path are pause, word, pause, word, ..., pause.
     """
     order = [PAUSE]
     for word in words:
@@ -203,11 +200,11 @@ def _align(gain: NDArray[np.float32], words: Sequence[WordToAlign]) -> list[tupl
 def _bound(
     first: int, stop: int, attention: NDArray[np.float32], quiet: NDArray[np.bool_]
 ) -> tuple[int, int]:
-    """Return the part of a long word, steps `first` to `stop`, in the speech around the peak of its
-    `attention`, (frames,); at most LONGEST_WORD.
+    """Return the part of a long word that lies in the speech around the peak of its attention.
 
+    The word has steps `first` to `stop`, the part at most LONGEST_WORD; `attention` is (frames,).
     Words of a translation do not follow the speech in order, and the last word of a text that ends
-    too early is left with the rest of the window: the path then stretches one word over sentences.
+    too early gets the rest of the window: the path then stretches one word over sentences.
     """
     peak = first + int(np.argmax(np.repeat(attention, 2)[first:stop]))
     pauses = first + np.flatnonzero(
@@ -226,14 +223,14 @@ def _trim(first: int, stop: int, quiet: NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def dtw(gain: NDArray[np.float32], empty: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Share the columns of `gain` (rows, columns) out among its rows, in order, for the most gain.
+    """Assign the columns of `gain` (rows, columns) to its rows, in order, for the most gain.
 
     Row r gets columns edges[r] to edges[r + 1] of the answer (rows + 1,) and gains their sum; a row
-    without columns gains `empty[r]`. Unlike openai/whisper's `dtw`, a column counts for one row
+    without columns gains `empty[r]`. Unlike in openai/whisper's `dtw`, a column counts for one row
     only: shared columns would move the start of every row forward.
 
-    A whole row is one step. If row r ends before column j and began at k < j, it gained sums[r, j]
-    - sums[r, k]; the best k for every j is therefore a running maximum.
+    Each iteration handles a whole row. If row r ends before column j and began at k < j, it gained
+    sums[r, j] - sums[r, k]; the best k for every j is therefore a running maximum.
     """
     rows, columns = gain.shape
     sums = np.zeros((rows, columns + 1))

@@ -1,16 +1,17 @@
-"""Reads decoded windows: decides which segments to keep, and makes chunks with words of them.
+"""Reads decoded windows: selects the segments to keep, and makes chunks with words of them.
 
 The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably holds no speech and
-was decoded with low probability is dropped. Beyond OpenAI's rules two more are dropped: a window
-for which the model would rather have written a caption of laughter or music, and a window in which
-the detector found no speech, unless the model is sure of its text. A segment without duration is
-dropped. Text after the last closed segment is decoded again with the next window, if there is one.
-One rule is added: Whisper often closes a sentence at the very point where the window is cut, so a
-short last segment before such a cut is decoded again whole.
+was decoded with low probability is dropped, as is a segment without duration. Text after the last
+closed segment is decoded again with the next window, if there is one.
+
+Four rules are added. A window is dropped if the model would rather have written a caption of
+laughter or music. A window without detected speech is dropped unless the model is sure of its text.
+A retry is dropped if its text is unlikely. Whisper often closes a sentence exactly where the window
+is cut, so a short last segment before such a cut is decoded again whole.
 
 Reading changes nothing. `read` returns how far the window was decoded and what is unfinished there,
-the schedule decides whether that part is decoded again, and `chunks` turns the segments that stay
-into chunks, in the time of the audio.
+the schedule decides whether that part is decoded again, and `chunks` turns the kept segments into
+chunks, in the time of the audio.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ from transcript import Chunk, Word
 
 CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was closed by it
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
-# Laughter, noise and music have 0.37 to 0.84, the noisiest speech of the recordings 0.10.
+# Annotation probability: laughter, noise and music have 0.37 to 0.84, the noisiest speech measured
+# has 0.10.
 ANNOTATION_THRESHOLD, ANNOTATION_LOGPROB = 0.25, -0.6
-# Speech that the first attempt left out: most correct texts have at least -0.76, translated ones
-# -1.02 at a no-speech probability of 0.02. Texts that Whisper makes up for noise and other voices,
-# such as "Thank you very much.", have at most -0.79 at 0.25 and -0.83 at 0.15.
+# Retries of speech that a text left out, by the text's log-probability and the no-speech
+# probability: most correct texts have at least -0.76, translated ones -1.02 at 0.02. Texts that
+# Whisper makes up for noise and other voices, such as "Thank you very much.", have at most -0.79 at
+# 0.25 and -0.83 at 0.15.
 RETRY_LOGPROB, RETRY_NO_SPEECH, RETRY_SPEECH_LOGPROB = -0.78, 0.1, -1.1
-# Where no speech was found: music alone has at most -0.69 and at least 0.33, sentences understood
-# over it down to -0.44 and up to 0.37. There must be so many text tokens, also for each second: a
-# short phrase over a long sound is what Whisper makes up.
+# Windows without detected speech, by the two measures above: music alone has at most -0.69 and at
+# least 0.33, sentences understood over music have -0.44 or more and 0.37 or less. A text needs
+# SURE_TOKENS tokens, and SURE_RATE a second: Whisper makes up short phrases for long sounds.
 SURE_LOGPROB, SURE_NO_SPEECH, SURE_TOKENS, SURE_RATE = -0.45, 0.4, 8, 0.5
 
 
@@ -51,7 +54,7 @@ class ReadWindow:
     """The segments of a decoded window: closed ones, and at most one that is unfinished.
 
     `seek` is the sample of the audio at which the last closed segment ends; None if the window was
-    decoded to its end. `looped`: the text was cut there because it repeated itself.
+    decoded to its end. `looped`: the text was cut at `seek` because it repeated itself.
     """
 
     closed: tuple[Segment, ...] = ()
@@ -61,20 +64,17 @@ class ReadWindow:
 
     @property
     def length(self) -> int:
-        """The tokens of all segments together."""
+        """Return the number of tokens in all segments."""
         return sum(len(each.tokens) for each in (*self.closed, *self.unfinished))
 
     def kept(self, decoded_again: bool) -> tuple[Segment, ...]:
-        """Return the segments that stay: without the unfinished one if it is decoded again."""
+        """Return the segments that stay, without the unfinished one if it is decoded again."""
         return self.closed if decoded_again else self.closed + self.unfinished
 
 
 @dataclass(frozen=True)
 class ChunkReader:
-    """Reads the decoded windows of a request with text in one language; `language` is its code.
-
-    `fallback` decides which windows are silent.
-    """
+    """Reads a request's windows with text in `language`; `fallback` decides which are silent."""
 
     models: WhisperModels
     language: str | None
@@ -84,8 +84,10 @@ class ChunkReader:
     def read(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """Return the segments of a decoded window, in seconds from its beginning; none if it
-        probably holds no speech. `samples` (n,) at 16 kHz are the window's.
+        """Return the segments of a decoded window, in seconds from its beginning.
+
+        There are none if the window probably holds no speech. `samples` (n,) at 16 kHz are the
+        window's.
         """
         made_up = window.retries > 0 and _is_made_up(result)
         made_up |= window.tentative and not self._is_sure(window, result)
@@ -106,7 +108,7 @@ class ChunkReader:
             cut_at = window.start + round(end * SAMPLE_RATE)
             if not result.cut:
                 return ReadWindow(closed, seek=cut_at if closed else None)
-            # A speaker who repeats something goes on behind the last time that was written.
+            # If a speaker repeats something, decoding resumes after its last time in the text.
             rest = () if result.repetitive else (Segment((), end, window.seconds),)
             return ReadWindow(closed, rest, cut_at, looped=result.repetitive)
         if not self.timestamps:
@@ -119,9 +121,9 @@ class ChunkReader:
     def _read_stopped(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
     ) -> ReadWindow:
-        """Return the sentences of a text that met its limit, if no timestamp shows how far it came.
+        """Return the sentences of a text that reached its limit, without a timestamp at the end.
 
-        The rest of the window is decoded next, and a short last sentence with it.
+        The rest of the window is decoded next, together with a short last sentence.
         """
         whole = Segment(result.tokens, 0.0, min(spoken_until(result), window.seconds))
         closed = self._sentences(result, (whole,), samples)
@@ -144,10 +146,7 @@ class ChunkReader:
         samples: NDArray[np.float32],
         result: DecodeResult,
     ) -> list[Chunk]:
-        """Return the chunks of the `segments` that stay of a window, without empty ones.
-
-        `samples` (n,) at 16 kHz are the window's.
-        """
+        """Return the kept `segments` of a window as chunks, without empty ones."""
         words = timed_words(result, segments, samples, self.models, self.language)
         end_of_text = self.models.special_tokens.end_of_text
         ratio = compression_ratio(
@@ -167,16 +166,14 @@ class ChunkReader:
         return found
 
     def since(self, chunk: Chunk, begin: float) -> list[Chunk]:
-        """Return the chunk without words before `begin` seconds, judged by their middles, if
-        anything is left of it.
-        """
+        """Return the chunk's words from `begin` seconds on, by their middles; [] if none."""
         if not chunk.words:
             return [chunk] if chunk.start + chunk.end >= 2 * begin else []
         before = sum(word.start + word.end < 2 * begin for word in chunk.words)
         return self.part(chunk, before, len(chunk.words))
 
     def part(self, chunk: Chunk, first: int, stop: int) -> list[Chunk]:
-        """Return the chunk's words number `first` to `stop` as a chunk; none if there are none."""
+        """Return words `first` to `stop` of the chunk as a chunk; an empty list without words."""
         if (first, stop) == (0, len(chunk.words)):
             return [chunk]
         words = chunk.words[first:stop]
@@ -199,11 +196,11 @@ class ChunkReader:
     def log_probs(self, result: DecodeResult) -> list[float]:
         """Return the natural log-probability of each text token."""
         end_of_text = self.models.special_tokens.end_of_text
-        pairs = zip(result.tokens, result.log_probs, strict=False)  # the end of text may have one
+        pairs = zip(result.tokens, result.log_probs, strict=False)  # end-of-text may add one
         return [log_prob for token, log_prob in pairs if token < end_of_text]
 
     def _is_sure(self, window: Window, result: DecodeResult) -> bool:
-        """Tell whether Whisper is sure of a text for which the detector found no speech."""
+        """Return whether Whisper is sure of a text for which the detector found no speech."""
         end_of_text = self.models.special_tokens.end_of_text
         count = sum(token < end_of_text for token in result.tokens)
         return (
@@ -216,27 +213,25 @@ class ChunkReader:
 
 
 def holds_no_speech(result: DecodeResult, fallback: Fallback = DEFAULT_FALLBACK) -> bool:
-    """Tell whether Whisper is unsure of its text, and takes the window for silence or for other
-    sounds than speech.
-    """
+    """Return whether a window seems to hold silence or other sounds, and its text is unlikely."""
     other_sound = result.annotation_prob > ANNOTATION_THRESHOLD
     unlikely = result.avg_logprob < ANNOTATION_LOGPROB
     return fallback.is_silent(result) or (other_sound and unlikely)
 
 
 def _is_made_up(result: DecodeResult) -> bool:
-    """Tell whether a text for speech that a first text left out is too unlikely."""
+    """Return whether the text of a retry is too unlikely."""
     is_speech = result.no_speech_prob <= RETRY_NO_SPEECH
     return result.text_logprob < (RETRY_SPEECH_LOGPROB if is_speech else RETRY_LOGPROB)
 
 
 def _stopped(result: DecodeResult) -> bool:
-    """Tell whether a limit ended the text."""
+    """Return whether a limit ended the text."""
     return bool(result.tokens) and not result.ended and not result.cut
 
 
 def _closed_by_cut(window: Window, found: Segments) -> bool:
-    """Tell whether the last of several segments was closed only by the window's cut inside speech.
+    """Return whether the last of several segments was closed only by the window's cut in speech.
 
     A long last segment is kept: decoding it again would decode most of the window twice.
     """
@@ -247,14 +242,14 @@ def _closed_by_cut(window: Window, found: Segments) -> bool:
 
 
 def _is_short(segment: Segment, window: Window) -> bool:
-    """Tell whether decoding the segment again costs little."""
+    """Return whether the segment is cheap to decode again."""
     return segment.end - segment.start <= window.seconds * LONGEST_REPEAT
 
 
 def _chunk(
     window: Window, segment: Segment, text: str, words: Sequence[Word], result: DecodeResult
 ) -> Chunk:
-    """Return a segment as a chunk, its times moved from the window's clock to the audio's."""
+    """Return a segment as a chunk, its times moved from the window's beginning to the audio's."""
     offset = window.start / SAMPLE_RATE
     moved = [replace(word, start=offset + word.start, end=offset + word.end) for word in words]
     return Chunk(

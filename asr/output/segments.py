@@ -3,13 +3,13 @@
     <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo
     two closed segments, then an unfinished one
 
-An unfinished segment is returned apart from the closed ones. The schedule of windows decides
-whether it is decoded again with the next window or stays as it is. The rules are those of
-openai/whisper's `transcribe.py`.
+An unfinished segment is returned separately. The schedule of windows decides whether the segment is
+decoded again with the next window or stays as it is. The rules are those of openai/whisper's
+`transcribe.py`.
 
 Text without timestamps is split into sentences, timed by their words. Not every model writes
 punctuation, so a long pause ends a sentence too. A sentence is a segment like those between
-timestamps, so no later step knows where the times come from.
+timestamps, so later steps need not know the source of the times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asr.output.words import split_words
 from timebase import TIME_PRECISION
 from transcript import Word, sentence_ends_between
 
-SENTENCE_PAUSE = 1.0  # seconds; a speaker who draws breath takes less
+SENTENCE_PAUSE = 1.0  # seconds; drawing breath takes less
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The closed segments of a window, and the unfinished one, if any: it starts at the end of the
-    last closed one and ends with the window.
-    """
+    """A window's closed segments, and the unfinished one from their end to the window's end."""
 
     closed: tuple[Segment, ...]
     unfinished: Segment | None = None
@@ -74,7 +72,7 @@ def split_sentences(
     models: WhisperModels,
     language: str | None,
 ) -> list[Segment]:
-    """Cut the segments of a window after every sentence and in long pauses.
+    """Cut the segments of a window after every sentence and at long pauses.
 
     `words` are the timed words of each segment. A sentence begins with its first word and ends with
     its last. A segment without words stays as it is.
@@ -98,7 +96,7 @@ def split_sentences(
 
 
 def _ends_sentence(word: Word, following: Word | None) -> bool:
-    """Tell whether a sentence ends between two words; None follows the last."""
+    """Return whether a sentence ends between two words; `following` is None after the last word."""
     if following is None or following.start - word.end >= SENTENCE_PAUSE:
         return True
     return sentence_ends_between(word, following)

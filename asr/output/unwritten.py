@@ -1,9 +1,9 @@
-"""Finds speech that a text leaves out: the detector found it, and no word accounts for it.
+"""Finds speech that a text leaves out: detected speech without words for it.
 
-Whisper stops early above all if a sentence is said again and again. Its timestamps then claim the
-rest of the window, and so may its words, because alignment stretches one over all that is left.
-Therefore a word accounts for LONGEST_WORD of speech at most. A span is left out if its speech
-exceeds by FEWEST the speech that its words account for.
+Whisper stops early above all if a sentence is repeated again and again. Its timestamps then claim
+the rest of the window. So may its words, because alignment stretches one word over all that is
+left. Therefore a word accounts for LONGEST_WORD of speech at most. A span is left out if its speech
+exceeds the speech of its words by FEWEST.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ SHORTEST_PAUSE = 1.0  # seconds between two spans that are kept separate
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Seconds `start` to `end`, and the words `first` to `stop` in it, if any: too few for so much
-    speech.
-    """
+    """Seconds `start` to `end` with too few words for their speech: `first` to `stop`, if any."""
 
     start: float
     end: float
@@ -38,7 +36,7 @@ class Gap:
 def find_unwritten(
     words: Sequence[Word], start: float, end: float, speech_before: SpeechBefore
 ) -> list[Gap]:
-    """Return the unwritten spans from `start` to `end` seconds, in order; `words` are in order."""
+    """Return the unwritten spans from `start` to `end` seconds; spans and `words` are in order."""
     edges = [start]
     for word in words:
         begin = max(edges[-1], min(word.start, end))
@@ -53,7 +51,7 @@ def find_unwritten(
 def unwritten_speech(
     words: Sequence[Word], speech: Sequence[tuple[float, float]], speech_before: SpeechBefore
 ) -> tuple[Unwritten, ...]:
-    """Return the parts of the spans of `speech`, in seconds and in order, that lack words."""
+    """Return the parts of `speech` that lack words; its spans are in seconds and in order."""
     found: list[Unwritten] = []
     for gap in find_unwritten(words, 0.0, speech[-1][1] if speech else 0.0, speech_before):
         spans: list[Unwritten] = []
@@ -70,9 +68,9 @@ def unwritten_speech(
 
 
 def _runs(excess: Sequence[float]) -> list[tuple[int, int]]:
-    """Return the first place and the stop of each run whose values add up to FEWEST or more.
+    """Return the first index and the stop of each run whose values add up to FEWEST or more.
 
-    Two runs are one unless the values between them add up to -FEWEST or less.
+    Two runs are joined unless the values between them add up to -FEWEST or less.
     """
     found: list[tuple[int, int]] = []
     start = stop = 0

@@ -1,4 +1,4 @@
-"""Splits text tokens into words, and tells which tokens of a word are spoken.
+"""Splits text tokens into words, and finds the spoken tokens of each word.
 
     tokens   | I| don|'t| know|,| José|.|        ->   " I"  " don't"  " know,"  " José."
 
@@ -26,7 +26,7 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class WordTokens:
-    """A word and its tokens, `first` to `stop` of the tokens given.
+    """A word and its tokens, `first` to `stop` of the given tokens.
 
     Tokens `spoken` to `silent`, counted from `first`, are pronounced; the others are punctuation.
     """
@@ -40,7 +40,7 @@ class WordTokens:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The fewest tokens that decode to whole characters: `first` to `stop` of the tokens given."""
+    """The fewest tokens that decode to whole characters: `first` to `stop` of the given tokens."""
 
     text: str
     first: int
@@ -92,8 +92,9 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[Piece]:
 
 
 def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
-    """Yield pieces that belong together: up to the next space if the language is `spaced`, else one
-    by one. A combining mark always stays with the letter before it.
+    """Yield the pieces of each word if the language is `spaced`, else each piece.
+
+    A combining mark always stays with the letter before it.
     """
     group: list[Piece] = []
     for piece in found:
@@ -108,13 +109,13 @@ def _groups(found: Sequence[Piece], spaced: bool) -> Iterator[list[Piece]]:
 
 
 def _is_silent(character: str) -> bool:
-    """Tell whether a character is a space or punctuation that nobody reads aloud."""
+    """Return whether a character is a space, or punctuation that is not read aloud."""
     punctuation = unicodedata.category(character)[0] == "P"
     return character.isspace() or (punctuation and character not in PRONOUNCED)
 
 
 def _opens(group: Sequence[Piece]) -> bool:
-    """Tell whether punctuation that stands alone belongs to the word after it."""
+    """Return whether punctuation that stands alone belongs to the word after it."""
     text = "".join(piece.text for piece in group)
     marks = text.strip()
     if text[0].isspace() and QUOTES.issuperset(marks):
@@ -125,7 +126,7 @@ def _opens(group: Sequence[Piece]) -> bool:
 
 
 def _word_tokens(word: Sequence[Piece]) -> WordTokens:
-    """Return the word made of these pieces; punctuation alone counts as spoken."""
+    """Return the word made of `word`'s pieces; punctuation alone counts as spoken."""
     spoken = [piece for piece in word if not piece.is_punctuation] or word
     text, first = "".join(piece.text for piece in word), word[0].first
     return WordTokens(text, first, word[-1].stop, spoken[0].first - first, spoken[-1].stop - first)
