@@ -1,17 +1,18 @@
-"""Silences crosstalk, another channel's speech, in each channel before anything is recognised.
+"""Silences crosstalk, another channel's speech, in each channel before recognition.
 
-A headset leaks into its neighbour's microphone, a line echoes the other party: the same words on
-two channels would be decoded and written twice. The samples alone decide which channel the words
-belong to. A frame of a channel is silenced if it is softer than the same frame of another channel,
-and nearly all a filtered and delayed copy of it. A channel's own speech, which no filter makes of
-another channel, stays, and so does the crosstalk below it.
+A headset leaks into its neighbour's microphone, or a line echoes the other party. Then the same
+words on two channels would be decoded and written twice. The samples alone decide which channel the
+words belong to. A frame of a channel is silenced if it is softer than the same frame of another
+channel and nearly all a filtered and delayed copy of it. A channel's own speech, which no filter
+makes of another channel, stays, and so does the crosstalk below it.
 
-The delay is found anew for each block, by the phase of the cross-spectrum (Knapp and Carter, "The
+The delay is estimated for each block, from the phase of the cross-spectrum (Knapp and Carter, "The
 generalized correlation method for estimation of time delay", 1976). The filter's frequency response
-is found for each frame, by least squares over the frames in which the other channel is louder: over
-the frames around it, because clocks drift and delays change, and with less weight over the whole
-block. The frame itself is left out, so that a fit by chance does not explain it. A codec adds noise
-to an echo at frequencies that have power: what is left below the copy's spectrum is no speech.
+is estimated for each frame, by least squares over the frames in which the other channel is louder.
+Because clocks drift and delays change, frames nearby have full weight and the rest of the block has
+little. The frame itself is left out, so that a fit by chance does not explain it. A codec adds
+noise to an echo at frequencies that have power, so a residual below the copy's spectrum does not
+count as speech.
 """
 
 from __future__ import annotations
@@ -33,32 +34,34 @@ from timebase import SAMPLE_RATE, runs
 Samples = NDArray[np.float32]
 Spectra = NDArray[np.complex64]  # (frames, bins)
 
-# Samples: a frame is longer than what most rooms add to a sound.
+# In samples. A frame is longer than most rooms' reverberation.
 FRAME, HOP, BLOCK = 4096, 2048, 16 * SAMPLE_RATE
 LONGEST_DELAY = SAMPLE_RATE // 2  # either way
-# Speech, without hum: bins of a frame.
+# Bins of a frame with speech, without hum.
 BAND = slice(200 * FRAME // SAMPLE_RATE, 4000 * FRAME // SAMPLE_RATE)
-# A frame tells of the filter if the other channel is LOUDER (3 dB to 60 dB). It is silenced if it
-# holds MORE crosstalk than anything else.
+# A frame contributes to the filter if the other channel is LOUDER (3 dB to 60 dB). It is silenced
+# if its crosstalk has MORE times the power of everything else.
 LOUDER, FAINTEST, MORE = 2.0, 1e-6, 3.0
-# Weights of the frames that tell of a frame's filter: 1 up to NEAR frames away, ELSEWHERE in the
-# rest of the block. Neighbours share samples with the frame, and do not count.
+# Weights of frames in the estimate of a frame's filter: 1 up to NEAR frames away, ELSEWHERE in the
+# rest of the block, 0 for direct neighbours, which share samples with the frame.
 NEAR, ELSEWHERE = 8, 0.01
-# Bins on either side that are averaged before powers are compared: 16 Hz, less than the harmonics
-# of a voice are apart.
+# Bins on either side that are averaged before powers are compared: 16 Hz, less than the distance
+# between a voice's harmonics.
 HIDDEN = 4
-# Frames over which both are averaged, and the fewest that are silenced or tell of a filter.
+# Frames over which these powers are averaged, and the fewest frames that are silenced or give a
+# filter.
 AVERAGED, FEWEST = 3, 3
-# Passes in which the filter is found, each time more by the frames that it explains.
+# Iterations of the filter's estimate. Each gives more weight to the frames that the filter
+# explains.
 REFINED = 3
 TINY = float(np.finfo(np.float32).tiny)
-# Channels are copies of each other if less than this share of their power differs.
+# Channels that differ in less than this share of their power are copies of each other.
 COPY = 1e-3
 
 
 async def without_crosstalk(audio: Audio) -> Audio:
-    """Silence crosstalk in all channels, in place and in small steps. Add a warning of what was
-    silenced, or that there is one channel only.
+    """Silence crosstalk in all channels, in place and in small steps. Return the audio with
+    warnings of what was silenced, or that there is only one channel.
     """
     warnings = await silence_crosstalk(audio.channels)
     if len(audio.channels) == 1:
@@ -67,9 +70,8 @@ async def without_crosstalk(audio: Audio) -> Audio:
 
 
 async def silence_crosstalk(channels: Sequence[Samples]) -> tuple[str, ...]:
-    """Silence crosstalk in `channels`, each (n,) at 16 kHz, in place and in small steps.
-
-    Returns a warning for each channel in which there was any.
+    """Silence crosstalk in `channels`, each (n,) at 16 kHz, in place and in small steps. Return a
+    warning for each copy of a channel and each channel with crosstalk.
     """
     warnings = [*_silence_copies(channels)]
     silenced = np.zeros(len(channels))
@@ -89,8 +91,8 @@ async def silence_crosstalk(channels: Sequence[Samples]) -> tuple[str, ...]:
 
 
 def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
-    """Silence every channel that is a copy of another, and yield a warning for each: the second, or
-    the one that has less than half of the other's power.
+    """Silence every channel that is a copy of another, and yield a warning for each. The second is
+    silenced, unless the first has less than half of its power.
     """
     power = [float(np.vdot(samples, samples)) for samples in channels]
     for first, second in combinations(range(len(channels)), 2):
@@ -106,7 +108,7 @@ def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:
 
 
 def _gain(channels: Sequence[Samples], target: int, first: int) -> Samples | None:
-    """Return the factors for the samples of `target`'s block that begins at `first`; None for 1."""
+    """Return the factors for `target`'s samples in the block at `first`; None if all are 1."""
     length = min(BLOCK, len(channels[target]) - first)
     crosstalk = np.zeros(BLOCK // HOP + 1, bool)
     for source, samples in enumerate(channels):
@@ -119,7 +121,7 @@ def _gain(channels: Sequence[Samples], target: int, first: int) -> Samples | Non
 
 
 def _find_crosstalk(target: Samples, source: Samples, first: int) -> NDArray[np.bool_]:
-    """Return the frames of the block in which `target` holds the sound of `source`, (frames,)."""
+    """Return the frames (frames,) of the block in which `target` holds the sound of `source`."""
     nothing = np.zeros(BLOCK // HOP + 1, bool)
     own_cut = _cut(target, first)
     delay = _delay(own_cut, _cut(source, first))
@@ -145,7 +147,7 @@ def _find_crosstalk(target: Samples, source: Samples, first: int) -> NDArray[np.
 
 
 def _cut(samples: Samples, first: int) -> Samples:
-    """Return the samples under the frames of the block at `first`, with silence beyond the ends."""
+    """Return the samples under the frames of the block at `first`, zero-padded beyond the ends."""
     start, stop = first - FRAME // 2, first + BLOCK + FRAME // 2
     cut = samples[max(0, start) : max(0, stop)]
     before = min(max(0, -start), stop - start)
@@ -153,14 +155,12 @@ def _cut(samples: Samples, first: int) -> Samples:
 
 
 def _delay(target: Samples, source: Samples) -> int | None:
-    """Return by how many samples the sound of `source` comes later in `target`; None if `target` is
-    softer nowhere.
-    """
+    """Return the delay of `source` in `target`, in samples; None if `target` is never softer."""
     power = _powers(target)
     softer = _between(power, _powers(source))
     if not softer.any():
         return None
-    # Frames of the target that are louder than usual are rather its own speech.
+    # Frames of the target that are louder than usual are probably its own speech.
     usual = np.median(power[softer])
     weights = softer * np.sqrt(usual / np.maximum(power, usual))
     kept = target[: len(weights) * HOP] * np.repeat(weights, HOP).astype(np.float32)
@@ -177,9 +177,7 @@ def _delay(target: Samples, source: Samples) -> int | None:
 def _between(
     power: NDArray[np.float64], loud: NDArray[np.float64], louder: float = LOUDER
 ) -> NDArray[np.bool_]:
-    """Return the frames whose `power` may be crosstalk of `loud` ones: `louder` times softer or
-    more, and not too faint.
-    """
+    """Return the frames whose `power` is `louder` times below `loud` or more, and not too faint."""
     between: NDArray[np.bool_] = (power > FAINTEST * loud) & (louder * power < loud)
     return between
 
@@ -218,8 +216,8 @@ def _averaged(power: Samples) -> NDArray[np.float64]:
 
 
 def _responses(cross: Spectra, across: Samples, weights: Samples) -> Spectra:
-    """Return the response of each frame that makes most of the target from the source, (frames,
-    bins). `cross` is their cross-spectrum, `across` the source's power; frames have `weights`.
+    """Return the response (frames, bins) of each frame that best makes the target from the source.
+    `cross` is their cross-spectrum, `across` the source's power, `weights` are (frames,).
     """
     places = np.arange(len(weights))
     away = np.abs(places[:, None] - places)
@@ -231,7 +229,6 @@ def _responses(cross: Spectra, across: Samples, weights: Samples) -> Spectra:
 
 
 def _without_short_runs(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Without runs of fewer than FEWEST frames."""
     kept = found.copy()
     for start, stop in runs(found):
         kept[start:stop] = stop - start >= FEWEST

@@ -1,8 +1,8 @@
-"""Decode untrusted bytes to samples, float32 at 16 kHz: one channel, or each of the file's.
+"""Decodes untrusted bytes to samples, float32 at 16 kHz: one channel, or each of the file's.
 
-Decoding is PyAV's, whose wheel contains ffmpeg's libraries. They run in a confined process of their
-own (`audio.sandbox`, `audio.libav`), which sends samples a step at a time. There is no program to
-install, and no temporary file.
+PyAV decodes; its wheel contains ffmpeg's libraries. They run in a confined process
+(`audio.sandbox`, `audio.libav`), which sends samples a step at a time. No program has to be
+installed, and no temporary file is written.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from errors import AudioTooLong, InvalidAudio
 from payload.encodings import Base64Text, address_in, base64_digits, decode_digits
 from runtime.steps import give_way, run_steps
 
-STEP_SECONDS = 30  # that are decoded between two steps
-# Seconds of processor time that decoding may take: for any recording, for each MiB, for each second
-# of audio. FLAC of silence at 192 kHz in eight channels takes 0.01 s a second: 0.5 MiB are an hour.
+STEP_SECONDS = 30  # of audio decoded in one step
+# Seconds of processor time that decoding may take: for any recording, for each MiB, and for each
+# second of audio. A second of silence in FLAC at 192 kHz and eight channels takes 0.01 s; an hour
+# of it has 0.5 MiB.
 BUDGET = 10.0, 5.0, 0.002
 
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """The limits of one request: `max_seconds` of audio, of all separate channels together, and
-    `max_bytes` after base64 decoding.
+    """Limits of one request: `max_seconds` of all channels together, `max_bytes` after base64
+    decoding.
     """
 
     max_seconds: float
     max_bytes: int
 
     def less(self, size: int) -> AudioLimits:
-        """Return what is left after `size` bytes."""
+        """Return the limits that are left after `size` bytes."""
         return replace(self, max_bytes=max(0, self.max_bytes - size))
 
 
 @dataclass(frozen=True, eq=False)
 class Audio:
-    """A decoded recording: `channels`, each (n,) samples at 16 kHz; the original's `duration` in
+    """A decoded recording: `channels`, each (n,) samples at 16 kHz; `duration` of the original in
     seconds; warnings.
     """
 
@@ -52,19 +53,19 @@ class Audio:
 
     @property
     def samples(self) -> NDArray[np.float32]:
-        """The only channel, (n,)."""
+        """The only channel, (n,). Raises ValueError if there are several."""
         (samples,) = self.channels
         return samples
 
     @property
     def seconds(self) -> float:
-        """The seconds of all channels together."""
+        """Seconds of all channels together."""
         return self.duration * len(self.channels)
 
 
 class DecodingStep(NamedTuple):
-    """Progress of decoding: seconds `decoded`, and at least how many there will be, of all channels
-    together.
+    """Progress of all channels together: seconds `decoded`, and the least seconds `expected` in
+    all.
     """
 
     decoded: float
@@ -74,9 +75,9 @@ class DecodingStep(NamedTuple):
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
     """Return the bytes of the audio file.
 
-    Text must be base64 of RFC 4648, of the standard or the URL-safe alphabet, with or without
-    padding. White space is allowed anywhere, and a `data:*;base64,` header in front. Bytes are
-    returned unchanged. Raises InvalidAudio, AudioTooLong.
+    Text must be base64 of RFC 4648, standard or URL-safe, with or without padding. White space is
+    allowed anywhere, and a `data:*;base64,` header in front. Bytes are returned unchanged. Raises
+    InvalidAudio, AudioTooLong.
     """
     data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
     if not data:
@@ -88,17 +89,18 @@ def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> byte
 def decode_audio(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
 ) -> Audio:
-    """Decode the best audio stream that libav has a decoder for, in any of its formats.
+    """Decode the best audio stream that libav has a decoder for.
 
     Second 0 of the samples is the first moment of the file, of picture or sound; gaps are silent.
-    Channels are averaged or, while they cancel each other out, the loudest is taken, with a
-    warning. If they are kept `separate`, a channel that begins late or ends early is silent there.
-    The audio is resampled to `sampling_rate` (Hz) and from there to 16 kHz, by libswresample, which
-    Whisper's `load_audio` uses too; equal rates are not resampled. Raises InvalidAudio for less
-    than 0.1 s of decodable audio, samples that are not finite or exceed 1e4, more than 8 channels,
-    rates outside 4-384 kHz, and bytes that crash the decoder or take far more memory or processor
-    time than audio does. Raises AudioTooLong beyond `limits`: before decoding, or while decoding if
-    the packets' durations are wrong.
+    Channels are averaged. While they cancel each other out, the loudest channel is taken instead,
+    with a warning. With `separate` all channels are kept; a channel is silent before it begins and
+    after it ends. libswresample, which Whisper's `load_audio` uses too, resamples to
+    `sampling_rate` (Hz) and from there to 16 kHz; equal rates are not resampled.
+
+    Raises InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or
+    exceed 1e4, more than 8 channels, rates outside 4-384 kHz, and bytes that crash the decoder or
+    take far more memory or processor time than audio does. Raises AudioTooLong beyond `limits`:
+    before decoding, or while decoding if the packets' durations are wrong.
     """
     return run_steps(decoding_steps(data, sampling_rate, limits, separate))
 
@@ -106,7 +108,7 @@ def decode_audio(
 async def decoding_steps(
     data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
 ) -> Audio:
-    """Decode as `decode_audio` does, in steps that report a DecodingStep each."""
+    """Decode like `decode_audio`, in steps that report a DecodingStep each."""
     _refuse_large(len(data), limits)
     arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET
     channels = [bytearray()]  # grow in place, so that the peak is one copy
@@ -128,8 +130,8 @@ async def decoding_steps(
 
 
 def check_container(data: bytes) -> None:
-    """Raise the InvalidAudio that `decode_audio` raises if `data` is no audio: if its header is not
-    that of a known container, or tells of no audio that can be decoded. Decodes nothing.
+    """Raise InvalidAudio if the header is not that of a known container with decodable audio.
+    Decodes nothing.
     """
     run_confined("audio.libav:check", data)
 

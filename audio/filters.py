@@ -1,8 +1,8 @@
 """Chains of libavfilter's filters over decoded frames.
 
 A chain is freed as soon as its frames are through. PyAV's graph and its contexts refer to each
-other, so that only Python's cyclic collector would free them, which does not know of the 2 MiB that
-libavfilter may hold for each: 96 changes of format in a file of 115 KB kept 51 MiB.
+other, so only Python's cyclic collector would free them. The collector does not know of the 2 MiB
+that libavfilter may hold for each: 96 changes of format in a file of 115 KB kept 51 MiB.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _BLOCK_SAMPLES = 16_384
 
 
 def filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterator[AudioFrame]:
-    """Yield blocks of at most _BLOCK_SAMPLES that a chain of filters, each a name and its settings,
-    makes of frames of one format; flush the chain at the end.
+    """Pass frames of one format through a chain of filters, each a name and its settings, and flush
+    it. Yield blocks of at most _BLOCK_SAMPLES.
     """
     frames = iter(frames)
     first = next(frames, None)
@@ -33,8 +33,8 @@ def filtered(frames: Iterable[AudioFrame], *filters: tuple[str, str]) -> Iterato
 
 
 class FilterChain:
-    """Filters, each a name and its settings, for frames of the format of `frame`, which the
-    constructor does not pass on. Frames come out when they are ready, or of `block` samples each.
+    """Filters, each a name and its settings, for frames in the format of `frame`. The constructor
+    does not push `frame`. Frames come out when ready, or in blocks of `block` samples.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FilterChain:
             raise
 
     def push(self, frame: AudioFrame | None) -> Iterator[AudioFrame]:
-        """Pass on one more frame and yield what is ready; None ends the chain and flushes it."""
+        """Push a frame and yield the frames that are ready; None ends the chain and flushes it."""
         self._graph.push(frame)
         while True:
             try:
@@ -59,7 +59,7 @@ class FilterChain:
                 yield ready
 
     def close(self) -> None:
-        """Drop the graph's contexts, which refer to it: its last reference then frees it."""
+        """Clear the graph's contexts, which refer to it, so that its last reference frees it."""
         for contexts in gc.get_referents(self._graph):
             if isinstance(contexts, dict):
                 contexts.clear()

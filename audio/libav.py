@@ -1,11 +1,11 @@
-"""Reads a recording with ffmpeg's libraries: what the confined process does (`audio.sandbox`).
+"""Reads a recording with ffmpeg's libraries, in the confined process (`audio.sandbox`).
 
 `decode` measures the length over packets before it decodes any, and again over samples. It places
-samples on the file's timeline (`audio.timeline`), checks, downmixes and resamples them a block at a
-time. Channels that are kept separate count like as many recordings.
+samples on the file's timeline (`audio.timeline`), and checks, downmixes and resamples them a block
+at a time. Each separate channel counts as a recording.
 
-Nothing that a file says about itself is trusted. libavformat reads this memory and nothing else: no
-protocol is open to it, and demuxers that open other files are left out.
+Nothing that a file says about itself is trusted. libavformat reads only this memory: no protocol is
+open to it, and demuxers that open other files are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import av
 import av.logging
-import av.subtitles.codeccontext  # PyAV imports these two with a first file, which is too late
+import av.subtitles.codeccontext  # PyAV imports both with the first file, too late in a fork
 import av.subtitles.stream
 import numpy as np
 from av.audio.frame import AudioFrame
@@ -51,22 +51,23 @@ MAX_CHANNELS = 8
 NATIVE_RATES = range(4_000, 384_001)  # Hz
 MAX_FORMAT_CHANGES = 100
 MAX_READ_ERRORS = 100
-STEP_PACKETS = 1_000  # read between two extensions of processor time
-# Channels cancel each other out if their mean has less than CANCELLED of the power that the loudest
-# would leave in it beside silence, and until it has RESTORED of that power (hysteresis).
+STEP_PACKETS = 1_000  # between two extensions of processor time
+# Channels cancel each other out once their mean has less than CANCELLED of the power that the
+# loudest channel alone would leave in it, until it has RESTORED of that power (hysteresis).
 CANCELLED, RESTORED = 1 / 16, 1 / 4
-# A mean of more than this share of the samples' deviation from it is an offset, which recorders add
-# and nobody hears: Whisper base then changes what it writes, and word times move by up to 0.3 s.
-# Of sixteen real recordings none has over 1/38, six seconds of one with rumble 1/15: they stay.
+# A mean above this share of the samples' standard deviation is an offset, which recorders add and
+# nobody hears. With an offset Whisper base changes its text, and word times move by up to 0.3 s. Of
+# sixteen real recordings none has over 1/38, and six seconds of a recording with rumble have 1/15:
+# these means stay.
 OFFSET = 1 / 10
-# Packets may add up to this many times the file: an edit list may repeat a part of it.
+# Packets may add up to this many times the file, because an edit list may repeat parts of it.
 MAX_REREADING = 4
 
 _MAX_FRAME = 1 << 20  # samples a channel
-_PACKET_SLACK = 1.0  # seconds; encoder padding is in the packets, and decoding trims it
+_PACKET_SLACK = 1.0  # seconds; packets include encoder padding, which decoding trims
 _DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
-_SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # by their encoders, which send no packets then
-# Bytes. Writers to a pipe do not know the size of a WAV, and claim this or more.
+_SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets then
+# Bytes. The writer of a WAV to a pipe does not know its size, and claims this or more.
 _UNSIZED_RIFF = 2_000_000_000
 # An ID3v2 tag, whose size has seven bits a byte. The match is the magic number alone, so that
 # tags within tags are found too.
@@ -75,8 +76,8 @@ _MPEG_AUDIO = b"\xff"  # the first byte of each frame
 
 
 def _demuxers() -> Iterator[str]:
-    """All that libavformat has, but those that open other files or devices, run a script (`sbg`) or
-    read pictures.
+    """Yield libavformat's demuxers, except those that open other files or devices, run a script
+    (`sbg`) or read pictures.
     """
     refused = {"concat", "dash", "hls", "imf", "sbg", "sdp", "vobsub", "webm_dash_manifest"}
     for name in formats_available:
@@ -89,7 +90,7 @@ def _demuxers() -> Iterator[str]:
 
 
 def _decoders() -> Iterator[str]:
-    """All of libavcodec's for audio, but the one that synthesizes instead of decoding."""
+    """Yield libavcodec's audio decoders, except the decoder that synthesizes."""
     for name in av.codecs_available:
         try:
             codec = Codec(name, "r")
@@ -121,12 +122,13 @@ def decode(
     step_seconds: int,
     budget: Sequence[float],
 ) -> Work:
-    """Yield (seconds decoded, at least how many there will be, channels) with the new samples of
-    each channel in turn, first of all before anything is decoded. Return what `audio.decode` makes
-    of it all with the last samples. A step is `step_seconds` of all channels together.
+    """Yield (seconds decoded, least seconds expected, channels) with the new samples of each
+    channel in turn. The first step comes before anything is decoded; every other decodes
+    `step_seconds` of all channels together. Return the result for `audio.decode`, with the last
+    samples.
 
-    `budget` is seconds of processor time: for any recording, for each MiB, for each second.
-    Raises InvalidAudio, AudioTooLong, MemoryError.
+    `budget` is seconds of processor time: for any recording, for each MiB, for each second. Raises
+    InvalidAudio, AudioTooLong, MemoryError.
     """
     data = without_id3(data)
 
@@ -164,16 +166,15 @@ def decode(
 
 
 def check(data: bytes) -> Work:
-    """Raise InvalidAudio unless the header tells of audio that can be decoded. Decodes nothing."""
+    """Raise InvalidAudio unless the header describes decodable audio. Decodes nothing."""
     with _opened(without_id3(data)):
         yield from ()
     return None, b""
 
 
 def announced_seconds(file: IO[bytes]) -> float:
-    """Return the seconds that a file's header announces, 0 if none; decodes what probing takes.
-
-    Raises InvalidAudio.
+    """Return the seconds that a file's header announces, 0 if none. Decodes only what probing
+    takes. Raises InvalidAudio.
     """
     try:
         with open_container(file) as container:
@@ -186,7 +187,7 @@ def announced_seconds(file: IO[bytes]) -> float:
 
 
 def without_id3(data: bytes) -> bytes:
-    """Return `data` without ID3 tags, which may be compressed a thousand times.
+    """Return `data` without ID3 tags, because tags may be compressed a thousand times.
 
     Tags at the start are cut off, and so are tags between the frames of MPEG audio, where libav
     takes a picture for damaged sound. Elsewhere (chunks of WAV and AIFF) tags lose their magic
@@ -220,7 +221,7 @@ def _id3_end(tag: re.Match[bytes]) -> int:
 
 
 class _Samples:
-    """The samples of each channel since the last step, and the sums of all before."""
+    """Each channel's samples since the last step, and sums over all its samples."""
 
     def __init__(self) -> None:
         self._new = [bytearray()]
@@ -232,8 +233,8 @@ class _Samples:
         return len(self._new)
 
     def append(self, block: Sequence[NDArray[np.float32]]) -> None:
-        """Append a block of each channel. A file may change the number of its channels: a new one
-        was silent before, and one that ends is silent from then on.
+        """Append a block of each channel. The number of channels may change: a new channel was
+        silent before, and a channel that ends is silent from then on.
         """
         before, length = len(self._new[0]), len(block[0])
         self._new += [bytearray(before) for _ in range(len(block) - len(self._new))]
@@ -246,13 +247,13 @@ class _Samples:
             new += bytes(4 * length)
 
     def take(self) -> bytes:
-        """Return the new samples of one channel after the other, and forget them."""
+        """Return the new samples, one channel after the other, and drop them."""
         taken = b"".join(self._new)
         self._new = [bytearray() for _ in self._new]
         return taken
 
     def offsets(self) -> list[float]:
-        """Return the mean of each channel if it is an offset, 0 if not."""
+        """Return the mean of each channel if it counts as an offset, else 0."""
         offsets = []
         for total, squares in self._sums:
             mean = float(total / max(self._count, 1))
@@ -278,14 +279,14 @@ def _check_format(rate: int, channels: int) -> None:
 
 
 def open_container(file: IO[bytes]) -> InputContainer:
-    """Return `file` as libavformat sees it, which may open nothing else."""
+    """Open `file` with libavformat, which may open nothing else."""
     container: InputContainer = av.open(file, mode="r", options=OPTIONS, **_OPENING)
     return container
 
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[_Recording]:
-    """Open the container in `data`; libav's exceptions in the block become InvalidAudio."""
+    """Open the container in `data`. Exceptions of libav in the block become InvalidAudio."""
     try:
         with open_container(BytesIO(data)) as container:
             yield _Recording(data, container, _audio_stream(container))
@@ -298,7 +299,7 @@ def _opened(data: bytes) -> Iterator[_Recording]:
 
 
 def _audio_stream(container: InputContainer) -> AudioStream:
-    """Return the best audio stream that can be decoded, with its decoder open; discard others."""
+    """Return the best decodable audio stream with its decoder open; discard all other streams."""
     best = container.streams.best("audio")
     streams = sorted(container.streams.audio, key=lambda stream: stream is not best)
     if not streams:
@@ -317,7 +318,7 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     refused = [error for error in errors if isinstance(error, InvalidAudio)]
     if refused:
         raise refused[0]
-    if best is None:  # of none are rate and channels known
+    if best is None:  # no stream has a known rate and channels
         raise InvalidAudio("no audio stream found")
     raise errors[0]
 
@@ -333,9 +334,8 @@ def _open_decoder(stream: AudioStream) -> None:
 
 
 def _described_codec(stream: AudioStream) -> str:
-    """Return a colon and the name of a stream's codec, if libav has one.
-
-    PyAV knows only codecs that it can decode; libav's description of the file names the others.
+    """Return a colon and the name of a stream's codec; "" if libav has no name. PyAV knows only
+    codecs that it can decode; libav's description of the file names the others.
     """
     before = av.logging.get_level()
     av.logging.set_level(av.logging.INFO)
@@ -351,9 +351,10 @@ def _described_codec(stream: AudioStream) -> str:
 
 @dataclass(eq=False)
 class _Recording:
-    """An open recording, and what is known of it so far: `seconds` decoded of how many `channels`,
-    for how many seconds they `cancelled` each other out, whether packets are `damaged`, and whether
-    the last packet is incomplete.
+    """An open recording and the progress of its decoding.
+
+    `seconds` were decoded of each of `channels`, which `cancelled` each other out for so many
+    seconds. `damaged`: packets are damaged. `truncated`: the last packet is incomplete.
     """
 
     data: bytes
@@ -379,8 +380,8 @@ class _Recording:
         return Timeline(container.format.name, self.stream, begin, duration)
 
     def packet_seconds(self, max_seconds: float, separate: bool) -> Iterator[float]:
-        """Yield the seconds of the packets read so far with the gaps between them, now and then
-        and in the end; those of `separate` channels together. Decodes nothing.
+        """Yield the seconds of the packets read so far with the gaps between them, now and then and
+        at the end. `separate` channels are added up. Decodes nothing.
 
         Raises AudioTooLong, and InvalidAudio if packets add up to far more than the file.
         """
@@ -404,9 +405,8 @@ class _Recording:
     def blocks(
         self, sampling_rate: int, max_seconds: float, separate: bool
     ) -> Iterator[Sequence[NDArray[np.float32]]]:
-        """Yield float32 samples at 16 kHz, (n,) of each channel.
-
-        A stream may change its format: consecutive frames of one format are resampled together.
+        """Yield float32 samples at 16 kHz, (n,) of each channel. A stream may change its format:
+        consecutive frames of one format are resampled together.
         """
         for change, ((_, channels, _, _), run) in enumerate(groupby(self._frames(), _frame_format)):
             if change > MAX_FORMAT_CHANGES:
@@ -418,12 +418,12 @@ class _Recording:
                 floats, channels = self._mono(floats, channels), 1
             resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
             for block in filtered(self._checked(floats, max_seconds), *resampling):
-                # Packed, as PyAV cannot count eight planes.
+                # Packed, because PyAV cannot count eight planes.
                 packed = np.frombuffer(block.planes[0], np.float32, block.samples * channels)
                 yield list(np.ascontiguousarray(packed.reshape(-1, channels).T))
 
     def warnings(self) -> list[str]:
-        """Return what a listener would not know."""
+        """Return warnings about the file that a listener would not notice."""
         warnings = []
         others = len(self.container.streams.audio) - 1
         if others:
@@ -448,12 +448,12 @@ class _Recording:
         return warnings
 
     def _packets(self) -> Iterator[Packet[AudioStream]]:
-        """Yield the packets of the stream; skip what cannot be read, which is damage."""
+        """Yield the packets of the stream. Unreadable parts are skipped as damage."""
         for _ in range(MAX_READ_ERRORS):
             try:
                 for packet in self.container.demux(self.stream):
                     if packet.size:
-                        self.damaged |= self.truncated  # it was not the last one
+                        self.damaged |= self.truncated  # the truncated packet was not the last
                         self.truncated = packet.is_corrupt
                     yield packet
             except MemoryError:
@@ -464,7 +464,7 @@ class _Recording:
                 return
 
     def _frames(self) -> Iterator[AudioFrame]:
-        """Yield decoded frames on the file's timeline; skip packets that cannot be decoded."""
+        """Yield decoded frames on the file's timeline; skip undecodable packets as damage."""
         timeline = self.timeline
         clock = ByteClock(self.data) if self.container.format.name in BARE else None
         for packet in timeline.steady(self._packets()):
@@ -483,9 +483,7 @@ class _Recording:
 
     def _mono(self, blocks: Iterable[AudioFrame], channels: int) -> Iterator[AudioFrame]:
         """Yield the mean of the channels of packed blocks, or the loudest channel while they cancel
-        each other out.
-
-        Two in opposite phase, as one with its wires swapped makes them, add up to nothing.
+        each other out. Two channels in opposite phase, as from swapped wires, add up to nothing.
         """
         packed: deque[NDArray[np.float32]] = deque()
 
@@ -510,7 +508,7 @@ class _Recording:
             yield loudest
 
     def _checked(self, blocks: Iterable[AudioFrame], max_seconds: float) -> Iterator[AudioFrame]:
-        """Yield the blocks while they are within the limit and their samples plausible."""
+        """Yield the blocks. Raises AudioTooLong, and InvalidAudio for implausible samples."""
         for block in blocks:
             self.seconds += Fraction(block.samples, block.sample_rate)
             if self.seconds * self.channels > max_seconds:
@@ -527,7 +525,7 @@ class _Recording:
                 f"players may show {begin:.2f} s before the first sound:"
                 " times count from that sound"
             )
-        # Encoders of Opus leave out what is silent, so that its gaps are no loss.
+        # Encoders of Opus and Speex leave out silence, so their gaps are no loss.
         missing = [] if self.stream.codec_context.name in _SILENCE_LEFT_OUT else timeline.gaps
         if missing:
             seconds = sum(seconds for _, seconds in missing)
@@ -545,27 +543,28 @@ class _Recording:
             )
 
     def _has_index(self) -> bool:
-        """Return whether the format (mp4 and its kin) tells beforehand when packets are played."""
+        """Return whether the format (mp4 and its kin) has an index of the packets' times."""
         return self.container.format.name.startswith("mov,")
 
     def _declared_seconds(self) -> float:
         """Return the second of the timeline at which the sound ends by the file's headers; 0 if
-        they do not tell, or if it is guessed from the file's size.
+        unknown or guessed from the file's size.
         """
         container, stream = self.container, self.stream
         file = (container.duration or 0) / av.time_base
         seconds, own = file, len(container.streams) == 1
         if stream.duration and stream.time_base:
             seconds = float(stream.duration * stream.time_base)
-            # Streams without a duration have the file's; of ASF they all have the longest one's.
+            # A stream without a duration has the file's. In ASF all streams have the longest
+            # stream's.
             own |= abs(seconds - file) > _DECLARED_SLACK and container.format.name != "asf"
         if not own or self._is_guessed(seconds):
             return 0.0
-        # Some formats count from the file's begin, and some from 0 on its clock.
+        # Some formats count from the file's first moment, others from 0 on its clock.
         return seconds - max(self.timeline.begin or 0.0, 0.0)
 
     def _is_guessed(self, seconds: float) -> bool:
-        """Return whether a duration is the size by the bit rate, as libavformat guesses it."""
+        """Return whether a duration is libavformat's guess, the size by the bit rate."""
         size = len(self.data)
         return abs(seconds * (self.stream.codec_context.bit_rate or 0) / 8 - size) < size / 50
 
@@ -581,9 +580,8 @@ class _Recording:
 
 
 def _first_moment(data: bytes) -> float | None:
-    """Return the earliest timestamp among a file's first packets of picture and sound, in seconds;
-    None without any. For streams that libavformat can describe by their headers alone it makes one
-    up.
+    """Return the earliest timestamp, in seconds, among a file's first packets of picture and sound;
+    None without any. libavformat makes up its own value for streams that headers alone describe.
     """
     with open_container(BytesIO(data)) as container:
         streams = [
@@ -610,8 +608,7 @@ def _instead_of_mean(
     samples: NDArray[np.float32], mean: NDArray[Any], taken: int | None
 ) -> int | None:
     """Return the channel of `samples` (n, channels) that replaces their `mean` (1, n), or None.
-
-    `taken` is what was chosen before, and stays unless it is much softer than another.
+    `taken`, the previous result, stays unless it is much softer than another channel.
     """
     power = np.square(samples, dtype=np.float64).sum(axis=0)
     left = np.square(mean, dtype=np.float64).sum()
@@ -624,7 +621,7 @@ def _instead_of_mean(
 
 
 def _is_unsized_wav(data: bytes) -> bool:
-    """Return whether a WAV was written to a pipe, so that its header has no size of the samples."""
+    """Return whether a WAV was written to a pipe, so that its header lacks the samples' size."""
     place = 12
     while data.startswith(b"RIFF") and place + 8 <= len(data):
         size = int.from_bytes(data[place + 4 : place + 8], "little")

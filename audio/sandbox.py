@@ -1,24 +1,24 @@
 """Runs a function over untrusted bytes in a process that may do nothing else.
 
-Each recording has a process for itself while it is read. The process is a fork of a template, which
-has imported what the function needs and reads no recording. The template starts once, by `start` or
-with the first recording, and again if somebody kills it. A fork that has finished a recording takes
-the next one, MOST_RECORDINGS in all. A fork that refused, crashed or was left in the middle ends.
+Each recording has a process for itself while it is read: a fork of a template, which has imported
+the function's modules and reads no recording. The template starts with `start` or the first
+recording, and again if somebody kills it. A fork that has finished a recording takes the next one,
+MOST_RECORDINGS in all. A fork that refused a recording, crashed or was left in the middle ends.
 
-The system limits what a fork may use:
+The system limits a fork:
 
-- address space: what the template has, FREE_MEMORY, and MEMORY_PER_BYTE of the recording;
-- processor time, which the function extends while it gets on (`limit_processor_time`). The kernel
-  ends the process when its own timer runs out, so that a busy machine refuses no recording;
-- no descriptor but the socket to the parent: it can open no file and no connection;
+- address space: the template's, FREE_MEMORY, and MEMORY_PER_BYTE of the recording;
+- processor time, which the function extends while it makes progress (`limit_processor_time`). The
+  kernel's timer counts only the fork's own time, so a busy machine refuses no recording;
+- no descriptor but the socket to the parent, so it can open no file and no connection;
 - no environment, which holds the server's keys, and no core dump.
 
-macOS limits no address space. System calls are not filtered: no package on PyPI that does it is
-kept well.
+macOS limits no address space. System calls are not filtered, because no package on PyPI that does
+it is well maintained.
 
 Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says.
-The parent unpickles nothing that a fork writes. Samples pass through the socket too: one hour takes
-0.27 s, and 0.25 s through a shared mapping, which would need a descriptor for each recording.
+The parent unpickles nothing from a fork. Samples pass through the socket too: one hour takes 0.27
+s, and 0.25 s through a shared mapping, which would need a descriptor for each recording.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from typing import Any, NamedTuple
 
 from errors import AudioTooLong, ClientError, InvalidAudio
 
-# Seconds of processor time before the function extends them: for the headers of a recording.
-# libavformat searches all names of a file's metadata before it adds one: 150,000 take a minute.
+# Seconds of processor time for the headers of a recording, before the function extends them.
+# libavformat searches all names of a file's metadata before it adds a name: 150,000 take a minute.
 HEADER_SECONDS = 2.0
-# Bytes. The index of an honest mp4 takes 37 for each packet: two hours of a film have 770,000, and
-# the smallest packets (AMR, G.729) have 10 bytes and more.
+# Bytes. The index of an honest mp4 takes 37 bytes a packet. Two hours of a film have 770,000
+# packets, and the smallest packets (AMR, G.729) have at least 10 bytes.
 FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 7
-# Recordings that a fork reads before another one replaces it; idle forks that are kept, each with
-# some 5 MB of its own.
+# Recordings that a fork reads before a new fork replaces it, and idle forks that are kept, some 5
+# MB each.
 MOST_RECORDINGS, MOST_IDLE = 100, 4
-# What the template imports before it forks.
+# Modules that the template imports before it forks.
 PRELOADED = ("audio.libav",)
 
 _START = "import json, sys; sys.path = json.loads(sys.argv[1]); import {0}; {0}.serve(sys.argv[2:])"
@@ -65,7 +65,7 @@ Work = Generator[tuple[Any, bytes | bytearray], None, tuple[Any, bytes | bytearr
 
 
 class Step(NamedTuple):
-    """What a confined function yields or, if it is the `last` step, returns."""
+    """Value and bytes that a confined function yields or, if it is the `last` step, returns."""
 
     value: Any
     content: bytes
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 
 class Confined:
-    """The process of one recording, which computes one step at a time, until it is closed.
+    """The process of one recording, which computes a step at a time until it is closed.
 
     `function` is "module:name" of a generator function, called with `data` and `arguments`. Raises
     RuntimeError if no process can be started.
@@ -87,16 +87,16 @@ class Confined:
             "size": len(data),
             "seconds": HEADER_SECONDS,
         }
-        with suppress(ConnectionError):  # `step` says so
+        with suppress(ConnectionError):  # `step` raises the error
             self._stream.write(json.dumps(request).encode() + b"\n")
             self._stream.write(data)
             self._stream.flush()
 
     def step(self) -> Step:
-        """Let the function go on to what it yields next.
+        """Run the function up to its next yield, or its end.
 
-        Raises the InvalidAudio or AudioTooLong that the function raises; InvalidAudio if the
-        process crashes or exceeds its processor time; RuntimeError for a fault of ours.
+        Raises the function's InvalidAudio or AudioTooLong; InvalidAudio if the process crashes or
+        exceeds its processor time; RuntimeError for any other exception in the process.
         """
         answer: dict[str, Any] = {"size": 1}
         content = b""
@@ -126,7 +126,7 @@ class Confined:
 
 
 def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: ANN401
-    """Return the value that `function` returns for `data`. Raises what `Confined` raises."""
+    """Return the value that `function` returns for `data`. Raises the errors of `Confined`."""
     with closing(Confined(function, data, *arguments)) as process:
         while not (step := process.step()).last:
             pass
@@ -134,7 +134,7 @@ def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: A
 
 
 class _Template:
-    """The process that is forked, the socket on which it is asked to, and idle forks."""
+    """The process that is forked, the socket that asks for forks, and the idle forks."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -143,13 +143,13 @@ class _Template:
         self._idle: list[BufferedRWPair] = []
 
     def start(self) -> None:
-        """Start the process and a fork of it, unless it runs."""
+        """Start the process and a fork of it, unless the process runs."""
         with self._lock:
             self._start()
 
     def take(self) -> BufferedRWPair:
-        """Return a stream to an idle fork, or to a new one if there is none. Start the process
-        again if it was killed.
+        """Return a stream to an idle fork, else to a new fork. Start the process again if it was
+        killed. Raises RuntimeError if it cannot be started.
         """
         new = 0
         while new < 2:
@@ -160,13 +160,13 @@ class _Template:
             with suppress(ConnectionError):
                 stream.write(b"\n")
                 stream.flush()
-                if stream.readline():  # it is there
+                if stream.readline():  # the fork is alive
                     return stream
             _close(stream)
         raise RuntimeError("the process that reads audio cannot be started")
 
     def keep(self, stream: BufferedRWPair) -> None:
-        """Keep a fork that has finished, unless enough of them are idle."""
+        """Keep a finished fork, unless enough forks are idle."""
         with self._lock:
             if self._process is not None and len(self._idle) < MOST_IDLE:
                 self._idle.append(stream)
@@ -174,12 +174,11 @@ class _Template:
         _close(stream)
 
     def end(self) -> None:
-        """End the process and its forks."""
         with self._lock:
             self._end()
 
     def forget(self) -> None:
-        """Close the sockets."""
+        """Close the sockets, without ending the process."""
         while self._idle:
             _close(self._idle.pop())
         if self._control is not None:
@@ -194,8 +193,8 @@ class _Template:
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
         self._control, other_end = socket.socketpair()
         with other_end:
-            # In a session of its own, as Ctrl+C is for its parent. numpy's threads would make
-            # forks unsafe.
+            # A session of its own, because Ctrl+C is meant for the parent. One thread, because
+            # numpy's threads would make forks unsafe.
             self._process = Popen(
                 command,
                 stdin=other_end.fileno(),
@@ -214,7 +213,7 @@ class _Template:
             self._process = None
 
     def _ask(self) -> BufferedRWPair:
-        """Return a stream to a new fork, which is at its end if the process has ended."""
+        """Return a stream to a new fork. The stream is at its end if the process has ended."""
         assert self._control is not None
         ours, theirs = socket.socketpair()
         with theirs, suppress(ConnectionError):
@@ -224,7 +223,7 @@ class _Template:
 
 
 def _close(stream: BufferedRWPair) -> None:
-    with suppress(ConnectionError):  # of what could not be written
+    with suppress(ConnectionError):  # closing flushes, which may fail
         stream.close()
 
 
@@ -234,7 +233,7 @@ def start() -> None:
 
 
 def serve(modules: list[str]) -> None:
-    """Fork for each socket that arrives on the standard input: the template's main loop."""
+    """Run the template's main loop: fork for each socket that arrives on the standard input."""
     for module in modules:
         import_module(module)
     gc.freeze()  # so that a collection in a fork copies no page
@@ -265,7 +264,7 @@ _started = 0.0  # processor time before the current recording
 
 
 def _answer_all(stream: BufferedRWPair) -> None:
-    """Run the functions that the parent asks for, until it closes the stream: what a fork does."""
+    """Run a fork's main loop: run the parent's functions until it closes the stream."""
     memory = _confine()
     for _ in range(MOST_RECORDINGS):
         stream.write(stream.readline())
@@ -292,7 +291,7 @@ def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
 
 
 def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
-    """Answer with what the function yields, returns or raises. Return whether it yields."""
+    """Answer with what the function yields, returns or raises. Return whether it yielded."""
     content: bytes | bytearray = b""
     answer: dict[str, Any] = {"last": True}
     try:
@@ -304,7 +303,7 @@ def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
         answer |= {"code": error.code, "text": str(error).removeprefix(f"{error.code}: ")}
     except MemoryError:
         answer |= {"code": InvalidAudio.code, "text": "it takes far more memory than its size"}
-    except Exception as error:  # of which the text may repeat what the recording says
+    except Exception as error:  # its text may quote the recording
         answer["fault"] = _described(error)
     stream.write(json.dumps({"size": len(content), **answer}).encode() + b"\n")
     stream.write(content)
@@ -313,7 +312,6 @@ def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
 
 
 def _described(error: Exception) -> str:
-    """Return the type of `error` and where it was raised."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
@@ -322,15 +320,15 @@ def _described(error: Exception) -> str:
 
 
 def _confine() -> int | None:
-    """Give up for good what no recording needs. Return the bytes of this process's address space;
-    None if the system has no /proc: it limits no address space either.
+    """Give up files, new descriptors and core dumps for good. Return the bytes of this process's
+    address space; None without /proc, because such systems limit no address space either.
     """
     memory: int | None = None
     with suppress(OSError):
         pages = Path("/proc/self/statm").read_text().split()[0]
         memory = int(pages) * resource.getpagesize()
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
-        resource.setrlimit(kind, (0, 0))  # what is open stays open
+        resource.setrlimit(kind, (0, 0))  # open descriptors stay open
     return memory
 
 
@@ -343,7 +341,7 @@ def _limit(kind: int, value: int | None) -> None:
 
 
 def _forget() -> None:
-    """Leave the template to the parent of this fork, a thread of which may hold the lock."""
+    """Leave the template to the parent process, a thread of which may hold the lock."""
     global _template
     _template.forget()
     _template = _Template()

@@ -1,8 +1,9 @@
-"""Places decoded frames at the seconds at which their file says that they are played.
+"""Places decoded frames at the seconds at which their file plays them.
 
 Second 0 is the first moment of the file, of picture or sound. A gap between frames becomes silence,
-and a frame that lies over an earlier one is left out, as `aresample=async=1:first_pts=0` of ffmpeg
-does. Timestamps are not trusted: a jump beyond the end of the file is no gap.
+and a frame that lies over an earlier one is left out, like in ffmpeg's
+`aresample=async=1:first_pts=0`. Timestamps are not trusted: a jump beyond the end of the file is no
+gap.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from av.packet import Packet
 
 from audio.filters import filtered
 
-# Seconds between the end of a frame and the start of the next that are no gap: timestamps are
-# rounded, and encoders' padding is cut off. ffmpeg's aresample tolerates as much.
+# Seconds between two frames that are no gap, because timestamps are rounded and encoders' padding
+# is cut off. ffmpeg's aresample tolerates as much.
 TOLERANCE = 0.1
-# A clock that goes back further begins anew, as in joined files. ffmpeg does the same.
+# A clock that goes back further starts anew, as in joined files. ffmpeg does the same.
 LONGEST_OVERLAP = 10.0  # seconds
-# In a broadcast a longer gap means another clock, as of advertisements within a film.
+# In a broadcast a longer gap means another clock, for example of advertisements within a film.
 LONGEST_LOSS = 60.0  # seconds
-# Packets after a gap that have to confirm it, and how many times slower they may follow each other
-# than before: some codecs have long and short packets.
+# Packets after a gap that have to confirm it, and how many times slower than before they may follow
+# each other, because some codecs have long and short packets.
 LOOKAHEAD, SLOWEST = 64, 10
-MAX_STEP = 0.35  # seconds between packets that follow each other
+MAX_STEP = 0.35  # seconds between consecutive packets
 _ROUNDED = 1.0  # seconds by which a file's duration may be too short
 
 _BROADCASTS = ("mpeg", "mpegts")
-# Formats that say when a packet is played. In others libavformat counts what it has read, and is
-# often wrong in AVI.
+# Formats with the times of packets. In others libavformat counts what it has read, and is often
+# wrong in AVI.
 _CLOCKED = {
     *("asf", "flac", "flv", "live_flv", "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "mpeg"),
     *("mpegts", "nut", "ogg", "rm", "tta", "wtv", "wv"),
 }
-# Formats that are nothing but packets in a row. libavformat skips the bytes between them.
+# Formats of bare packets in a row. libavformat skips bytes between packets.
 BARE = {"aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd"}
 
 
@@ -49,11 +50,11 @@ class _Timed(Protocol):
 
 
 class Timeline:
-    """The timeline of one stream: where its next frame is placed.
+    """The timeline of one stream, on which its frames are placed.
 
-    `position` is the end of the last frame placed, in seconds. `gaps` lists the silences put in
-    after the first frame as (begin, seconds), `overlap` counts the seconds left out, and `jumps`
-    lists the jumps of the clock that were ignored, as (position, seconds).
+    `position` is the end of the last placed frame, in seconds. `gaps` lists the silences inserted
+    after the first frame as (begin, seconds). `overlap` counts the seconds left out. `jumps` lists
+    the ignored jumps of the clock as (position, seconds).
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class Timeline:
         self._longest_gap = LONGEST_LOSS if format_name in _BROADCASTS else float("inf")
 
     def seconds(self, timed: _Timed) -> float | None:
-        """Return when a packet or frame is played, by the file's clock; None if it does not say."""
+        """Return the second of a packet or frame on the file's clock; None if it has none."""
         return timed.pts * self._tick if self.has_clock and timed.pts is not None else None
 
     def offset(self, start: float | None) -> float:
-        """Return the seconds of silence before a frame at `start` or, if negative, of overlap."""
+        """Return the seconds of silence before a frame at `start`; negative for overlap."""
         if start is None:
             return 0.0
         if self._origin is None:
@@ -102,8 +103,8 @@ class Timeline:
         return 0.0
 
     def steady(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[Packet[AudioStream]]:
-        """Yield the packets, without the timestamps of a jump that is soon taken back, or after
-        which the clock stands still: muxers write such timestamps after a wrong one.
+        """Yield the packets, without the timestamps of jumps that are soon taken back or after
+        which the clock stands still. Muxers write such timestamps after a wrong timestamp.
         """
         ahead: deque[Packet[AudioStream]] = deque()
         pace = _Pace()
@@ -126,7 +127,7 @@ class Timeline:
                 yield start
 
     def place(self, frame: AudioFrame, start: float | None) -> Iterator[AudioFrame]:
-        """Yield silence for the gap before a frame, and the frame without what overlaps."""
+        """Yield silence for the gap before a frame, and the frame without its overlap."""
         offset = self.offset(start)
         if offset > 0:
             if self.position:
@@ -147,8 +148,7 @@ class Timeline:
 
 class ByteClock:
     """Times the packets of a file without timestamps by the bytes that were skipped before them.
-
-    Skipped bytes are assumed to last as long as decoded ones: exact at a constant bit rate.
+    Skipped bytes count as long as decoded bytes, which is exact at a constant bit rate.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -156,10 +156,10 @@ class ByteClock:
         self._bytes, self._seconds, self._lost = 0, 0.0, 0.0
 
     def start(self, packet: Packet[AudioStream], frames: Sequence[AudioFrame]) -> float:
-        """Return the second at which a packet begins that was decoded to `frames`."""
+        """Return the second at which a packet begins, which was decoded to `frames`."""
         content = bytes(packet)
         place = self._data.find(content, max(self._place, 0)) if content else -1
-        if place < 0:  # at the end, or not as it stands in the file
+        if place < 0:  # at the end, or not found unchanged in the file
             self._data = b""
         else:
             if self._bytes and place > self._place:
@@ -172,7 +172,7 @@ class ByteClock:
 
 
 class _Pace:
-    """The pace of packets, which tells a gap from a wrong timestamp."""
+    """The pace of packets, which distinguishes a gap from a wrong timestamp."""
 
     def __init__(self) -> None:
         self._last: float | None = None
@@ -180,7 +180,7 @@ class _Pace:
         self._distrusted = False
 
     def goes_on(self, start: float, later: Iterable[float]) -> bool:
-        """Return whether the packets `later` confirm that one is played at `start`."""
+        """Return whether the packets `later` confirm that a packet is played at `start`."""
         step = 0.0 if self._last is None else start - self._last
         if not -TOLERANCE <= step <= MAX_STEP:
             follows = self._is_followed if step > 0 else self._is_no_slip
@@ -194,14 +194,14 @@ class _Pace:
         return True
 
     def _is_followed(self, start: float, later: list[float]) -> bool:
-        """Return whether the clock runs on as before after a jump ahead, and takes nothing back."""
+        """Return whether the clock runs on at its pace after a jump ahead, without going back."""
         if not later:
             return not self._distrusted
         usual = len(later) * self._seconds / max(self._steps, 1)
         return min(later) >= start - TOLERANCE and later[-1] - start >= usual / SLOWEST
 
     def _is_no_slip(self, start: float, later: list[float]) -> bool:
-        """Return whether a jump back is real: no jump ahead to where the clock was follows."""
+        """Return whether a jump back is real: no later jump returns to the earlier clock."""
         return not any(
             after - before > MAX_STEP and after >= (self._last or 0.0)
             for before, after in pairwise([start, *later])
@@ -218,5 +218,5 @@ def _and_none(
 
 
 def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:
-    """Yield silence in the format of a frame. PyAV cannot write to frames of eight planes."""
+    """Yield silence like a frame, by filters: PyAV cannot write frames of eight planes."""
     return filtered((like,), ("atrim", "end_sample=0"), ("apad", f"whole_len={samples}"))

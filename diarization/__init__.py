@@ -19,9 +19,8 @@ def load_diarizer(
 ) -> Diarizer:
     """Load `name`, a hub id or a local folder, onto `device`.
 
-    Imports only the libraries that the model needs; an endpoint without a diarizer imports none.
-    Raises StartError if access is refused or the libraries are too old. Other exceptions of the
-    libraries pass through.
+    Imports only the libraries that the model needs. Raises StartError if access is refused or the
+    libraries are too old. Other exceptions of the libraries pass through.
     """
     if model_type(name, revision, token) == NEMOTRON:
         from diarization.nemotron import load_nemotron
@@ -33,8 +32,8 @@ def load_diarizer(
 
 
 def model_type(name: str, revision: str | None, token: str | None) -> str | None:
-    """Return `model_type` of the model's `config.json`; None if the model has no such file, like
-    pyannote's pipelines, or the file cannot be downloaded. In that case loading tells the reason.
+    """Return `model_type` of the model's `config.json`, or None if there is no such file
+    (pyannote's pipelines) or it cannot be downloaded. Loading then reports the reason.
 
     Raises huggingface_hub's exception if access is refused, and ValueError for invalid JSON.
     """

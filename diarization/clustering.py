@@ -1,20 +1,20 @@
-"""Finds the voices of a recording, including voices that a pipeline's own clustering leaves out.
+"""Corrects pyannote's clustering, which leaves out voices.
 
-pyannote clusters pairs of a window and a local speaker, one of the speakers that segmentation tells
-apart in that window. It learns voices only from local speakers who speak alone for a fifth of a
-window. So voices are missing in short recordings, as are people who say little, and their speech
-goes to somebody else. Given another number of speakers than it found, it discards its result and
-clusters anew by k-means, which is worse than its result without a number.
+pyannote clusters pairs of a window and a local speaker, which is one of the speakers that
+segmentation distinguishes in that window. Only local speakers who are alone for a fifth of a window
+form voices. So voices are missing in short recordings, people who say little get no voice, and
+their speech is attributed to somebody else. If the requested number of speakers differs from the
+number found, pyannote clusters again by k-means, which is worse than its result without a number.
 
-`complete_voices` replaces the clustering of a loaded pipeline. It calls the pipeline's own without
-a number and then corrects the result:
+`complete_voices` replaces the clustering of a loaded pipeline. The replacement calls the pipeline's
+own clustering without a number and corrects the result:
 
 - In a recording of one window the local speakers are the voices.
 - Local speakers of a window are different people (the cannot-link of pyannote's own assignment). If
-  no voice is left for one of them and no voice is similar, it becomes a new voice.
+  no voice is left for a local speaker and no voice is similar, it becomes a new voice.
 - If there are too many voices, the two most similar are joined until the number fits.
 - If there are too few voices, local speakers unlike every voice become voices. No voice is split,
-  so the number may stay below the one that was given.
+  so the number may stay below the requested number.
 
 If no correction applies, the result is the pipeline's own.
 """
@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md. Below
-# LEFT_OUT a local speaker for whom no voice is left is a new voice; below UNLIKE any local speaker
-# is, if more voices are wanted. Of pairs of different people across recordings 99% are below 0.3.
+# Cosines of WeSpeaker's embeddings, chosen on the recordings of docs/benchmarks/voices.md. A local
+# speaker becomes a new voice below LEFT_OUT if no voice is left for it, and below UNLIKE if more
+# voices are wanted. 99% of pairs of different people across recordings are below 0.3.
 LEFT_OUT, UNLIKE = 0.6, 0.3
-MIN_ALONE = 0.5  # a voice is learnt from so many seconds without other speakers
+MIN_ALONE = 0.5  # seconds without other speakers that a voice needs
 
-# Clusterings of pyannote.audio 3 and 4 that find the number of speakers; pyannote uses its others
+# Clusterings of pyannote.audio 3 and 4 that find the number of speakers. pyannote uses the others
 # for experiments.
 FIND_THE_NUMBER = ("AgglomerativeClustering", "VBxClustering")
 
@@ -45,14 +45,14 @@ Clusters = tuple[Array, Array, Array]
 
 
 def complete_voices(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace the clustering of a SpeakerDiarization, if it finds the number of speakers itself."""
+    """Replace a SpeakerDiarization's clustering if its class is in FIND_THE_NUMBER."""
     own: Any = pipeline.clustering
     if type(own).__name__ in FIND_THE_NUMBER:
         pipeline.clustering = CompleteVoices(own)
 
 
 class CompleteVoices:
-    """Replaces a pipeline's `clustering`, which is `own`."""
+    """Corrects the results of `own`, a pipeline's clustering, and takes its place."""
 
     def __init__(self, own: Callable[..., Clusters]) -> None:
         self._own = own
@@ -68,9 +68,9 @@ class CompleteVoices:
     ) -> Clusters:
         """Cluster `embeddings` (windows, speakers, dimension).
 
-        `segmentations`, a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers), tells
-        when each local speaker is active. Returns the voice of each local speaker (windows,
-        speakers), -2 for none; its similarity to each voice; and the voices, (voices, dimension).
+        `segmentations` is a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers) with
+        the activity of local speakers. Returns each local speaker's voice (windows, speakers), -2
+        for none; its similarity to each voice; and the voices (voices, dimension).
         """
         least = num_clusters or min_clusters or 1
         most = num_clusters or max_clusters or np.inf
@@ -89,7 +89,7 @@ class CompleteVoices:
 
 
 class _Pairs:
-    """All local speakers of all windows."""
+    """The local speakers of all windows."""
 
     def __init__(self, embeddings: Array, segmentations: Any) -> None:  # noqa: ANN401
         activity = np.nan_to_num(segmentations.data)
@@ -97,13 +97,15 @@ class _Pairs:
         alone = activity * (activity.sum(axis=2, keepdims=True) == 1)
         self.embeddings = embeddings  # (windows, speakers, dimension)
         self.active = activity.any(axis=1)  # (windows, speakers)
-        self.seconds = alone.sum(axis=1) * frame  # (windows, speakers), without others
-        # Local speakers from whom a voice can be learnt: indices (n,) of windows and speakers.
+        self.seconds = alone.sum(axis=1) * frame  # (windows, speakers), speaking without others
+        # Indices (n,) of windows and local speakers that voices can be learnt from.
         usable = np.isfinite(embeddings).all(axis=2) & (self.seconds >= MIN_ALONE)
         self.usable = np.nonzero(usable)
 
     def add(self, voices: Array, least: int, most: float) -> Array:
-        """Return `voices` (n, dimension) and missing voices, together at most `most`."""
+        """Return `voices` (n, dimension) with missing voices appended, at most `most` in all. Below
+        `least` voices, local speakers unlike every voice are added too.
+        """
         own, seconds = self.embeddings[self.usable], self.seconds[self.usable]
         while len(voices) < most:
             similar = _cosines(own, voices).max(axis=1, initial=-1.0)
@@ -119,7 +121,7 @@ class _Pairs:
         return voices
 
     def join(self, voices: Array, most: float) -> Array:
-        """Join the two most similar of `voices` until there are at most `most`."""
+        """Return `voices` with the two most similar joined until at most `most` are left."""
         while len(voices) > max(most, 1):
             chosen = self.assign(voices)[0]
             pairs = np.maximum(np.bincount(chosen[chosen >= 0], minlength=len(voices)), 1)
@@ -130,10 +132,10 @@ class _Pairs:
         return voices
 
     def assign(self, voices: Array) -> tuple[Array, Array]:
-        """Return the voice of each local speaker, (windows, speakers), and its similarity to each.
+        """Return each local speaker's voice (windows, speakers) and its similarity to each voice.
 
-        Local speakers of a window get different voices, with the largest sum of similarities; -2
-        for those who are silent or for whom no voice is left.
+        Local speakers of a window get different voices, with the largest sum of similarities.
+        Silent speakers and speakers for whom no voice is left get -2.
         """
         windows, speakers, dimension = self.embeddings.shape
         similar = _cosines(self.embeddings.reshape(-1, dimension), voices)

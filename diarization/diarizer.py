@@ -1,6 +1,6 @@
-"""The interface of diarizers: samples and hints go in, immutable speaker turns come out.
+"""The interface of diarizers: samples and hints in, immutable speaker turns out.
 
-The values here do not depend on the model; `diarization.load_diarizer` chooses it.
+Nothing here depends on the model, which `diarization.load_diarizer` chooses.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from transcript import SpeakerTurn
 MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 
 Span = tuple[float, float]  # start and end, seconds
-Vector = NDArray[np.floating[Any]]  # (dimension,), of any length
+Vector = NDArray[np.floating[Any]]  # (dimension,), of any norm
 
 
 class DiarizationCancelled(Exception):
-    """A call was stopped by its `cancelled` event. Never reaches a client."""
+    """Raised by a call whose `cancelled` event was set. Never reaches a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakerHints:
-    """The numbers of speakers that a client gave."""
+    """The client's hints on the number of speakers."""
 
     num_speakers: int | None = None
     min_speakers: int | None = None
@@ -39,12 +39,12 @@ class SpeakerHints:
 class Diarization:
     """Speaker turns in order of time, in seconds.
 
-    `turns` may overlap. `exclusive` has one speaker at a time and decides which speaker said a
-    chunk; pipelines that do not compute it (`legacy: true`) have `turns` there. `hints` are those
-    of the request. `voices` has an embedding for each speaker that the pipeline found, even if all
-    turns of that speaker were cut; some may be zero or NaN, and some pipelines (`legacy: true`)
-    have none. It identifies people, so that it is neither printed nor stored. `most_speakers` is
-    the largest number of speakers that the models distinguish, None if unlimited.
+    `turns` may overlap. `exclusive` has one speaker at a time and decides the speaker of a chunk;
+    it equals `turns` if the pipeline does not compute it (`legacy: true`). `hints` are the
+    request's. `voices` maps every speaker that the pipeline found to an embedding, even if all
+    turns of that speaker were cut. An embedding may be zero or NaN; some pipelines (`legacy: true`)
+    have none. Embeddings identify people, so they are neither printed nor stored. `most_speakers`
+    is the largest number of speakers that the model distinguishes, None if unlimited.
     """
 
     turns: tuple[SpeakerTurn, ...]
@@ -55,7 +55,7 @@ class Diarization:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings if the number of speakers breaks the hints or is the models' maximum."""
+        """Warnings if the number of speakers contradicts the hints or is the model's maximum."""
         found = len({turn.speaker for turn in self.turns})
         lowest = self.hints.num_speakers or self.hints.min_speakers or 0
         highest = self.hints.num_speakers or self.hints.max_speakers or found
@@ -67,7 +67,9 @@ class Diarization:
         return tuple(warnings)
 
     def renamed(self, names: Mapping[str, str]) -> Diarization:
-        """Replace speaker labels by `names`. A label without a name stays, but its voice goes."""
+        """Return a copy with speaker labels replaced by `names`. A label without a name stays, but
+        its voice is dropped.
+        """
 
         def rename(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
             return tuple(
@@ -80,20 +82,19 @@ class Diarization:
         )
 
     def numbered(self, labels: dict[str, str]) -> Diarization:
-        """Rename the speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first speak.
-
-        `labels` maps the pipeline's labels of earlier calls to these names; new ones are added.
+        """Return a copy with speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first
+        speak. `labels` maps the pipeline's labels to these names. New labels are added to it.
         """
         for turn in sorted((*self.turns, *self.exclusive), key=lambda turn: turn.start):
             labels.setdefault(turn.speaker, f"SPEAKER_{len(labels):02d}")
         return self.renamed(labels)
 
     def touching(self, speech: Sequence[Span]) -> Diarization:
-        """Drop turns that are more than MARGIN away from all detected `speech`, spans in order:
-        noise taken for a speaker.
+        """Return a copy without turns that are more than MARGIN away from all of `speech`, spans in
+        order. Such turns are noise taken for a speaker.
 
-        The other turns keep their ends, which diarizers find better than a detector. Cut to speech,
-        as by `within`, they had 1.4 points more diarization error on real conversations.
+        The other turns keep their ends, which diarizers find better than a detector: cutting turns
+        to speech, as `within` does, cost 1.4 points of diarization error on real conversations.
         """
         spans = _merge_with_margin(speech)
         ends = [end for _, end in spans]
@@ -107,18 +108,18 @@ class Diarization:
         return replace(self, turns=kept(self.turns), exclusive=kept(self.exclusive))
 
     def within(self, speech: Sequence[Span]) -> Diarization:
-        """Cut the turns to detected `speech`, spans in order, extended by MARGIN on both sides."""
+        """Return a copy with turns cut to `speech`, spans in order, plus MARGIN on both sides."""
         spans = _merge_with_margin(speech)
         return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a diarizer can do besides finding turns.
+    """The optional features of a diarizer.
 
-    `hints`: it takes the number of speakers. `voices`: it embeds speakers, so that known speakers
+    `hints`: it uses the number of speakers. `voices`: it embeds speakers, so that known speakers
     can be named. `same_voice`: the least cosine at which two of its embeddings count as one voice;
-    None if it was never measured. `streams`: it is fast enough for live audio.
+    None if never measured. `streams`: it is fast enough for live audio.
     """
 
     hints: bool
@@ -147,7 +148,7 @@ class DiarizationStream(Protocol):
         """Add samples, float32 (n,) at 16 kHz. Return the turns between the clock before the call
         and the clock after it, cut at both. With `last`, all remaining turns become known.
 
-        Raises as `Diarizer.diarize` does; the stream cannot be used afterwards.
+        Raises the errors of `Diarizer.diarize`; the stream cannot be used afterwards.
         """
 
 
@@ -156,7 +157,7 @@ class Diarizer(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Never changes after loading."""
+        """Constant after loading."""
 
     def diarize(
         self,
@@ -168,23 +169,21 @@ class Diarizer(Protocol):
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
         Audio without speech has no turns. Hints that cannot be met give a warning, not an error.
-        The call ends soon after another thread sets `cancelled`. `between` is called between two
+        Another thread may set `cancelled` to end the call soon. `between` is called between two
         batches of work and may diarize another recording meanwhile. Raises DiarizationCancelled,
         ModelError, or OutOfMemory if even the smallest batch does not fit.
         """
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
-        """Embed the voice in `spans` (seconds) of `samples`: (dimension,), NaN if too short.
-
-        Only for diarizers with `capabilities.voices`. Raises ModelError or OutOfMemory.
+        """Return the embedding (dimension,) of the voice in `spans` (seconds); NaN if too short.
+        Requires `capabilities.voices`. Raises ModelError or OutOfMemory.
         """
 
     def stream(self) -> DiarizationStream:
-        """Open a stream of live audio. Only for diarizers with `capabilities.streams`."""
+        """Open a stream of live audio. Requires `capabilities.streams`."""
 
 
 def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
-    """Extend each span by MARGIN on both sides and merge spans that then touch."""
     merged: list[Span] = []
     for speech_start, speech_end in speech:
         start, end = speech_start - MARGIN, speech_end + MARGIN

@@ -2,20 +2,20 @@
 
 pyannote passes each window to its embedding model once for each (usually three) of the speakers
 that segmentation may find in it, with another mask each time. In WeSpeaker's models (Wang et al.,
-ICASSP 2023) the mask matters only in the pooling after the residual network. The network, which is
-nearly all of the work, depends on the window alone. So here it runs once a window, and not at all
-in windows without speech; its frames are then pooled under the masks of all speakers together.
+ICASSP 2023) the mask matters only in the pooling after the residual network. The network is nearly
+all of the work and depends on the window alone. So here it runs once a window, and not at all in
+windows without speech. Its frames are then pooled under the masks of all speakers together.
 
-Windows overlap by nine tenths, but they cannot share frames: the mean of a window is subtracted
-from its features. Frames under a mean that two windows share moved embeddings by half a percent in
-cosine, and turns of real meetings with them.
+Windows overlap by nine tenths, but they cannot share frames, because the mean of a window is
+subtracted from its features. Frames under a mean that two windows share moved embeddings by half a
+percent in cosine, and turns of real meetings with them.
 
 On a CPU the residual network itself is made faster (`FoldedResNet`). In inference a batch
-normalisation multiplies and adds constants, so that it is folded into the convolution before it.
-Weights are packed once in oneDNN's own layout, and oneDNN adds the shortcut and applies ReLU while
-a convolution's results are still in registers. Frames outside every mask are not computed, nor are
-features further than `reach` from a mask. What remains are products, 45 GFLOP for ten seconds full
-of speech, at nearly the rate at which a processor with AVX2 multiplies.
+normalisation multiplies and adds constants, so it is folded into the convolution before it. Weights
+are packed once in oneDNN's own layout, and oneDNN adds the shortcut and applies ReLU while a
+convolution's results are still in registers. Frames outside every mask are not computed, nor are
+features further than `reach` from a mask. The remaining products are 45 GFLOP for ten seconds full
+of speech, and run at nearly the rate at which a processor with AVX2 multiplies.
 
 All results equal pyannote's up to rounding.
 """
@@ -36,19 +36,19 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from runtime.versions import crop_window
 
-# A batch on the CPU is limited to so many elements of the network's last layer, so that activations
-# stay in cache: 1 window of 10 s with 80 mel bands (a batch of 8 ran at half the speed), or 10 of
-# the demo's windows of 5 s with 32 bands.
+# Most elements of the network's last layer in a CPU batch, so that activations stay in cache: 1
+# window of 10 s with 80 mel bands (a batch of 8 ran at half the speed), or 10 of the demo's windows
+# of 5 s with 32 bands.
 MAX_CPU_ELEMENTS = 320_000
 
-# oneDNN's operators with a fused ReLU are those of torch's own compiler for x86 processors, whose
-# builds have MKL as well.
+# oneDNN's operators with a fused ReLU belong to torch's own compiler for x86 processors. Builds for
+# x86 have MKL as well.
 HAS_ONEDNN: bool = (
     torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 )
-# Stretches of features are cut at multiples of so many frames of 10 ms, because oneDNN generates
-# code for every new length. It is a multiple of every network's stride.
+# Features are cut at multiples of this many frames of 10 ms, because oneDNN generates code for
+# every new length. SPAN is a multiple of every network's stride.
 SPAN = 128
 
 Array = NDArray[np.float32]
@@ -68,9 +68,8 @@ class FrameModel(Protocol):
 
 
 def share_frames(pipeline: Any) -> bool:  # noqa: ANN401
-    """Replace `get_embeddings` of a SpeakerDiarization that is on its device already.
-
-    Returns False, and changes nothing, if its embedding model has no separate pooling.
+    """Replace `get_embeddings` of a SpeakerDiarization that is already on its device. Returns
+    False, without a change, if its embedding model has no separate pooling.
     """
     model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
     if not isinstance(model, FrameModel):
@@ -80,13 +79,13 @@ def share_frames(pipeline: Any) -> bool:  # noqa: ANN401
 
 
 class WindowEmbeddings:
-    """Replaces `get_embeddings` of one pipeline. Like the pipeline, it is not thread-safe."""
+    """Replaces `get_embeddings` of one pipeline. Not thread-safe, like the pipeline."""
 
     def __init__(self, pipeline: Any, model: FrameModel) -> None:  # noqa: ANN401
         self._pipeline = pipeline
         embedding = pipeline._embedding
         self._device: torch.device = embedding.device
-        # pyannote finds the shortest input of its model by trial, at first use; that is now.
+        # pyannote finds its model's shortest input by trial at first use, which is here.
         self._min_samples: int = embedding.min_num_samples
         self._rate: int = embedding.sample_rate
         window_samples = round(pipeline._segmentation.duration * self._rate)
@@ -97,8 +96,8 @@ class WindowEmbeddings:
         if self._device.type == "cpu":
             self._max_batch = max(1, MAX_CPU_ELEMENTS // frames.numel())
         self._forward = _forward_of(model, self._device)
-        # Under a mask of zeros every window pools to the same embedding, (dimension,): that of all
-        # speakers who do not speak.
+        # The embedding (dimension,) of every silent speaker: under a mask of zeros all windows pool
+        # to the same embedding.
         self._silent = self._embed(silence, torch.zeros(1, 1, 1))[0, 0]
 
     def __call__(
@@ -110,10 +109,10 @@ class WindowEmbeddings:
     ) -> Array:
         """Embed the speakers of each window, (windows, speakers, dimension).
 
-        `binary_segmentations`, a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers),
-        tells when each speaker is active. `exclude_overlap` ignores frames with several speakers,
-        unless too few are left for the model. `hook` is called before the first batch and after
-        each one, with pyannote's arguments; exceptions of `hook` pass through.
+        `binary_segmentations` is a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers)
+        with each speaker's activity. `exclude_overlap` ignores frames with several speakers, unless
+        too few are left for the model. `hook` is called before the first batch and after each
+        batch, with pyannote's arguments. Exceptions of `hook` pass through.
         """
         activity, windows = binary_segmentations.data, binary_segmentations.sliding_window
         window_samples = windows.duration * self._rate
@@ -147,7 +146,7 @@ class WindowEmbeddings:
 
 
 def _forward_of(model: FrameModel, device: torch.device) -> Forward:
-    """Return the model's fastest forward on `device`; only residual networks have a faster one."""
+    """Return the fastest forward pass on `device`: on a CPU, residual networks are folded."""
     from pyannote.audio.models.embedding.wespeaker import BaseWeSpeakerResNet
 
     if device.type == "cpu" and isinstance(model, BaseWeSpeakerResNet):
@@ -160,8 +159,8 @@ def speaker_masks(activity: Array, min_frames: int | None) -> Array:
     """Return the frames from which each speaker is embedded, (windows, speakers, frames), for
     `activity` (windows, frames, speakers).
 
-    NaN, a frame that segmentation did not judge, counts as silence. With `min_frames`, a speaker
-    who speaks alone in more than so many frames is embedded from those; else from all frames.
+    NaN, a frame without a segmentation result, counts as silence. With `min_frames`, overlap is
+    masked for a speaker who is alone in more than `min_frames` frames.
     """
     masks = np.nan_to_num(activity)
     if min_frames is not None:
@@ -174,19 +173,19 @@ def speaker_masks(activity: Array, min_frames: int | None) -> Array:
 
 
 class FoldedEmbedding:
-    """A `BaseWeSpeakerResNet` in evaluation mode, with copied weights, for a CPU."""
+    """A `BaseWeSpeakerResNet` in evaluation mode, for a CPU. Copies the weights."""
 
     def __init__(self, model: Any) -> None:  # noqa: ANN401
         self._model = model
         self._network = FoldedResNet(model.resnet)
 
     def __call__(self, waveforms: Tensor, masks: Tensor) -> Tensor:
-        """Embed (windows, 1, samples) under (windows, speakers, mask frames), as `forward_frames`
-        and `forward_embedding` do together: (windows, speakers, dimension).
+        """Embed (windows, 1, samples) under masks (windows, speakers, mask frames): (windows,
+        speakers, dimension). Equals `forward_frames` followed by `forward_embedding`.
         """
         features = self._model.compute_fbank(waveforms)
         frames = -(-features.shape[1] // self._network.stride)
-        weights = F.interpolate(masks, size=frames, mode="nearest")  # as pyannote's pooling
+        weights = F.interpolate(masks, size=frames, mode="nearest")  # like pyannote's pooling
         needed = weights.any(dim=0).any(dim=0).nonzero()
         first, last = (int(needed[0]), int(needed[-1])) if len(needed) else (0, 0)
         stretch = self._network.frames(features, first, last)
@@ -195,7 +194,7 @@ class FoldedEmbedding:
 
 
 class FoldedResNet:
-    """`forward_frames` of pyannote's `ResNet`; `stride` and `reach` are in frames of features."""
+    """`forward_frames` of pyannote's `ResNet`, with `stride` and `reach` in feature frames."""
 
     def __init__(self, network: Any) -> None:  # noqa: ANN401
         first = Convolution(network.conv1, network.bn1)
@@ -207,8 +206,8 @@ class FoldedResNet:
             self.stride *= convolution.stride
 
     def frames(self, features: Tensor, first: int, last: int) -> Tensor:
-        """Compute frames `first` to `last` for features (windows, frames, bands): (windows,
-        channels, bands, last - first + 1).
+        """Compute frames `first` to `last` (inclusive) for features (windows, frames, bands):
+        (windows, channels, bands, last - first + 1).
         """
         start = max(0, first * self.stride - self.reach) // SPAN * SPAN
         stop = -(-(last * self.stride + self.reach + 1) // SPAN) * SPAN
@@ -219,7 +218,7 @@ class FoldedResNet:
         """Compute all frames, (windows, channels, bands, frames), for features (windows, frames,
         bands).
         """
-        # In memory channels come last, which for a single one both layouts are.
+        # Channels are last in memory. With a single channel both layouts are equal.
         x = features.transpose(1, 2).unsqueeze(1).contiguous(memory_format=torch.channels_last)
         x = self._first(x)
         for block in self._blocks:

@@ -1,15 +1,16 @@
-"""Known speakers: clips of people become embeddings, and speakers of a recording get their names.
+"""Known speakers: enrols clips of people and names the speakers of a recording.
 
-A clip is diarized like any recording. That finds its speech, and shows a second voice: by exclusive
-turns, because noise is often taken for a second voice beneath the first. The pipeline's own model
-embeds the clip in one piece, with pauses and other voices masked; the mean over windows, which
-speakers of a recording have, does not exist below about 1.5 s and was no nearer above. An unusable
-clip is refused with its index in the request, because a name made of it would be wrong silently.
-Embeddings live as long as the request and are not written anywhere.
+A clip is diarized like any recording, to find its speech and to detect a second voice. Exclusive
+turns are used, because noise is often taken for a second voice beneath the first. The pipeline's
+own model embeds the clip in one piece, with pauses and other voices masked. Speakers of a recording
+have the mean over windows instead; below about 1.5 s that mean does not exist, and above it was no
+nearer. An unusable clip is refused with its index in the request, because a name made from it would
+be silently wrong. Embeddings live as long as the request and are not written anywhere.
 
-Speakers and names are assigned one to one so that the sum of similarities is largest, and a speaker
-may go to nobody for the threshold. So a stranger does not get the nearest name, and a pair below
-the threshold does not displace a good pair, as it would if pairs were dropped after the assignment.
+Speakers and names are matched one-to-one by the largest sum of similarities. A speaker may also
+stay unnamed, which counts as the threshold in the sum. So a stranger does not get the nearest name,
+and a pair below the threshold does not displace a good pair, unlike when such pairs are dropped
+after the assignment.
 
 Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
 and the length of speech: see docs/benchmarks/voices.md and speakers.md.
@@ -35,14 +36,14 @@ from runtime.steps import give_way
 from timebase import SAMPLE_RATE
 from transcript import KnownSpeaker, SpeakerTurn
 
-# Of a clip, in seconds: least speech, speech without a warning, and longest clip. In a second of
-# speech 0.8 s and more are found.
+# Seconds of a clip: least speech, speech without a warning, and longest clip. At least 0.8 s are
+# found in a second of speech.
 MIN_SPEECH, GOOD_SPEECH, MAX_SECONDS = 0.8, 3.0, 30.0
-MAX_SECOND_VOICE = 0.15  # largest share of a clip's speech that may be another voice's
-NOISY = 10.0  # least decibels of speech above the rest of a clip, without a warning
+MAX_SECOND_VOICE = 0.15  # largest share of another voice in a clip's speech
+NOISY = 10.0  # decibels of speech above the rest of a clip; less gives a warning
 MIN_REST = 0.2  # seconds without speech from which noise is measured
 
-MARGIN = 0.05  # least lead in similarity of a name over the next one
+MARGIN = 0.05  # least lead in similarity of a name over the next name
 MIN_SECONDS_ALONE = 2.0
 MAX_LABELS = 8  # in a warning
 NO_THRESHOLD = (
@@ -56,9 +57,8 @@ FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 
 @dataclass(frozen=True, slots=True)
 class KnownVoices:
-    """The names of a request, in its order, and the unit embeddings of each name's clips.
-
-    `vectors` is empty if no speakers are wanted. `same_voice` is the diarizer's.
+    """The names of a request, in its order, and the unit embeddings of each name's clips. `vectors`
+    is empty if no speakers are wanted. `same_voice` is the diarizer's capability.
     """
 
     names: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class Naming:
 
 
 class Enrolment:
-    """Embeds the clips of a request, one after the other: each is decoded, then enrolled.
+    """Embeds the clips of a request, one after the other: `decode`, then `enrol`.
 
-    `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. `limits` are those
-    of the request; its clips share them.
+    `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. All clips share
+    `limits`, the request's.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Enrolment:
 
     @property
     def known(self) -> KnownVoices:
-        """The voices of the clips so far, in order; clips of one name belong together."""
+        """The voices enrolled so far, in order, with clips grouped by name."""
         same_voice = self._diarizer.capabilities.same_voice
         pairs = [] if same_voice is None else alike(self._vectors, same_voice)
         warnings = (
@@ -110,9 +110,8 @@ class Enrolment:
         return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
 
     async def decode(self, clip: ReferenceClip) -> NDArray[np.float32]:
-        """Decode the next clip to samples, (n,) at 16 kHz. Its last step counts all as held.
-
-        Raises InvalidReference.
+        """Decode the next clip to samples, (n,) at 16 kHz. The last step reports the whole clip as
+        decoded. Raises InvalidReference.
         """
         try:
             data = decode_base64(clip.reference, self._limits)
@@ -131,9 +130,8 @@ class Enrolment:
         cancelled: threading.Event | None = None,
         between: Callable[[], None] | None = None,
     ) -> None:
-        """Add the voice in the samples of the decoded clip under `name`.
-
-        Raises InvalidReference if the clip is unusable, and as `Diarizer.diarize` does.
+        """Add the voice in the samples of the decoded clip under `name`. Raises InvalidReference if
+        the clip is unusable, and the errors of `Diarizer.diarize`.
         """
         found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
         spans: defaultdict[str, list[Span]] = defaultdict(list)
@@ -170,7 +168,7 @@ def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float)
 
 
 def _decibels(samples: NDArray[np.float32], spans: Sequence[Span]) -> float:
-    """Return how much louder `spans` are than the rest; infinite if the rest is too short."""
+    """Return the level of `spans` above the rest in dB; infinite if the rest is short or silent."""
     speech = np.zeros(len(samples), bool)
     for start, end in spans:
         speech[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = True
@@ -181,7 +179,7 @@ def _decibels(samples: NDArray[np.float32], spans: Sequence[Span]) -> float:
 
 
 def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:
-    """Return pairs of indices of names whose clips are as similar as those of one voice."""
+    """Return index pairs of names whose mean embeddings have at least the cosine `same_voice`."""
     means = [unit(np.mean(vectors, 0)) for vectors in known.values()]
     similar = similarities(means, means)
     return [pair for pair in combinations(range(len(means)), 2) if similar[pair] >= same_voice]
@@ -193,11 +191,11 @@ def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tupl
 def name_speakers(
     diarization: Diarization | None, known: KnownVoices, threshold: float | None = None
 ) -> Naming:
-    """Name the speakers who sound like a known one; others keep their label.
+    """Name the speakers whose voices match a known voice; the others keep their label.
 
-    `threshold` is the least similarity of a match, by default the embedding model's; if that has
-    none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without others,
-    or without a usable embedding, are not compared.
+    `threshold` is the least similarity of a match, by default the embedding model's. If the model
+    has none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without
+    others, or without a usable embedding, are not compared.
     """
     if diarization is None or not known.vectors:
         return Naming(diarization, tuple(map(KnownSpeaker, known.names)), known.warnings)
@@ -222,8 +220,8 @@ def name_speakers(
 def assign(similar: Similarities, threshold: float) -> dict[int, int]:
     """Match speakers (rows) and names (columns), at most one each.
 
-    Every speaker may also go to a column of its own that is worth the threshold. A pair is accepted
-    if it reaches the threshold and its name leads that speaker's next one by MARGIN.
+    Staying unnamed is worth `threshold` to a speaker. A pair is accepted if it reaches `threshold`
+    and its name leads the speaker's next name by MARGIN.
     """
     speakers, names = similar.shape
     nobody = np.full((speakers, speakers), threshold)
@@ -238,7 +236,7 @@ def assign(similar: Similarities, threshold: float) -> dict[int, int]:
 
 
 def similarities(speakers: Sequence[Vector | None], names: Sequence[Vector | None]) -> Similarities:
-    """Return cosines of unit vectors, (speakers, names); -1 if one is None."""
+    """Return the cosines of unit vectors, (speakers, names); -1 if a vector is None."""
     result = np.full((len(speakers), len(names)), -1.0)
     for row, speaker in enumerate(speakers):
         for column, name in enumerate(names):
@@ -248,7 +246,7 @@ def similarities(speakers: Sequence[Vector | None], names: Sequence[Vector | Non
 
 
 def unit(vector: Vector | Sequence[float]) -> Vector | None:
-    """Scale a vector to length 1; None if it is empty, zero or not finite."""
+    """Return `vector` scaled to length 1; None if it is empty, zero or not finite."""
     row = np.asarray(vector, np.float64)
     norm = float(np.linalg.norm(row))
     return row / norm if np.isfinite(norm) and norm > 0 else None
@@ -263,7 +261,6 @@ def seconds_alone(turns: Sequence[SpeakerTurn]) -> dict[str, float]:
 
 
 def spans_alone(turns: Sequence[SpeakerTurn]) -> dict[str, list[Span]]:
-    """Return the spans in which each speaker speaks without others."""
     events = [(turn.start, 1, turn.speaker) for turn in turns]
     events += [(turn.end, -1, turn.speaker) for turn in turns]
     alone: defaultdict[str, list[Span]] = defaultdict(list)

@@ -1,14 +1,15 @@
-"""The diarizer that runs NVIDIA's Nemotron-3-Diarization, a streaming Sortformer
-(Medennikov et al., "Streaming Sortformer", Interspeech 2025).
+"""Diarizes with NVIDIA's Nemotron-3-Diarization, a streaming Sortformer (Medennikov et al.,
+"Streaming Sortformer", Interspeech 2025).
 
-One network predicts every 10 ms the probability that each of its few speakers talks. Speakers are
+The network predicts every 10 ms the probability that each of its few speakers talks. Speakers are
 numbered in the order in which they first speak. The network reads a recording in chunks, by
 transformers' defaults 27 s each, and keeps a cache of earlier chunks. transformers reads all chunks
-in one call, which nothing can stop. Here every chunk is a call of its own with the same cache: the
+in one call that cannot be stopped. Here every chunk is a call of its own with the same cache: the
 results are equal (`tests/test_nemotron_diarizer.py`), a request can be cancelled between two
-chunks, and memory does not grow with the recording. Live audio is read in the same way, in the
-shorter chunks of the checkpoint's streaming mode: 1.04 s at first, then 0.72 s each, and each time
-the whole cache, about 42 s, is encoded again. Only GPUs do that fast enough.
+chunks, and memory does not grow with the recording.
+
+Live audio is read in the shorter chunks of the checkpoint's streaming mode: 1.04 s at first, then
+0.72 s each. Every chunk encodes the whole cache again, about 42 s, which only GPUs do fast enough.
 
 The log-mel spectrogram is computed here for a chunk at a time. transformers computes it for a whole
 recording, some two gigabytes an hour, and takes its filters from librosa, which brings 200 MB of
@@ -40,11 +41,11 @@ from runtime.versions import dtype_argument, nemotron_speaker_cache
 from timebase import SAMPLE_RATE, runs
 from transcript import SpeakerTurn
 
-# transformers' default for checkpoints without one: (chunk, right context) in encoder frames.
+# (chunk, right context) in encoder frames, transformers' default for checkpoints without a mode.
 STREAMING_MODE = (9, 4)
 THRESHOLD = 0.5  # a speaker is active above this probability, as in transformers' processor
 
-# The feature extractor, and its default configuration.
+# The supported feature extractor, and its default configuration.
 EXTRACTOR = "NemotronAsrStreamingFeatureExtractor"
 DEFAULTS = {
     "feature_extractor_type": EXTRACTOR,
@@ -63,10 +64,10 @@ Activity = NDArray[np.bool_]  # (frames, speakers)
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How audio is cut into chunks, in encoder frames.
+    """Sizes of the chunks of audio, in encoder frames.
 
-    A chunk of `length` is read with `left` and `right` frames of context. Of earlier chunks
-    `queued` frames wait in a queue, from which `popped` frames at once move to the speaker cache.
+    A chunk of `length` is read with `left` and `right` frames of context. A queue holds `queued`
+    frames of earlier chunks, and passes `popped` frames at once to the speaker cache.
     """
 
     length: int
@@ -78,9 +79,7 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One call of the model, in encoder frames: it reads `first` to `last` and scores `start` to
-    `end`.
-    """
+    """A call of the model, in encoder frames: reads `first` to `last`, scores `start` to `end`."""
 
     first: int
     start: int
@@ -105,7 +104,7 @@ class NemotronDiarizer:
     """A loaded Nemotron3DiarizationForAudioFrameClassification; thread-safe.
 
     `new_cache` makes a speaker cache. `streaming_mode` is (chunk, right context) for live audio, in
-    encoder frames. On CUDA it computes on `stream`, so that it does not wait for other threads'
+    encoder frames. On CUDA the model runs on `stream`, so as not to wait for other threads'
     kernels.
     """
 
@@ -147,24 +146,22 @@ class NemotronDiarizer:
         cancelled: threading.Event | None = None,
         between: Callable[[], None] | None = None,
     ) -> Diarization:
-        """Find the speaker turns of `samples`, without regard to `hints`; the rest is in
-        `Diarizer.diarize`. Once cancelled, computes at most one more chunk.
+        """Diarize as specified by `Diarizer.diarize`. `hints` do not affect the turns. Once
+        cancelled, computes at most one more chunk.
         """
         whole = NemotronStream(self, self._whole)
         found = whole.push(samples, last=True, cancelled=cancelled, between=between)
         return replace(found, hints=hints, most_speakers=self._speakers)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
-        """Raise NotImplementedError: the model has no embeddings of speakers."""
         raise NotImplementedError("the diarization model embeds no voices")
 
     def stream(self) -> NemotronStream:
-        """Open a stream of live audio; the caller checks `capabilities.streams`."""
         return NemotronStream(self, self._live)
 
     @torch.inference_mode()
     def _score(self, samples: torch.Tensor, chunk: Chunk, cache: object) -> torch.Tensor:
-        """Compute the probabilities of a chunk's frames, (frames, speakers)."""
+        """Return the probabilities of a chunk's frames, (frames, speakers)."""
         frames, mask = self._inputs(samples, chunk)
         output = self._model(
             frames,
@@ -180,11 +177,11 @@ class NemotronDiarizer:
     def _inputs(
         self, samples: torch.Tensor, chunk: Chunk
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return a chunk's features, (1, frames, mel bins), and its attention mask, (1, frames), or
+        """Return a chunk's features (1, frames, mel bins), and its attention mask (1, frames) or
         None if no frame is masked.
 
-        Like transformers, appends a frame of zeros at the recording's end. It is masked, but the
-        upsampler's convolution reaches into it.
+        At the recording's end a frame of zeros is appended, like in transformers. It is masked, but
+        the upsampler's convolution reaches into it.
         """
         count, last = self._features.count(samples), chunk.last * self._stack
         frames = self._features.frames(samples, chunk.first * self._stack, min(last, count))[None]
@@ -198,7 +195,7 @@ class NemotronDiarizer:
 
 
 class NemotronStream:
-    """A `DiarizationStream` whose turns equal those of the whole audio in chunks of `chunking`."""
+    """A `DiarizationStream`. Its turns equal those of the whole audio in chunks of `chunking`."""
 
     def __init__(self, diarizer: NemotronDiarizer, chunking: Chunking) -> None:
         self._diarizer, self._chunking = diarizer, chunking
@@ -216,12 +213,10 @@ class NemotronStream:
 
     @property
     def clock(self) -> float:
-        """Second up to which all turns are known."""
         return self._turns.clock
 
     @property
     def missing(self) -> int:
-        """Number of samples until the next chunk is complete."""
         frames = (self._start + self._chunking.length + self._chunking.right) * self._stack
         received = self._dropped * self._stack * self._hop + len(self._audio)
         return (frames - 1) * self._hop + self._features.reach - received
@@ -233,9 +228,8 @@ class NemotronStream:
         cancelled: threading.Event | None = None,
         between: Callable[[], None] | None = None,
     ) -> Diarization:
-        """Add samples and return the new turns; the rest is in `DiarizationStream.push`.
-
-        Once cancelled, computes at most one more chunk. `between` is called between two chunks.
+        """Push as specified by `DiarizationStream.push`. Once cancelled, computes at most one more
+        chunk. `between` is called between two chunks.
         """
         new = torch.from_numpy(samples)
         self._audio = torch.cat([self._audio, new]) if len(self._audio) else new
@@ -249,17 +243,16 @@ class NemotronStream:
         return self._turns.push(parts, last)
 
     def _probabilities(self, last: bool) -> Iterator[torch.Tensor]:
-        """Yield the probabilities of each complete chunk, (frames, speakers), as computed.
-
-        For a whole recording they equal those of the model's own forward.
+        """Yield the probabilities (frames, speakers) of each complete chunk, computed one at a
+        time. For a whole recording they equal the output of the model's own forward.
         """
         chunking = self._chunking
         while last or self.missing <= 0:
-            # Encoder frames of `_audio`; behind its end the model reads a masked frame.
+            # Feature frames of `_audio`, and its encoder frame where the next chunk starts.
             count, start = self._features.count(self._audio), self._start - self._dropped
             if start * self._stack >= count:
                 return
-            stop = count // self._stack + 1
+            stop = count // self._stack + 1  # behind its end the model reads a masked frame
             end = min(start + chunking.length, stop)
             first, beyond = max(start - chunking.left, 0), min(end + chunking.right, stop)
             chunk = Chunk(first, start, end, beyond)
@@ -267,9 +260,7 @@ class NemotronStream:
             self._move_on(chunk)
 
     def _move_on(self, chunk: Chunk) -> None:
-        """Drop the samples that no later chunk reads. The first frame of a chunk reads samples of
-        the frame before.
-        """
+        """Drop the samples that no later chunk reads; a chunk also reads the frame before it."""
         self._start += chunk.end - chunk.start
         unneeded = max(0, self._start - self._chunking.left - 1) - self._dropped
         self._dropped += unneeded
@@ -277,9 +268,9 @@ class NemotronStream:
 
 
 class TurnsSoFar:
-    """Finds turns in probabilities that come in parts; they equal the turns of the whole.
+    """Finds turns in probabilities that come in parts. The turns equal those of the whole.
 
-    The turns of a frame depend on the frames within the two `durations` around it. So the last
+    A frame's turns depend on the frames within both `durations` together around it. So the last
     frames are kept until that much has followed. `rate` is frames a second.
     """
 
@@ -292,7 +283,7 @@ class TurnsSoFar:
 
     @property
     def clock(self) -> float:
-        """Second up to which turns were returned."""
+        """Second up to which turns were returned; infinite after the last part."""
         return inf if self._over else self._certain / self._rate
 
     def push(self, parts: Sequence[NDArray[np.float32]], last: bool) -> Diarization:
@@ -335,16 +326,14 @@ def smooth(active: Activity, durations: Durations, rate: float) -> Activity:
 
 
 def likeliest(active: Activity, probabilities: NDArray[np.float32]) -> Activity:
-    """Keep only the likeliest of the speakers that are active in a frame."""
+    """Return `active` with only the likeliest active speaker of each frame."""
     best = np.where(active, probabilities, -1).argmax(axis=1)
     alone: Activity = np.arange(active.shape[1]) == best[:, None]
     return active & alone
 
 
 def turns_of(active: Activity, rate: float, first: int = 0) -> tuple[SpeakerTurn, ...]:
-    """Return the turns in order of time. `rate` is frames a second, and `first` is the number of
-    the first frame.
-    """
+    """Return the turns in order of time, at `rate` frames a second from frame number `first` on."""
     found = sorted(
         (start, speaker, end)
         for speaker, column in enumerate(active.T)
@@ -372,9 +361,8 @@ class MelFeatures:
 
     @classmethod
     def read(cls, name: str, config: Mapping[str, Any]) -> Self:
-        """Read a checkpoint's feature extractor configuration.
-
-        Raises StartError if it is of another class or sampling rate.
+        """Read a checkpoint's feature extractor configuration. Raises StartError for another
+        extractor class or sampling rate.
         """
         given = {key: config.get(key, default) for key, default in DEFAULTS.items()}
         if (given["feature_extractor_type"], given["sampling_rate"]) != (EXTRACTOR, SAMPLE_RATE):
@@ -403,7 +391,7 @@ class MelFeatures:
 
     @property
     def reach(self) -> int:
-        """Number of samples before and after its centre that a frame covers."""
+        """Number of samples that a frame covers on either side of its centre."""
         return self.n_fft // 2
 
     def count(self, samples: torch.Tensor) -> int:
@@ -411,9 +399,7 @@ class MelFeatures:
         return len(samples) // self.hop_length
 
     def frames(self, samples: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Compute frames `first` to `last` - 1 of `samples`, float32 (n,): (last - first, mel
-        bins).
-        """
+        """Return frames `first` to `last` - 1 of `samples` (n,), float32: (frames, mel bins)."""
         start = first * self.hop_length - self.reach
         end = (last - 1) * self.hop_length + self.reach
         spectrum = torch.stft(
@@ -440,11 +426,11 @@ class MelFeatures:
 def load_nemotron(
     name: str, revision: str | None, token: str | None, device: torch.device
 ) -> NemotronDiarizer:
-    """Load the model `name`, a hub id or a local folder, from safetensors files onto `device`, in
-    float16 on CUDA, else float32.
+    """Load model `name` (hub id or local folder) onto `device`, in float16 on CUDA, else float32.
 
-    Raises StartError if transformers is too old, if weights are missing, or for another feature
-    extractor. Other exceptions of transformers pass through.
+    Weights come from safetensors files only. Raises StartError if transformers is too old, weights
+    are missing, or the feature extractor is unsupported. Other exceptions of transformers pass
+    through.
     """
     new_cache = nemotron_speaker_cache(name)
     source: dict[str, Any] = {"revision": revision, "token": token}

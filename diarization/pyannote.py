@@ -1,14 +1,14 @@
-"""The diarizer that runs a pyannote pipeline.
+"""Diarizes with a pyannote pipeline.
 
 Three stages of a loaded `SpeakerDiarization` are replaced: embeddings (`diarization.embeddings`),
 clustering (`diarization.clustering`), and the reconstruction of turns (`ClusteredWindows`). Other
-pipelines run as they are. Differences between pyannote's releases are in `runtime.versions`.
+pipelines run unchanged. Differences between pyannote's releases are in `runtime.versions`.
 
-A pipeline's folder may hold its networks as safetensors, from which no code can run; pyannote's own
-checkpoints are pickles, from which any code can. Such a network's folder has `model.safetensors`,
-the network's `state_dict`, and `config.json` with `architecture`, a name in `ARCHITECTURES`;
-`hyperparameters`, its arguments; and `specifications`, the fields of pyannote's Specifications with
-its enumerations by name.
+A pipeline's folder may hold its networks as safetensors, which cannot run code. pyannote's own
+checkpoints are pickles, which can run any code. A safetensors network's folder has
+`model.safetensors`, the network's `state_dict`, and `config.json` with `architecture`, a name in
+`ARCHITECTURES`; `hyperparameters`, its arguments; and `specifications`, the fields of pyannote's
+Specifications with its enumerations by name.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ GPU_BATCH, CPU_BATCH = 32, 8
 MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
 
 # Least cosine at which two embeddings count as one voice, by the embedding model's class and mel
-# bands. A cosine means nothing without its model, and a loaded model tells only its architecture.
-# 80 bands: pyannote's published WeSpeaker, by scripts/bench voices on the same network before its
-# last fine-tuning, which changed little. 32 bands: the demo's model, by scripts/bench speakers.
+# bands. A cosine depends on the model, and a loaded model reveals only its architecture. 80 bands:
+# pyannote's published WeSpeaker, by scripts/bench voices on the same network before its last
+# fine-tuning, which changed little. 32 bands: the demo's model, by scripts/bench speakers.
 SAME_VOICE = {
     ("WeSpeakerResNet34", 80): 0.45,
     ("WeSpeakerResNet34", 32): 0.78,
 }
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-# Networks of published pipelines, and the module that has them in every supported release.
+# Networks of published pipelines, and the module that defines them in every supported release.
 ARCHITECTURES = {
     "PyanNet": "pyannote.audio.models.segmentation",
     "WeSpeakerResNet34": "pyannote.audio.models.embedding",
@@ -70,9 +70,8 @@ Array = NDArray[Any]
 
 
 class PyannoteDiarizer:
-    """A loaded pyannote pipeline. Diarizes one waveform at a time, in any thread.
-
-    On CUDA it computes on `stream`, so that it does not wait for other threads' kernels.
+    """A loaded pyannote pipeline. Diarizes one waveform at a time, in any thread. On CUDA the
+    pipeline runs on `stream`, so as not to wait for other threads' kernels.
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class PyannoteDiarizer:
         self._stream = stream
         model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
         self.capabilities = Capabilities(hints=True, voices=True, same_voice=same_voice(model))
-        # A call sets the pipeline's batch sizes and the process's TF32 switches and restores them
-        # at its end; two calls at once would restore each other's values.
+        # A call sets the pipeline's batch sizes and the process's TF32 switches, and restores them
+        # at its end. Two calls at once would restore each other's values.
         self._lock = threading.Lock()
 
     def diarize(
@@ -97,10 +96,8 @@ class PyannoteDiarizer:
         cancelled: threading.Event | None = None,
         between: Callable[[], None] | None = None,
     ) -> Diarization:
-        """Find the speaker turns of `samples`; the rest is in `Diarizer.diarize`.
-
-        Once cancelled, computes at most one more batch of windows. Clustering, which follows the
-        last batch, is not interrupted.
+        """Diarize as specified by `Diarizer.diarize`. Once cancelled, computes at most one more
+        batch of windows. Clustering follows the last batch and is not interrupted.
         """
         options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._computing():
@@ -108,7 +105,7 @@ class PyannoteDiarizer:
         return replace(found, hints=hints)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
-        """Embed `spans` of `samples`, which the embedding model takes as one window."""
+        """Embed as specified by `Diarizer.embed`, with `samples` as one window of the model."""
         mask = torch.zeros(1, max(1, round(len(samples) / SAMPLE_RATE * MASK_RATE)))
         for start, end in spans:
             mask[0, round(start * MASK_RATE) : round(end * MASK_RATE)] = 1
@@ -118,15 +115,12 @@ class PyannoteDiarizer:
             return vector
 
     def stream(self) -> DiarizationStream:
-        """Raise NotImplementedError: the pipeline clusters the voices of a whole recording."""
         raise NotImplementedError("the diarization model needs whole recordings")
 
     def _hook(
         self, cancelled: threading.Event | None, between: Callable[[], None] | None
     ) -> Callable[..., None]:
-        """Return a `hook` for pyannote, which calls it before the first batch, after each batch and
-        between stages.
-        """
+        """Return a `hook` for pyannote: called around every batch and between stages."""
 
         def let_others() -> None:
             if between is not None:
@@ -155,7 +149,7 @@ class PyannoteDiarizer:
     def _run(
         self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
     ) -> Diarization:
-        """Run the pipeline. Each time memory runs out, halve the batch size and run it again."""
+        """Run the pipeline; after running out of memory, run it again with half the batch size."""
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
         batch_size = self._batch_size
         while True:
@@ -163,7 +157,7 @@ class PyannoteDiarizer:
             self._pipeline.embedding_batch_size = batch_size
             try:
                 # Below about one second no embedding is long enough for clustering, and pyannote
-                # takes the mean of none: 0 / 0.
+                # takes the mean of no embeddings: 0 / 0.
                 with np.errstate(invalid="ignore"):
                     output = self._pipeline(file, hook=hook, **options)
                 return _parse_output(output, len(samples) / SAMPLE_RATE)
@@ -174,9 +168,7 @@ class PyannoteDiarizer:
 
 
 def same_voice(model: object) -> float | None:
-    """Return the least cosine at which two embeddings of pyannote's `model` count as one voice;
-    None if it was never measured.
-    """
+    """Return the least cosine of one voice in `model`'s embeddings; None if never measured."""
     bands: int = getattr(getattr(model, "hparams", None), "num_mel_bins", 0)
     return SAME_VOICE.get((type(model).__name__, bands))
 
@@ -191,8 +183,9 @@ def load_pyannote(
 
     Raises StartError if pyannote returns None. Other exceptions of pyannote pass through.
     """
-    # Warning filters belong to the whole process and must not change during a request. So from here
-    # on pyannote's own warnings (mostly about hints) and numpy's about empty means stay hidden.
+    # Warning filters belong to the whole process and must not change during a request. So
+    # pyannote's own warnings (mostly about hints) and numpy's about empty means stay hidden from
+    # here on.
     warnings.filterwarnings("ignore", module="pyannote")
     warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning, "numpy")
     # Importing pyannote prints advice and warns about audio decoders that are not used here.
@@ -214,10 +207,10 @@ def load_pyannote(
 
 
 def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
-    """Load a pipeline on the CPU, with all of pyannote's own stages.
+    """Load a pipeline on the CPU, with all of pyannote's own stages; None if pyannote returns None.
 
-    If it is a folder whose networks are safetensors, `load_network` reads them and pickles beside
-    them are never opened. Otherwise pyannote loads the pipeline, and may return None.
+    In a folder whose networks are safetensors, `load_network` reads them, and pickles beside them
+    are never opened. pyannote loads all other pipelines.
     """
     folder = Path(name)
     if has_networks(folder):
@@ -226,7 +219,7 @@ def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> A
 
 
 def replace_stages(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace the slow or weak stages of a SpeakerDiarization that is on its device already."""
+    """Replace the slow or weak stages of a SpeakerDiarization that is already on its device."""
     from pyannote.audio.pipelines import SpeakerDiarization
 
     if isinstance(pipeline, SpeakerDiarization):
@@ -236,7 +229,7 @@ def replace_stages(pipeline: Any) -> None:  # noqa: ANN401
 
 
 def has_networks(folder: Path) -> bool:
-    """Whether a pipeline's folder has its networks as safetensors."""
+    """Return whether a pipeline's folder has its networks as safetensors."""
     return any(folder.glob(f"*/{WEIGHTS}"))
 
 
@@ -252,7 +245,7 @@ def load_network(folder: Path) -> torch.nn.Module:
         raise ValueError(f"{folder.name}/{CONFIG}: the architecture is none of {[*ARCHITECTURES]}")
     network = getattr(import_module(ARCHITECTURES[name]), name)(**config["hyperparameters"])
     network.specifications = _specifications(config["specifications"])
-    network.setup()  # makes the layers that follow from the specifications
+    network.setup()  # makes the layers that depend on the specifications
     network.load_state_dict(load_file(folder / WEIGHTS))
     loaded: torch.nn.Module = network.eval()
     return loaded
@@ -273,10 +266,10 @@ def _specifications(fields: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 def spare_memory(pipeline: Any) -> None:  # noqa: ANN401
-    """Replace `reconstruct` of a SpeakerDiarization by one that holds a window at a time.
+    """Make `reconstruct` of a SpeakerDiarization hold one window at a time, with equal results.
 
-    Its own holds an array of all windows, frames and speakers, 17 MB an hour for each speaker, and
-    copies it. The results are equal.
+    pyannote's own holds an array of all windows, frames and speakers, 17 MB an hour for each
+    speaker, and copies it.
     """
 
     def reconstruct(segmentations: Any, hard_clusters: Array, count: Any) -> Any:  # noqa: ANN401
@@ -288,11 +281,11 @@ def spare_memory(pipeline: Any) -> None:  # noqa: ANN401
 
 class ClusteredWindows:
     """The attributes of a SlidingWindowFeature (windows, frames, all speakers) that
-    `pyannote.audio.Inference.aggregate` reads, with each window's array made when it is read.
+    `pyannote.audio.Inference.aggregate` reads. A window's array is made when it is read.
 
-    `segmentations`, a SlidingWindowFeature (windows, frames, speakers of the window), tells when
-    speakers of a window are active, `clusters` (windows, speakers of the window) which speaker of
-    the recording each is, -2 for none.
+    `segmentations` is a SlidingWindowFeature (windows, frames, local speakers) with the activity of
+    each window's speakers. `clusters` (windows, local speakers) has their speaker of the recording,
+    -2 for none.
     """
 
     def __init__(self, segmentations: Any, clusters: Array) -> None:  # noqa: ANN401
@@ -339,9 +332,9 @@ def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """Turn TF32 off and restore it; pyannote would turn it off for good, with a warning.
+    """Turn TF32 off and restore it afterwards. pyannote would turn it off for good, with a warning.
 
-    The switches are process-wide: other threads' float32 products are exact meanwhile. Speech
+    The switches are process-wide: float32 products of other threads are exact meanwhile. Speech
     recognition computes in float16 on CUDA and is not affected.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn

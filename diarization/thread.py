@@ -1,6 +1,6 @@
-"""Where diarization computes: one thread for all clients, and on CUDA a stream.
+"""Runs diarization: one thread for all clients, and a stream of its own on CUDA.
 
-Shorter recordings go first, also between two batches of a longer one.
+Shorter recordings go first, also between two batches of a longer recording.
 """
 
 from __future__ import annotations
@@ -44,32 +44,29 @@ T = TypeVar("T")
 
 
 class DiarizationThread:
-    """Runs work on `device`, with `threads` threads beneath it."""
+    """Runs work on `device` in one thread, with `threads` OpenMP threads."""
 
     def __init__(self, threads: int, device: torch.device) -> None:
         self._threads, self._device = threads, device
         self._works = ShortestFirst("diarization")
 
     def submit(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
-        """Queue `work` on a recording. Cancelling the result drops the work and what it holds."""
+        """Queue `work` on a recording. Cancelling the future drops the work and its samples."""
         computed = partial(compute_beside, work, self._threads, self._device)
         return self._works.submit(recording, in_one_step(computed))
 
     def between_batches(self, recording: Recording) -> Callable[[], None]:
-        """Return a function for work on `recording` to call between batches: it runs the work of
-        shorter recordings.
-        """
+        """Return a function to call between batches, which runs the work of shorter recordings."""
         return self._works.between_batches(recording)
 
     def shutdown(self) -> None:
-        """Wait for the running work, and cancel the queue."""
+        """Cancel the queue and wait for the running work."""
         self._works.shutdown()
 
 
 class DiarizationClient:
-    """The work of one request or live session in the diarization thread; for the event loop.
-
-    `diarizer` is None if the client wants no speakers.
+    """Diarizes for one request or live session; for the event loop. `diarizer` is None if the
+    client wants no speakers.
     """
 
     def __init__(self, thread: DiarizationThread, diarizer: Diarizer | None) -> None:
@@ -86,7 +83,7 @@ class DiarizationClient:
     def enrolment(
         self, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
     ) -> Enrolment | None:
-        """Return a new enrolment; None if no speakers are wanted or the diarizer has no voices."""
+        """Return a new enrolment; None without a diarizer, or if the diarizer embeds no voices."""
         if self._diarizer is None or not self._diarizer.capabilities.voices:
             return None
         return Enrolment(self._diarizer, find_speech, limits, sampling_rate)
@@ -94,7 +91,7 @@ class DiarizationClient:
     async def enrol(
         self, enrolment: Enrolment, recording: Recording, name: str, samples: NDArray[np.float32]
     ) -> None:
-        """Call `enrolment.enrol` with a clip, which is a `recording` of its own."""
+        """Call `enrolment.enrol` in the thread, with the clip scheduled as `recording`."""
         between = self._thread.between_batches(recording)
         work = partial(enrolment.enrol, name, samples, self._left, between)
         try:
@@ -106,7 +103,7 @@ class DiarizationClient:
     def begin(
         self, recording: Recording, channels: Sequence[NDArray[np.float32]], hints: SpeakerHints
     ) -> None:
-        """Queue the diarization of each channel of a recording, samples (n,) at 16 kHz."""
+        """Queue the diarization of each channel, samples (n,) at 16 kHz, of a recording."""
         assert self._diarizer is not None  # callers begin only if speakers are wanted
         for samples in channels:
             between = self._thread.between_batches(recording)
@@ -114,8 +111,8 @@ class DiarizationClient:
             self._begun.append(self._submit(recording, work))
 
     async def found(self, speech: Sequence[Sequence[Span]]) -> list[Diarization | None]:
-        """Wait for the diarization of each channel, whose detected speech is `speech`; None for a
-        channel without speech or if no speakers are wanted. Raises as `Diarizer.diarize` does.
+        """Return the diarization of each channel, given its detected `speech`; None without speech
+        or if no speakers are wanted. Raises the errors of `Diarizer.diarize`.
         """
         return [
             None if begun is None or not spans else await _touching(begun, spans)
@@ -125,15 +122,15 @@ class DiarizationClient:
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
     ) -> Diarization:
-        """Call `stream.push`. It goes before every recording, between the batches of the running
-        one, because it has no length.
+        """Call `stream.push` in the thread. Streams have no length, so they go before every
+        recording, also between the batches of the running recording.
         """
         work = partial(stream.push, samples, last, self._left)
         found = await asyncio.wrap_future(self._submit(Recording(0.0), work))
         return Diarization((), ()) if found is None else found
 
     def _submit(self, recording: Recording, work: Callable[[], T]) -> Future[T | None]:
-        """Queue `work`; it returns None if the client leaves before. Raises EndpointError."""
+        """Queue `work`. The future gives None if the client leaves first; raises EndpointError."""
 
         def unless_left() -> T | None:
             with endpoint_errors(), suppress(DiarizationCancelled):
@@ -151,10 +148,10 @@ async def _touching(begun: Future[Diarization | None], speech: Sequence[Span]) -
 
 
 class SessionSpeakers:
-    """The speakers of one live session; for the event loop.
+    """Finds the speakers of one live session; for the event loop.
 
-    `threshold` is that of `name_speakers`. `stream` is None if the diarizer has none. `warnings`
-    are about settings that the diarizer ignores.
+    `threshold` is passed to `name_speakers`. `stream` is None if the diarizer has no streams.
+    `warnings` name the settings that the diarizer ignores.
     """
 
     def __init__(
@@ -167,18 +164,18 @@ class SessionSpeakers:
     ) -> None:
         self._client, self._stream = client, stream
         self._known, self._threshold = known, threshold
-        self._labels: dict[str, str] = {}  # the session's label for each of the diarizer's
+        self._labels: dict[str, str] = {}  # from the diarizer's labels to the session's
         self.warnings = warnings
 
     @property
     def missing(self) -> int | None:
         """Number of samples until `push` can return more turns; None if the diarizer does not
-        stream, and `find` is called at the session's end.
+        stream. Callers then call `find` at the session's end.
         """
         return None if self._stream is None else self._stream.missing
 
     async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
-        """Push samples (n,) at 16 kHz; return the new turns, and the second up to which all turns
+        """Push samples (n,) at 16 kHz. Return the new turns and the second up to which all turns
         are known.
         """
         assert self._stream is not None
@@ -187,7 +184,7 @@ class SessionSpeakers:
 
     async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
         """Diarize a whole session, samples (n,) at 16 kHz with detected `speech`, and name its
-        speakers. Raises as `Diarizer.diarize` does.
+        speakers. Raises the errors of `Diarizer.diarize`.
         """
         recording = Recording(len(samples) / SAMPLE_RATE)
         self._client.begin(recording, [samples], SpeakerHints())
@@ -197,7 +194,6 @@ class SessionSpeakers:
         return replace(naming, warnings=(*warnings, *naming.warnings))
 
     def close(self) -> None:
-        """Cancel all work of this session."""
         self._client.leave()
 
 
@@ -206,7 +202,7 @@ class SessionSpeakers:
 
 @contextmanager
 def computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Compute on `stream`, if the device has one. The models' exceptions become ServerErrors."""
+    """Compute on `stream`, if any. Exceptions of the models become ModelError or OutOfMemory."""
     with torch.cuda.stream(stream):
         try:
             yield
@@ -221,7 +217,7 @@ def computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def pause(cancelled: threading.Event | None, between: Callable[[], None] | None) -> None:
-    """Call `between`, between two batches of work. Raises DiarizationCancelled."""
+    """Raise DiarizationCancelled if `cancelled` is set; else call `between`."""
     if cancelled is not None and cancelled.is_set():
         raise DiarizationCancelled
     if between is not None:
@@ -229,7 +225,7 @@ def pause(cancelled: threading.Event | None, between: Callable[[], None] | None)
 
 
 def create_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return a new CUDA stream, after all work queued on the default stream; None on a CPU."""
+    """Wait for all queued work and return a new CUDA stream; None on a CPU."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -237,9 +233,8 @@ def create_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def warm_up(diarizer: Diarizer) -> None:
-    """Diarize noise once, so that no request waits for what is set up at first use.
-
-    Raises as `diarize` does, if the models do not run at all.
+    """Diarize noise once, so that no request waits for first-use setup. Raises the errors of
+    `Diarizer.diarize` if the models do not run at all.
     """
     noise = np.random.default_rng(0).normal(0, 0.1, WARM_UP_SECONDS * SAMPLE_RATE)
     diarizer.diarize(noise.astype(np.float32), SpeakerHints())

@@ -22,14 +22,13 @@ class AudioBuffer:
             self.stop += len(samples)
 
     def drop_before(self, position: int) -> None:
-        """Drop the appended pieces that end before `position`."""
+        """Drop the pieces that end at or before `position`."""
         while self._pieces and self.start + len(self._pieces[0]) <= position:
             self.start += len(self._pieces.popleft())
 
     def samples(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the samples from `start` to `stop`, (n,) float32.
-
-        Raises IndexError if some are missing, because fewer samples would shift all times.
+        """Return the samples from `start` to `stop`, (n,) float32. Raises IndexError if some are
+        missing, because fewer samples would shift all times.
         """
         if not self.start <= start <= stop <= self.stop:
             raise IndexError(f"{start} to {stop} of samples {self.start} to {self.stop}")

@@ -22,11 +22,11 @@ class AudioInput:
         self._detector = detector
 
     def push(self, data: bytes) -> Detected:
-        """Return what the bytes complete."""
+        """Decode `data` and detect speech in the samples that it completes."""
         return self._detected(self._stream.push(data))
 
     def flush(self) -> Detected:
-        """Return what the resampler still holds."""
+        """Return the samples that the resampler still holds, with their turns."""
         return self._detected(self._stream.flush())
 
     def change(self, audio_format: AudioFormat, turns: TurnSettings | None) -> None:
@@ -36,7 +36,7 @@ class AudioInput:
         self._detector.change(turns or TurnSettings())
 
     def reset(self) -> None:
-        """Reset the detector: speech that goes on starts anew."""
+        """Reset the detector: ongoing speech starts anew."""
         self._detector.reset()
 
     def _detected(self, samples: NDArray[np.float32]) -> Detected:

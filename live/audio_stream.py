@@ -1,8 +1,8 @@
-"""Decodes audio from the wire, in pieces of any size, to samples at 16 kHz.
+"""Decodes live audio, in pieces of any size, to samples at 16 kHz.
 
-`audio.decode` resamples files with the same filter, which here keeps its state between pieces. So
-a live session gets the samples of the whole file, however its bytes are cut. G.711 (ITU-T G.711,
-1988) has one byte a sample, so that a table of 256 values decodes it.
+The resampling filter is that of `audio.decode` and keeps its state between pieces. So a live
+session gets the samples of the whole file, however its bytes are cut. G.711 (ITU-T G.711, 1988) has
+one byte a sample, so a table of 256 values decodes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ FULL_SCALE = 32_768  # of 16 bits
 
 
 class AudioStream:
-    """One stream of audio. The filter's delay is at most 2 ms, 4 ms at the start.
-
-    A sample's index is its time: after a flush, samples and bytes have the same duration.
+    """Decodes one stream of audio. The filter's delay is at most 2 ms, 4 ms at the start. A
+    sample's index is its time: after a flush, samples and bytes have the same duration.
     """
 
     def __init__(self, audio_format: AudioFormat) -> None:
@@ -49,8 +48,8 @@ class AudioStream:
         return self._resampled(self._resampler, frame)
 
     def flush(self) -> NDArray[np.float32]:
-        """Return the samples that the filter still holds, and drop half a sample. More bytes may
-        be pushed afterwards.
+        """Return the samples that the filter still holds, and drop an incomplete sample. More bytes
+        may be pushed afterwards.
         """
         self._odd = b""
         if self._resampler is None:
@@ -61,8 +60,8 @@ class AudioStream:
         return rest
 
     def _resampled(self, resampler: FilterChain, frame: AudioFrame | None) -> NDArray[np.float32]:
-        """Push a frame, or flush with None. Return samples up to the duration received so far,
-        and exactly so many after a flush.
+        """Push a frame, or flush with None. Return samples up to the duration received so far;
+        after a flush exactly that many.
         """
         lasts = -(-self._received * SAMPLE_RATE // self._format.rate)
         ready = [np.zeros(0, np.float32), *(each.to_ndarray()[0] for each in resampler.push(frame))]
@@ -84,7 +83,7 @@ def decoded(data: bytes, audio_format: AudioFormat) -> NDArray[np.float32]:
 
 def _mu_law() -> NDArray[np.float32]:
     """Return the sample of each byte (G.711, table 2; in 16 bits). The bits are inverted: one sign
-    bit, three of the exponent, four of the fraction of a value with 33 added.
+    bit, three exponent bits, and four fraction bits of a value with 33 added.
     """
     codes = ~np.arange(256, dtype=np.uint8)
     exponent, fraction = (codes >> 4 & 7).astype(np.int32), (codes & 15).astype(np.int32)

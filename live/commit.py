@@ -1,17 +1,16 @@
 """Decides which words of a growing buffer are final.
 
-The buffer is decoded again and again while it grows, and each hypothesis begins with the words that
-are final already, so none of them is ever taken back. A word becomes final if
+The buffer is decoded again and again while it grows. Each hypothesis begins with the final words,
+so no final word is ever taken back. A word becomes final if
 
 - two successive hypotheses agree on it and on all words before it (LocalAgreement-2; Liu et al.
   2020, "Low-Latency Sequence-to-Sequence Speech Recognition and Translation by Partial Hypothesis
   Selection"),
 - its attention ends well before the audio does (compare AlignAtt; Papi et al. 2023), and
-- another word or a pause follows it, because the last word may still become a longer one.
+- another word or a pause follows it, because the last word may still become longer.
 
 Successive numbers become final together, once both hypotheses have the same word behind them.
-Whisper writes a number differently once it is complete: "20" becomes "25", and "zero seven nine"
-becomes "079".
+Whisper rewrites a number that goes on: "20" becomes "25", and "zero seven nine" becomes "079".
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from asr import Hypothesis, HypothesisWord
 
 # Seconds of silence after a word that count as a following word.
 PAUSE = 1.0
-# Digits as they are spelt in the languages that Whisper hears best, of three letters or more, and
-# English numbers; by num2words 0.5.14. Chinese and Japanese ones are numeric letters.
+# Spelt digits of three letters or more in the languages that Whisper recognises best, and English
+# numbers; from num2words 0.5.14. Chinese and Japanese digits are numeric characters.
 _SPELT = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
@@ -44,17 +43,17 @@ nolla yksi kaksi kolme neljä viisi kuusi seitsemän kahdeksan yhdeksän kymmene
 nula jedna dva tři čtyři pět šest sedm osm devět deset
 """  # noqa: RUF001
 SPELT = frozenset(_SPELT.split())
-# A text that zlib makes so much shorter repeats itself (openai/whisper, `transcribe.py`).
+# A text with a larger zlib ratio repeats itself (openai/whisper, `transcribe.py`).
 MAX_COMPRESSION_RATIO = 2.4
 
 
 @dataclass(frozen=True)
 class FinalWords:
-    """The final words of a buffer, and the last hypothesis after them; times are the buffer's.
+    """The final words of a buffer and the last hypothesis after them, with times of the buffer.
 
-    `prefix` are the tokens of the final `words`, with which the next hypothesis should begin.
-    `draft` are the tokens after them in the last hypothesis, and `unstable` their words. `first`
-    are the tokens before the first word, a timestamp.
+    `prefix` has the tokens of the final `words`, with which the next hypothesis should begin.
+    `draft` has the tokens after them in the last hypothesis, and `unstable` their words. `first`
+    has the tokens before the first word, a timestamp.
     """
 
     words: tuple[HypothesisWord, ...] = ()
@@ -64,11 +63,11 @@ class FinalWords:
     first: tuple[int, ...] = ()
 
     def updated(self, new: Hypothesis, seconds: float, margin: float) -> FinalWords:
-        """Return the state after a hypothesis that begins with `prefix` and was decoded from
-        `seconds` of the buffer.
+        """Return the state after the hypothesis `new`, which begins with `prefix` and was decoded
+        from `seconds` of the buffer.
 
         The attention of a final word ends `margin` seconds before their end. A hypothesis that
-        repeats itself or has no words is ignored.
+        repeats itself or has no words only clears the draft.
         """
         if new.compression_ratio > MAX_COMPRESSION_RATIO or not new.words:
             return replace(self, unstable=(), draft=())
@@ -96,9 +95,7 @@ class FinalWords:
         )
 
     def widest_gap(self, since: float) -> float:
-        """Return the middle of the longest pause after a final word that ends at `since` seconds or
-        later.
-        """
+        """Return the middle of the longest pause after final words that end at `since` or later."""
         following = [each.start for each in (*self.words[1:], *self.unstable[:1])]
         if len(following) < len(self.words):
             following.append(self.words[-1].end + PAUSE)
@@ -110,7 +107,7 @@ class FinalWords:
         return max(gaps)[1]
 
     def from_second(self, cut: float) -> FinalWords:
-        """Return the state of the buffer without its first `cut` seconds, which cut no word."""
+        """Return the state without the buffer's first `cut` seconds; `cut` lies between words."""
 
         def shifted(word: HypothesisWord, stop: int) -> HypothesisWord:
             return replace(word, start=word.start - cut, end=word.end - cut, stop=stop)
@@ -125,7 +122,7 @@ class FinalWords:
         return FinalWords(tuple(words), prefix, unstable, self.draft, self.first)
 
     def _following(self, new: Hypothesis) -> tuple[HypothesisWord, ...]:
-        """Return the words of a hypothesis after the final ones, and what the last one gained."""
+        """Return the words of `new` after the final words, and what the last final word gained."""
         final, begin = sum(len(word.text) for word in self.words), 0
         words = []
         for word in new.words:
@@ -136,7 +133,7 @@ class FinalWords:
 
 
 def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> int:
-    """Return how many words two hypotheses share at their start, punctuation aside."""
+    """Return the number of words that two hypotheses share at their start, by `spoken`."""
     count = 0
     for one, other in zip(before, now, strict=False):
         if spoken(one.text) != spoken(other.text):
@@ -148,8 +145,8 @@ def _agreed(before: Sequence[HypothesisWord], now: Sequence[HypothesisWord]) -> 
 def _is_settled(
     words: Sequence[HypothesisWord], index: int, agreed: int, seconds: float, margin: float
 ) -> bool:
-    """Whether later audio cannot change a word, if the first `agreed` words equal those of the last
-    hypothesis.
+    """Return whether later audio cannot change a word, if the first `agreed` words equal those of
+    the last hypothesis.
     """
     follows = index + 1
     is_number = _is_number(words[index].text)
@@ -162,12 +159,12 @@ def _is_settled(
 
 
 def spoken(text: str) -> str:
-    """Return the letters and digits of a word, or the stripped text if it has none."""
+    """Return the letters and digits of a word, case-folded; without any, the stripped text."""
     letters = "".join(filter(str.isalnum, text.casefold()))
     return letters or text.strip()
 
 
 def _is_number(text: str) -> bool:
-    """Whether a word has digits or is a spelt number, alone or with hyphens."""
+    """Return whether a word has digits or is a spelt number, alone or with hyphens."""
     parts = text.casefold().strip(" .,;:!?").split("-")
     return any(map(str.isnumeric, text)) or not SPELT.isdisjoint(parts)

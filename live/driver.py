@@ -2,7 +2,7 @@
 
 `live.session` decides everything, in the event loop. A thread of `workers` decodes bytes and
 detects speech. The recogniser decodes passes, together with all other requests. While a client does
-not take its events, nothing more is read from it or decoded for it.
+not read its events, nothing more is read from it or decoded for it (back-pressure).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Send = Callable[[list[LiveEvent]], Awaitable[None]]
 class LiveDriver:
     """One session on a `recogniser`; for the event loop.
 
-    Events go to `send`, a list at a time and in order. Passes have the `options` of files.
-    `open_speakers` returns what finds speakers, if the client wants them. `append`, `commit`,
-    `clear`, `change` and `finish` must not overlap.
+    `send` gets the events in order, a list at a time. Passes have the `options` of files.
+    `open_speakers` opens diarization, if the client wants speakers. `append`, `commit`, `clear`,
+    `change` and `finish` must not overlap.
     """
 
     def __init__(
@@ -54,15 +54,13 @@ class LiveDriver:
         window_seconds = recogniser.transcriber.models.window_seconds
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
-        self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and when it began
+        self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and its start time
         self._speakers = WantedSpeakers(open_speakers, workers, self._tell)
         self._running = asyncio.create_task(self._run())
 
     @property
     def slowed(self) -> float:
-        """The running time of the partial pass, as a multiple of the requested cadence; 0 if none
-        is running.
-        """
+        """Running time of the partial pass over the requested cadence; 0 without a pass."""
         now = asyncio.get_running_loop().time()
         waits = [now - began for wanted, (_, began) in self._passes.items() if not wanted.final]
         return max(waits, default=0.0) / self.session.cadence
@@ -74,8 +72,8 @@ class LiveDriver:
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
         """Use other settings from now on.
 
-        Raises InvalidParameter (as for a change of speakers after the first audio),
-        InvalidReference, Unsupported, and as diarization does.
+        Raises InvalidParameter (for example for a change of speakers after the first audio),
+        InvalidReference, Unsupported, and the errors of diarization.
         """
         known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
         await self._speakers.change(settings, begun=self.session.seconds > 0)
@@ -93,7 +91,7 @@ class LiveDriver:
         await self._tell()
 
     async def clear(self) -> None:
-        """Drop the audio that is not committed."""
+        """Drop the uncommitted audio."""
         await self._feed(self._input.flush)
         self._input.reset()
         self.session.clear()
@@ -117,9 +115,9 @@ class LiveDriver:
         await self._speakers.close()
 
     async def _feed(self, read: Callable[[], Detected]) -> None:
-        """Call `read` in another thread, and feed its result to the session."""
+        """Call `read` in a worker thread, and feed its result to the session."""
         if self._running.done():
-            self._running.result()  # raises the exception that has ended it
+            self._running.result()  # raises the exception that ended it
         loop = asyncio.get_running_loop()
         samples, turns, silent_for = await loop.run_in_executor(self._workers, read)
         self._speakers.push(samples)
@@ -128,7 +126,6 @@ class LiveDriver:
         await self._tell()
 
     async def _tell(self) -> None:
-        """Send the new events."""
         async with self._sending:
             if events := self._speakers.with_speakers(self.session.take_events()):
                 await self._send(events)
@@ -164,7 +161,7 @@ class LiveDriver:
             self.session.passed(wanted, result)
 
     async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
-        """Decode a pass, and free its rows in any case. Raises EndpointError."""
+        """Decode a pass, and free its rows even if it fails. Raises EndpointError."""
         transcriber = self._recogniser.transcriber
 
         def start() -> LivePass | Transcription:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from live.item import Item
 from timebase import SAMPLE_RATE
 
-SHORTEST_ITEM = SAMPLE_RATE // 10  # that a client may commit, by OpenAI's rule
+SHORTEST_ITEM = SAMPLE_RATE // 10  # least samples that a client may commit, by OpenAI's rule
 
 
 class EndedItems:
-    """Ended items without their final text (`unfinished`, in order), and ended items that a final
-    pass of a later item reads again, if a window of `longest` samples holds both.
+    """Ended items that have no final text (`unfinished`, in order) or that serve as context.
 
-    Audio before sample `until` is committed or dropped: no later item begins before it.
+    The final pass of a later item reads an item again as context, if a window of `longest` samples
+    holds both. Audio before sample `until` is committed or dropped: no later item begins before it.
     """
 
     def __init__(self, longest: int) -> None:
@@ -28,11 +28,11 @@ class EndedItems:
         self._context.append(item)
 
     def skip(self, until: int) -> None:
-        """Let no item begin before sample `until`, whose audio nothing needs."""
+        """Let no item begin before sample `until`, because nothing needs the audio before it."""
         self.until = max(self.until, until)
 
     def clear(self, until: int) -> None:
-        """Drop the audio before sample `until`. Later items are decoded without the earlier ones,
+        """Drop the audio before sample `until`. Later items have no earlier items as context,
         because the audio between them is missing.
         """
         self.until = until
@@ -50,8 +50,8 @@ class EndedItems:
         return found
 
     def forget(self, begin: int) -> int:
-        """Drop the items that no unfinished item and no item from `begin` on has as context. Return
-        the first sample that is still needed.
+        """Drop the context that no unfinished item and no item from `begin` on needs. Return the
+        first sample that is still needed.
         """
         first = min([begin, *(each.begin for each in self.unfinished)])
         reach = first + SHORTEST_ITEM - self._longest

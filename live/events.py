@@ -1,8 +1,8 @@
 """The events of a live session, in the order in which a client receives them.
 
-An item is a stretch of audio that becomes one text: speech until a pause, or what the client
-commits. `previous_item_id` is the `item_id` of the item before, None for the first. Milliseconds
-and seconds count the session's audio from its first sample, never a clock.
+An item is a stretch of audio that becomes one text: speech until a pause, or audio that the client
+commits. `previous_item_id` is the `item_id` of the item before, None for the first item.
+Milliseconds and seconds count the session's audio from its first sample, never a clock.
 `server.realtime.server_events` has the JSON of each event.
 """
 
@@ -56,7 +56,7 @@ class ItemDone:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The audio that was not committed is dropped."""
+    """The uncommitted audio is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words that became final since the last such event, and a guess of what follows: `unstable`
-    replaces the last guess.
+    """Words that became final since the last such event. `unstable` is a guess of the words that
+    follow, and replaces the last guess.
     """
 
     item_id: str
@@ -116,7 +116,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The item has no text, because of `error`; the session goes on."""
+    """The item has no text because of `error`. The session goes on."""
 
     item_id: str
     error: EndpointError
@@ -124,7 +124,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class SpeakersFound:
-    """All segments were sent. The results for known speakers, and warnings about speakers."""
+    """All segments were sent. Has the results for known speakers and warnings about speakers."""
 
     known_speakers: tuple[KnownSpeaker, ...]
     warnings: tuple[str, ...]
@@ -132,7 +132,7 @@ class SpeakersFound:
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """New words come about every so many `seconds`; less often if the server is busy."""
+    """New words come about every `seconds`. They come less often if the server is busy."""
 
     seconds: float
 

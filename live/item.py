@@ -1,6 +1,6 @@
-"""An item: a stretch of a session's audio that becomes one text, and what was recognised in it.
+"""An item: a stretch of a session's audio that becomes one text, and the words recognised in it.
 
-It makes the events about its text. `live.session` decides when it begins, ends and is decoded.
+An item makes the events about its text. `live.session` decides when it begins, ends and is decoded.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from transcript import Chunk, Transcript, Word
 class WantedPass:
     """A request to decode samples (n,), which are `begin` to `stop` of the session.
 
-    A final pass decodes, like a file, a whole item behind the items just `before` it. A partial
-    pass decodes an item up to the current sample.
+    A final pass decodes a whole item like a file, with the items just `before` it in the same
+    window. A partial pass decodes an item up to the current sample.
     """
 
     item: Item
@@ -39,7 +39,7 @@ class WantedPass:
 
     @property
     def final(self) -> bool:
-        """Whether its result is the item's final text."""
+        """Return whether the result is the item's final text."""
         return self.before is not None
 
 
@@ -48,10 +48,9 @@ class Item:
     """Samples `begin` to `end` of the session; `end` is None until the item has ended.
 
     Partial passes begin at sample `window` and have reached sample `decoded`. `found` is their
-    result, and `words` are the words that were sent, in seconds of the session. `final` is the
-    final pass. It may begin in a pause, before it is certain that the item ends there. Its
-    `result`, a transcript or an error, is kept until the item has ended and all earlier items are
-    completed.
+    result. `words` are the words that were sent, in seconds of the session. The `final` pass may
+    begin in a pause before the item's end is certain. Its `result`, a transcript or an error, is
+    kept until the item has ended and all earlier items are completed.
     """
 
     id: str
@@ -71,18 +70,17 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Number of samples, once the item has ended."""
+        """Number of samples of an ended item."""
         assert self.end is not None
         return self.end - self.begin
 
     @property
     def committed(self) -> list[LiveEvent]:
-        """The events at the item's end."""
         return [Committed(self.id, self.previous_id), ItemAdded(self.id, self.previous_id)]
 
     @property
     def between_words(self) -> int | None:
-        """The sample between the last final word and the next one; None without a final word."""
+        """Sample between the last final word and the next word; None without a final word."""
         words = self.found.words
         if not words:
             return None
@@ -98,10 +96,10 @@ class Item:
         self.final = self.result = None
 
     def fit_window(self, stop: int, longest: int) -> list[LiveEvent]:
-        """Shorten a window up to `stop` that has more than `longest` samples.
+        """Shorten the window up to `stop` if it has more than `longest` samples. Return new events.
 
-        It then begins in the widest pause between final words of its second half. If there is no
-        final word, all unstable words become final first.
+        The window then begins in the widest pause after a final word of its second half. If that
+        half has no final word, all unstable words become final first.
         """
         if stop - self.window <= longest:
             return []
@@ -118,15 +116,15 @@ class Item:
         return events
 
     def update(self, hypothesis: Hypothesis, seconds: float, margin: float) -> list[LiveEvent]:
-        """Add the result for the first `seconds` of the window. A word becomes final only if its
-        attention ends `margin` seconds before them.
+        """Add the result for the first `seconds` of the window and return new events. The attention
+        of a final word ends `margin` seconds before their end.
         """
         before = len(self.found.words)
         self.found = self.found.updated(hypothesis, seconds, margin)
         return self._events(self.found.words[before:])
 
     def complete(self, transcript: Transcript) -> list[LiveEvent]:
-        """Return the events of its final text, whose times are seconds of the session."""
+        """Return the events of the item's final text, with times in seconds of the session."""
         self.forget_final()
         every = [word for chunk in transcript.chunks for word in chunk.words]
         rest = tuple(words_after(self.words, every))
@@ -138,7 +136,6 @@ class Item:
         ]
 
     def fail(self, error: EndpointError) -> list[LiveEvent]:
-        """Return the events of an item without text."""
         self.forget_final()
         return [Failed(self.id, error), ItemDone(self.id, self.previous_id)]
 
@@ -159,7 +156,7 @@ class Item:
         tokens: tuple[int, ...] = (),
         log_probs: tuple[float, ...] = (),
     ) -> list[LiveEvent]:
-        """Return an event for new final words, if they have any text."""
+        """Add new final words, and return an event if they have any text."""
         text = "".join(word.text for word in words)
         text = text if self.words else text.lstrip()
         self.words += words
@@ -167,7 +164,7 @@ class Item:
 
 
 def moved(transcript: Transcript, seconds: float) -> Transcript:
-    """Shift the times of a transcript by `seconds`."""
+    """Return the transcript with its times shifted by `seconds`."""
 
     def move(chunk: Chunk) -> Chunk:
         words = [replace(w, start=w.start + seconds, end=w.end + seconds) for w in chunk.words]

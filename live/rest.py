@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from live.commit import spoken
 from transcript import Word
 
-# How many of the last sent words are compared with the final text, and how many seconds before them
-# a word of the final text may end to be compared.
+# Number of last sent words that are compared with the final text, and seconds before them from
+# which words of the final text are compared.
 COMPARED, SECONDS = 16, 10.0
 
 
 def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
-    """Return the words of the `whole` text that follow the `sent` ones.
+    """Return the words of the `whole` text that follow the `sent` words.
 
-    Both were decoded from different parts of the audio, so they may differ. The sent words are
-    aligned with the part of the whole text that needs the fewest word edits (Sellers 1980, "The
-    theory and computation of evolutionary distances"); of several, with the closest in time.
+    Sent and whole text were decoded from different parts of the audio, so they may differ. The last
+    sent words are aligned with the part of the whole text that needs the fewest word edits (Sellers
+    1980, "The theory and computation of evolutionary distances"). Of several parts, the closest in
+    time counts.
     """
     if not sent:
         return list(whole)
@@ -37,8 +38,8 @@ def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
 
 
 def _distances(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Return for each prefix of `text`, the empty one included, the least edits that turn `pattern`
-    into some suffix of that prefix.
+    """Return for each prefix of `text`, including the empty prefix, the fewest edits that turn
+    `pattern` into a suffix of that prefix.
     """
     row = [0] * (len(text) + 1)
     for count, wanted in enumerate(pattern, 1):

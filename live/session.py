@@ -30,8 +30,8 @@ from live.turn_detection import SpeechStarted, SpeechStopped
 from timebase import SAMPLE_RATE
 from transcript import Transcript
 
-# For each delay: seconds of new audio between partial passes, and how many seconds before the end
-# of the audio the attention of a final word ends.
+# For each delay: seconds of new audio between partial passes, and seconds between the end of a
+# final word's attention and the end of the audio.
 DELAYS: dict[Delay, tuple[float, float]] = {
     "minimal": (0.4, 0.3),
     "low": (0.8, 0.4),
@@ -42,20 +42,20 @@ DELAYS: dict[Delay, tuple[float, float]] = {
 DEFAULT_DELAY: Delay = "low"
 # Seconds of the model's window that stay empty, so that a text ends by itself.
 SPARE_SECONDS = 3.0
-# An item without a pause or commit ends after so many samples.
+# Samples after which an item without a pause or commit ends.
 LONGEST_ITEM = 600 * SAMPLE_RATE
-# Audio before the current sample that is kept, because the detector reports speech late.
+# Samples kept before the current sample, because the detector reports speech late.
 KEPT_BEFORE_SPEECH = 2 * SAMPLE_RATE
-# Least seconds of speech from which its language is trusted.
+# Least seconds of speech whose detected language is trusted.
 LANGUAGE_SECONDS = 3.0
-# After a pause of so many seconds the item may have ended, and its final pass begins early. Windows
-# of files have as much around their speech.
+# Seconds of pause after which the item may have ended and its final pass begins early. Windows of
+# files have as much around their speech.
 EARLY_SECONDS = 0.32
-# After a pause of so many seconds no partial pass begins, because it would delay the final one.
+# Seconds of pause after which no partial pass begins, because it would delay the final pass.
 PAUSE_SECONDS = 0.1
-# While an item up to this length is completed, partial passes of the next one wait.
+# Samples. While an item up to this length is completed, partial passes of the next item wait.
 SHORT_ITEM = 30 * SAMPLE_RATE
-SLOWER = 2.0  # the client gets a Cadence event from this multiple of the requested cadence on
+SLOWER = 2.0  # least multiple of the requested cadence that causes a Cadence event
 
 
 class EmptyBuffer(InvalidRequest):
@@ -66,8 +66,8 @@ class EmptyBuffer(InvalidRequest):
 
 @dataclass(slots=True)
 class Speech:
-    """The detector's state: whether somebody `speaks`, the sample `until` which somebody spoke, and
-    the seconds of silence since.
+    """The detector's state: whether somebody `speaks`, the last sample `until` which somebody
+    spoke, and the seconds of silence since.
     """
 
     speaks: bool = False
@@ -76,10 +76,8 @@ class Speech:
 
 
 class LiveSession:
-    """The state of one session, for one thread.
-
-    `options` are those for files, `window_seconds` is the length of the model's window, and `ids`
-    are the ids of items.
+    """The state of one session, for one thread. `options` are those for files, `window_seconds` is
+    the model's window, `ids` are for items.
     """
 
     def __init__(
@@ -94,17 +92,17 @@ class LiveSession:
         self._ids = _with_previous(ids)
         self._audio = AudioBuffer()
         self._speech = Speech()
-        self._language: str | None = None  # the last detected one
+        self._language: str | None = None  # last detected
         self._current: Item | None = None  # the item that has not ended
         self._ended = EndedItems(self._longest_window)
         self._partial: WantedPass | None = None
-        self._cadence = 0.0  # of the last Cadence event, 0 if it was the requested one
+        self._cadence = 0.0  # of the last Cadence event; 0 for the requested cadence
         self._finished = False
         self._events: list[LiveEvent] = []
 
     @property
     def done(self) -> bool:
-        """Whether the audio has ended, all items are completed and all events taken."""
+        """Return whether the audio has ended, all items are completed and all events taken."""
         waiting = self._current or self._ended.unfinished or self._events
         return self._finished and not waiting
 
@@ -119,7 +117,7 @@ class LiveSession:
         return self._delay[0]
 
     def is_useful(self, wanted: WantedPass) -> bool:
-        """Whether the result of a running pass is still needed."""
+        """Return whether the result of a running pass is still needed."""
         return wanted is wanted.item.final if wanted.final else wanted.item is self._current
 
     def take_events(self) -> list[LiveEvent]:
@@ -130,7 +128,6 @@ class LiveSession:
     # Calls of the client
 
     def change(self, settings: LiveSettings) -> None:
-        """Use other settings from now on."""
         committed_by_client = self._settings.turn_detection is None
         self._settings, self._options = settings, with_settings(self._options, settings)
         self._language = None
@@ -144,7 +141,7 @@ class LiveSession:
         turns: Sequence[SpeechStarted | SpeechStopped],
         silent_for: float = 0.0,
     ) -> None:
-        """Add audio (n,) at 16 kHz, starts and stops of speech in it, and silence at its end."""
+        """Add audio (n,) at 16 kHz, its turns, and the seconds of silence at its end."""
         self._audio.append(samples)
         speech, now = self._speech, self._audio.stop
         for turn in turns:
@@ -173,7 +170,7 @@ class LiveSession:
         self._speech.speaks = False
 
     def clear(self) -> None:
-        """Drop the audio that is not committed; the caller resets the detector."""
+        """Drop the uncommitted audio; the caller resets the detector."""
         if self._current is not None:
             self._current.forget_final()
         self._current, self._speech.speaks = None, False
@@ -189,8 +186,8 @@ class LiveSession:
     # Passes
 
     def next_pass(self) -> WantedPass | None:
-        """Return a pass to decode now, or None: final passes as items end, and one partial pass at
-        a time. A pass runs until `passed` or `failed` is called with it.
+        """Return a pass to decode now, or None: a final pass for each item that ends, and one
+        partial pass at a time. A pass runs until `passed` or `failed` is called with it.
         """
         for ended in self._ended.unfinished:
             if ended.final is None:
@@ -205,7 +202,6 @@ class LiveSession:
         return self._partial_pass(item) if self._is_due(item) else None
 
     def passed(self, wanted: WantedPass, result: Hypothesis | Transcript) -> None:
-        """Take the result of a pass."""
         item = wanted.item
         if not isinstance(result, Transcript):
             if self._settle(wanted):
@@ -215,8 +211,8 @@ class LiveSession:
             self._complete_in_order()
 
     def failed(self, wanted: WantedPass, error: EndpointError | None) -> None:
-        """Take the failure of a pass, None if it was cancelled. An ended item fails with the error;
-        any other is decoded again.
+        """Take the failure of a pass; `error` is None if it was cancelled. An ended item fails with
+        its final pass. Any other item is decoded again.
         """
         item = wanted.item
         if wanted is item.final and item.end is None:
@@ -248,10 +244,8 @@ class LiveSession:
             self._end_spoken(item, min(max(end, item.begin), self._audio.stop))
 
     def _cut(self, item: Item) -> None:
-        """End an item of the greatest length.
-
-        If somebody speaks, the next item begins with the current word, because the detector reports
-        nothing before this speech stops.
+        """End an item of the greatest length. During speech the next item begins with the current
+        word, because the detector reports nothing before the speech stops.
         """
         end = self._audio.stop
         if self._speech.speaks:
@@ -263,7 +257,6 @@ class LiveSession:
         self._begin_spoken(end)
 
     def _begin_spoken(self, begin: int) -> None:
-        """Begin an item for detected speech."""
         self._current = self._new_item(begin)
         self._tell_started(self._current, begin)
 
@@ -286,7 +279,7 @@ class LiveSession:
         self._complete_in_order()
 
     def _forget(self) -> None:
-        """Drop the audio that neither an item needs nor one that begins now."""
+        """Drop the audio that neither an item needs nor an item that begins now."""
         if self._current is None:
             turns = self._settings.turn_detection
             padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
@@ -297,15 +290,13 @@ class LiveSession:
     # Partial passes
 
     def _may_end(self, item: Item) -> bool:
-        """Whether a pause may be the end of the current item."""
+        """Return whether a pause may be the end of the current item."""
         if self._settings.turn_detection is None or self._ended.unfinished:
             return False
         return self._speech.silent_for >= EARLY_SECONDS and self._speech.until > item.begin
 
     def _is_due(self, item: Item) -> bool:
-        """Whether there is enough new speech for a partial pass, and no short item is being
-        completed.
-        """
+        """Return whether there is enough new speech for a pass, and no short item to complete."""
         waiting = (each for each in self._ended.unfinished if each.result is None)
         if any(each.length <= SHORT_ITEM for each in waiting):
             return False
@@ -355,8 +346,8 @@ class LiveSession:
     # Final passes
 
     def _final_pass(self, item: Item, end: int | None) -> WantedPass:
-        """Return the final pass of an item. Like a file's window, it also reads earlier items, as
-        many as fit, because a sentence may go on after a pause.
+        """Return the final pass of an item. Its window also holds as many earlier items as fit,
+        like a file's, because a sentence may go on after a pause.
         """
         assert end is not None
         options = self._options
@@ -394,7 +385,7 @@ class LiveSession:
 
 
 def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    """Return the options for all passes of a session, from those for files."""
+    """Return the options for all passes of a session, made from `options` for files."""
     return replace(
         options,
         language=settings.language,
@@ -405,7 +396,7 @@ def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> Tran
 
 
 def _with_previous(ids: Iterator[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield each id with the one before it."""
+    """Yield (previous id, id) for each id, None before the first."""
     previous = None
     for id in ids:
         yield previous, id

@@ -12,7 +12,7 @@ Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
 class AudioFormat(Enum):
-    """Mono samples: signed 16-bit little endian, or G.711. The value is media type and rate."""
+    """Mono samples, as media type and rate: signed 16-bit little endian, or G.711."""
 
     PCM_24000 = ("audio/pcm", 24000)
     PCM_16000 = ("audio/pcm", 16000)
@@ -21,7 +21,7 @@ class AudioFormat(Enum):
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
+        """Samples per second."""
         return self.value[1]
 
     @property
@@ -52,9 +52,9 @@ class LiveSettings:
 
     `language` is a code or a name, None to detect it. `prompt` and `keywords` are the `prompt` and
     `hotwords` of files. Without `turn_detection` the client commits items. `delay` trades latency
-    for accuracy, None for the server's choice. With `speakers` the client receives segments with
-    speakers. `known_speakers` are named as in files, with `known_speaker_threshold`, 0 to 1, or
-    None for the embedding model's own.
+    for accuracy; None is the server's choice. With `speakers` the client receives segments with
+    speakers. `known_speakers` are named like in files. `known_speaker_threshold` is 0 to 1, or None
+    for the embedding model's own.
     """
 
     language: str | None = None

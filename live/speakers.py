@@ -1,9 +1,9 @@
-"""Speakers of the words of a live session.
+"""Assigns speakers to the words of a live session.
 
 Text never waits for speakers. With a streaming diarizer, a word that is final before its time has
-been diarized is sent without a speaker, and a segment with the speaker follows. With any other, the
-session's audio is kept and diarized at its end. In both cases the words of every completed text are
-given to speakers like the words of a file.
+been diarized is sent without a speaker, and a segment with the speaker follows. With any other
+diarizer, the session's audio is kept and diarized at its end. In both cases the words of every
+completed text get speakers like the words of a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
 if TYPE_CHECKING:
     from diarization.thread import SessionSpeakers
 
-# Turns within so many seconds of a word may matter to it; `diarization_utils` looks half as far.
+# Seconds around a word in which turns may matter to it; `diarization_utils` looks half as far.
 AROUND = 1.0
 
 # Called with the clips of known speakers, and the least similarity of a match.
@@ -39,8 +39,8 @@ OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable["Sess
 class LiveSpeakers:
     """Passes a session's audio to a `finder`, and its speakers to the client; for the event loop.
 
-    Samples that the finder has not seen are kept as 16-bit integers; without a streaming diarizer
-    that is the whole session. `tell` is called when there may be more to send.
+    Samples that the finder has not received are kept as 16-bit integers. Without a streaming
+    diarizer these are the whole session. `tell` is called when there may be new events.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LiveSpeakers:
             await asyncio.gather(self._following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """Push the audio to the finder as it comes."""
+        """Push the audio to the finder as it arrives."""
         ending = False
         while not ending:
             await self._received.wait()
@@ -118,7 +118,7 @@ class SpeakerTracker:
 
     @property
     def speech(self) -> list[Span]:
-        """The speech of the completed items without speakers, in order."""
+        """Spans of speech in the completed items without speakers, in order."""
         return sorted(chain.from_iterable(each.transcript.speech for each in self._completed))
 
     def add_turns(self, found: Diarization, clock: float) -> None:
@@ -128,7 +128,7 @@ class SpeakerTracker:
         self._clock = clock
 
     def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
-        """Return the events, with speakers on the words before the clock, and all segments due."""
+        """Return the events, with speakers on words before the clock, and all segments due."""
         result: list[LiveEvent] = []
         for event in events:
             if isinstance(event, Words):
@@ -148,7 +148,7 @@ class SpeakerTracker:
         return replace(event, words=(*self._with_speakers(named), *rest))
 
     def _segments_of_words(self) -> list[LiveEvent]:
-        """Return segments for the words sent without a speaker that are now before the clock."""
+        """Return segments for words sent without a speaker that are now before the clock."""
         found: list[LiveEvent] = []
         for item, words in self._unnamed.items():
             named = self._in_time(words)
@@ -199,14 +199,14 @@ class SpeakerTracker:
 
 
 class Turns:
-    """Turns that come in parts, in order of time; parts of one turn are joined."""
+    """Collects turns that come in parts, in order of time; parts of one turn are joined."""
 
     def __init__(self) -> None:
         self._all: list[SpeakerTurn] = []
         self._last: dict[str, int] = {}  # index of each speaker's last turn
 
     def add(self, turns: Sequence[SpeakerTurn]) -> None:
-        """Add turns. A turn that begins at the end of its speaker's last turn extends that."""
+        """Add turns. A turn that begins at the end of its speaker's last turn extends that turn."""
         for turn in turns:
             index = self._last.get(turn.speaker)
             if index is not None and self._all[index].end == turn.start:

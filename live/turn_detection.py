@@ -3,7 +3,7 @@
 The network and the rules are those of `asr.frontend.vad`, without its look-ahead. A file's detector
 amplifies 16 s by their loudest part. Here only past audio counts, and no step is amplified beyond
 full scale. A start is reported once it is certain, some 0.2 s after the first sample of speech, and
-carries that sample. With a threshold of 0.5 the turns are the spans of a file with the same
+carries that sample. At a threshold of 0.5 the turns are the spans of a file with the same
 probabilities, joined over pauses that are too short to end a turn.
 """
 
@@ -64,7 +64,6 @@ class TurnDetector:
 
     @property
     def speaking(self) -> bool:
-        """Whether speech has started and has not stopped."""
         return self._turns.speaking
 
     @property
@@ -86,12 +85,12 @@ class TurnDetector:
         return found
 
     def change(self, settings: TurnSettings) -> None:
-        """Use other settings from now on; speech that has started goes on."""
+        """Use other settings from now on; ongoing speech goes on."""
         self._settings = settings
         self._turns.change(settings)
 
     def reset(self) -> None:
-        """Forget all speech, but neither the number of samples so far nor their loudness."""
+        """Drop all speech, but keep the number of samples so far and their loudness."""
         self._begin(self._turns.sample + len(self._pending))
         self._pending = np.zeros(0, np.float32)
 
@@ -101,17 +100,14 @@ class TurnDetector:
 
 
 class RunningGain:
-    """Amplifies quiet audio for the detector, as in a file, by the loudness of the last 16 s.
-
-    No step is amplified beyond full scale.
-    """
+    """Amplifies quiet audio for the detector by the loudness of the last 16 s."""
 
     def __init__(self) -> None:
         self._peaks = torch.zeros(BLOCK // STEP)
         self._steps = 0
 
     def __call__(self, steps: Tensor) -> float:
-        """Return the factor for one step (1, 64 + 512)."""
+        """Return the factor for one step (1, 64 + 512), which keeps it within full scale."""
         peak = float(steps.abs().amax())
         self._peaks[self._steps % len(self._peaks)] = peak
         self._steps += 1
@@ -123,8 +119,8 @@ class Turns:
     """Finds turns in probabilities, one for each step from `sample` on.
 
     Applies the rules of `asr.frontend.vad.find_speech` step by step. Its three thresholds are for a
-    setting of 0.5 and move with the setting. If a run of probable steps may still become speech, a
-    turn does not end.
+    setting of 0.5 and move with the setting. A turn does not end while a run of probable steps may
+    still become speech.
     """
 
     def __init__(self, settings: TurnSettings, sample: int) -> None:
@@ -137,7 +133,6 @@ class Turns:
         self.change(settings)
 
     def change(self, settings: TurnSettings) -> None:
-        """Use `settings` from the next step on."""
         options = VadOptions(settings.threshold)
         self._thresholds = options.stop, options.start, options.peak
         samples = settings.silence_duration_ms * SAMPLE_RATE // 1000
@@ -145,7 +140,7 @@ class Turns:
 
     @property
     def sample(self) -> int:
-        """The sample after the last step."""
+        """Sample after the last step."""
         return self._first + self._steps * STEP
 
     @property
@@ -154,7 +149,7 @@ class Turns:
         return self._steps - self._stop
 
     def push(self, probability: float) -> Turn | None:
-        """Add the probability of a step. Return a start or stop that becomes certain."""
+        """Add the probability of a step. Return a start or stop that it makes certain."""
         lasts, likely, certain = self._thresholds
         self._steps += 1
         if probability < lasts:
@@ -196,12 +191,10 @@ class _Span:
     certain: bool = False
 
     def extend(self, stop: int, likely: bool, certain: bool) -> None:
-        """Extend the span to `stop`."""
         self.stop = stop
         self.likely += likely
         self.certain |= certain
 
     @property
     def is_speech(self) -> bool:
-        """Whether the span meets the rules for speech."""
         return self.likely >= SHORTEST_SPEECH and self.certain

@@ -15,9 +15,8 @@ from live.speakers import LiveSpeakers, OpenSpeakers
 
 
 class WantedSpeakers:
-    """The speakers of one session, if its settings ask for them.
-
-    `open_speakers` returns what finds them. `workers` and `tell` are those of `LiveSpeakers`.
+    """The speakers of one session, if its settings ask for them. `open_speakers` opens diarization.
+    `workers` and `tell` are passed to `LiveSpeakers`.
     """
 
     def __init__(
@@ -28,9 +27,8 @@ class WantedSpeakers:
         self._found: LiveSpeakers | None = None
 
     async def change(self, settings: LiveSettings, begun: bool) -> None:
-        """Apply the speaker settings. Speakers are found from the first sample on.
-
-        Raises InvalidParameter if audio has come already, and as `open_speakers` does.
+        """Apply the speaker settings. Raises InvalidParameter after the first audio, because
+        speakers are found from the first sample on, and the errors of `open_speakers`.
         """
         wanted = _about_speakers(settings)
         if wanted == self._settings:
@@ -51,7 +49,6 @@ class WantedSpeakers:
             self._found.push(samples)
 
     def with_speakers(self, events: list[LiveEvent]) -> list[LiveEvent]:
-        """Return the events for the client, with speakers if they are wanted."""
         return events if self._found is None else self._found.with_speakers(events)
 
     async def finish(self) -> list[LiveEvent]:
@@ -59,11 +56,10 @@ class WantedSpeakers:
         return [] if self._found is None else await self._found.finish()
 
     async def close(self) -> None:
-        """Drop the audio, and cancel diarization."""
         if self._found is not None:
             await self._found.close()
 
 
 def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
-    """Return the settings that may not change once audio came."""
+    """Return the settings that may not change after the first audio."""
     return settings.speakers, settings.known_speakers, settings.known_speaker_threshold
