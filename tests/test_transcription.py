@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from asr.engine.engine import Session
 from stand_ins import asking
 
+from asr.engine.engine import Session
 from asr.transcriber import Transcriber
 from asr.transcription import Transcription
 from runtime.steps import run_steps
