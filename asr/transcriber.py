@@ -171,7 +171,7 @@ def start_transcriber(
     """
     if cuda_graphs and models.device.type == "cuda":
         try:
-            return Transcriber(models, limits=limits)
+            return _warmed(models, limits, cuda_graphs=True)
         except Exception as error:
             if is_device_lost(error):
                 raise
@@ -180,4 +180,10 @@ def start_transcriber(
         logger.critical("the start failed (%s): it is tried %s", reason, ADVICE)
         gc.collect()
         torch.cuda.empty_cache()
-    return Transcriber(models, cuda_graphs=False, limits=limits)
+    return _warmed(models, limits, cuda_graphs=False)
+
+
+def _warmed(models: WhisperModels, limits: Limits, cuda_graphs: bool) -> Transcriber:
+    transcriber = Transcriber(models, cuda_graphs=cuda_graphs, limits=limits)
+    transcriber.warm_up()
+    return transcriber

@@ -62,7 +62,7 @@ def test_links_lead_to_files(document):
 def test_a_name_of_nothing_is_found(tmp_path, tracked):
     page = tmp_path / "page.md"
     page.write_text(
-        "`diarization/pipeline.py`, `diarization/clustering.py` and `engine/sha*.py`, `nothing/`,"
+        "`diarization/pipeline.py`, `diarization/clustering.py` and `engine/sch*.py`, `nothing/`,"
         " `runtime/`, `scripts/nope it`, `scripts/test docs`, `python -m nope.py`"
     )
     assert missing(page, tracked) == {"diarization/pipeline.py", "nothing/", "scripts/nope"}

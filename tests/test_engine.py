@@ -655,8 +655,9 @@ def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, nu
         poisoned.add([poison])
         session.add(windows)
         answers = {}
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
+        while not (session.done and poisoned.ready):
+            engine.step()
+            answers |= {request.key: result for request, result in session.take()}
         with pytest.raises(ModelError, match="not numbers"):
             poisoned.take()
     assert tokens_of(answers) == expected

@@ -261,7 +261,7 @@ def test_a_live_window_beside_a_file_waits_for_one_thing_and_takes_half_as_long_
     def files(engine):
         return [Recording(engine, 2000, 30, hears=hears) for _ in range(2)]
 
-    began, whole, read = live_ones(files, pause, count=50 if pause else 100)
+    began, whole, read = live_ones(files, pause, count=50 if pause else 150)
     assert max(began) <= once
     assert statistics.median(whole) <= 1.5 * LIVE
     assert max(whole) <= LIVE / (1 - SHARE_BESIDE_LIVE) + 2 * once

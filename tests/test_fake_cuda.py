@@ -133,7 +133,8 @@ def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, few_drafts,
     monkeypatch.setattr(cuda_graphs, "decode_step", watched)
     engine = DecodeEngine(fake_models(assistant="shared"))
     at_load = len(launched)
-    decode(engine, (DecodeOptions(timestamps=False), requests_of(engine, 1)))
+    # A sampled step is no graph.
+    decode(engine, (DecodeOptions(timestamps=False, temperature=0.5), requests_of(engine, 1)))
     assert len(launched) > at_load > 0
     (stream,) = set(launched)
     assert stream.priority < 0
@@ -295,8 +296,10 @@ def test_admitting_windows_copies_little(device, brief_warmup):
     engine = DecodeEngine(fake_models())
     engine.memory.ensure_capacity(8)
     device.uploads = 0
-    requests = [dataclasses.replace(each, max_tokens=9) for each in requests_of(engine, 8)]
-    decode(engine, (DecodeOptions(batch_size=8), requests))
+    with engine.session(DecodeOptions(batch_size=8)) as session:
+        session.add(requests_of(engine, 8))
+        engine.step()
+        assert engine.scheduler.running == 8
     assert device.uploads == 1  # their samples, in one tensor
 
 

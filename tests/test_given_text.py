@@ -141,7 +141,7 @@ def test_of_any_text_all_words_are_there_in_order(options):
     script = " ".join(f"word{number % 90}" for number in range(150))
     transcriber = Transcriber(MODELS, fallback=None, detect_speech=hears_sound)
     for samples in (noise(5.0, 1), np.concatenate([noise(3.0, 2), noise(2.0, 3) * 0])):
-        options = {**options, "text": script, "words": True}
+        options = {**options, "text": script}
         found = transcriber.transcribe(samples, transcriber.validate(asking(**options)))
         assert "".join(in_order(found)) == script.replace(" ", "")
         times = [

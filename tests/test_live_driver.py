@@ -26,7 +26,8 @@ class Speaking:
 def test_audio_ahead_of_real_time_is_no_delay_and_a_pass_under_way_is():
     held = threading.Event()
     models = SimpleNamespace(window_seconds=30.0)
-    recogniser = SimpleNamespace(models=models, live_pass=lambda *_: held.wait(60))
+    transcriber = SimpleNamespace(models=models, live_pass=lambda *_: held.wait(60))
+    recogniser = SimpleNamespace(transcriber=transcriber)
 
     async def tell(events):
         pass

@@ -62,11 +62,14 @@ class FirstStarts:
     def __init__(self, error):
         self.error, self.starts = error, []
 
-    def __call__(self, models, cuda_graphs=True, limits=None):
+    def __call__(self, models, cuda_graphs, limits):
         self.starts.append(cuda_graphs)
+        engine = SimpleNamespace(threads=CpuThreads(1))
+        return SimpleNamespace(warm_up=lambda: self.warm_up(cuda_graphs), engine=engine)
+
+    def warm_up(self, cuda_graphs):
         if cuda_graphs:
             raise self.error
-        return SimpleNamespace(engine=SimpleNamespace(threads=CpuThreads(1)))
 
 
 @pytest.fixture

@@ -213,7 +213,8 @@ def test_openais_names_mean_the_loaded_model(endpoint, model):
     ],
 )
 def test_a_model_is_known_by_all_its_usual_names(loaded, names):
-    endpoint = SimpleNamespace(recogniser=SimpleNamespace(models=SimpleNamespace(name=loaded)))
+    transcriber = SimpleNamespace(models=SimpleNamespace(name=loaded))
+    endpoint = SimpleNamespace(recogniser=SimpleNamespace(transcriber=transcriber))
     for name in (loaded.rpartition("/")[2], *names):
         assert model_warning(name, endpoint) is None
     for name in ("tiny", "openai/whisper-medium", "parakeet", "x" * 10**6, "gpt-" + "a-" * 10**5):

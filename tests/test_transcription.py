@@ -23,7 +23,7 @@ OPTIONS = [
     {"language": "en"},
     {},
     {"multilingual": True},
-    {"language": "de", "words": True},
+    {"language": "de"},
     {"language": "en", "timestamps": False, "batch_size": 1},
     {"language": "en", "num_beams": 2, "chunk_length_s": 2},
     {"task": "translate", "prompt": "word300 word301", "hotwords": ("word302",)},

@@ -265,10 +265,6 @@ class StateMemory:
     def capacity(self) -> int:
         return 0 if self.state is None else self.state.capacity
 
-    @property
-    def held(self) -> int:
-        return self.capacity * self._bytes_per_row
-
     @torch.inference_mode()
     def ensure_capacity(self, rows: int) -> DecodeState:
         """Return a state of at least `rows` rows, or of as many as fit; running rows keep their
