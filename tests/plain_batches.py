@@ -100,6 +100,10 @@ class PlainMemory:
         self.device, self.num_beams = device, num_beams
         self.capacity = 0
 
+    @property
+    def held(self) -> int:
+        return self.capacity * self.num_beams
+
     def lacks(self, rows: int) -> bool:
         return self.device.tells and self._fitting + self.capacity < rows
 
