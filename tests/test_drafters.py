@@ -277,7 +277,7 @@ def test_while_costs_say_that_drafts_do_not_pay_nothing_is_spent_on_them(own_enc
         engine.context.drafting = DraftLength(StepCosts(costs), [1, 2, 3])
         answers = decode(engine, windows_of(True), DecodeOptions(assisted=True, batch_size=4))
         assert tokens_of(answers) == truth(True)
-        return engine.memory.held // engine.memory.capacity
+        return engine.memory._bytes_per_row
 
     plain = DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS)
     assert decode_where_a_draft_costs(9.0) == plain
