@@ -6,7 +6,7 @@ It decodes what was added, up to the batch size at once, and returns it by the n
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from asr.engine.engine import Session
 from asr.engine.prefill import LanguagePosterior
 from asr.engine.request import DecodeOptions, DecodeResult, Request
 from timebase import SAMPLES_PER_TOKEN
+from transcript import Transcript
 
 DECODE = {each.name for each in fields(DecodeOptions)}
 
@@ -81,3 +82,21 @@ class StandInEngine:
 
     def decode(self, request: Request) -> DecodeResult:
         return said_in(request.samples, self.tokens(request.samples))
+
+
+def rounded(transcript: Transcript) -> Transcript:
+    """A transcript whose probabilities are rounded: they depend on the sizes of batches."""
+    chunks = tuple(
+        replace(
+            chunk,
+            words=tuple(
+                replace(word, probability=round(word.probability, 4)) for word in chunk.words
+            ),
+            avg_logprob=round(chunk.avg_logprob, 4),
+            no_speech_prob=round(chunk.no_speech_prob, 4),
+            log_probs=(),
+        )
+        for chunk in transcript.chunks
+    )
+    certain = transcript.language_probability
+    return replace(transcript, chunks=chunks, language_probability=certain and round(certain, 4))

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from stand_ins import asking
+from stand_ins import asking, rounded
 
 from asr.engine.engine import Session
 from asr.transcriber import Transcriber
@@ -55,24 +54,6 @@ def rows(transcriber: Transcriber) -> tuple[int, int]:
     return transcriber.engine.scheduler.running, transcriber.engine.scheduler.waiting
 
 
-def said(transcript: Transcript) -> Transcript:
-    """The transcript, whose probabilities differ by rounding in batches of other sizes."""
-    chunks = tuple(
-        replace(
-            chunk,
-            words=tuple(
-                replace(word, probability=round(word.probability, 4)) for word in chunk.words
-            ),
-            avg_logprob=round(chunk.avg_logprob, 4),
-            no_speech_prob=round(chunk.no_speech_prob, 4),
-            log_probs=(),
-        )
-        for chunk in transcript.chunks
-    )
-    certain = transcript.language_probability
-    return replace(transcript, chunks=chunks, language_probability=certain and round(certain, 4))
-
-
 def begun(transcriber: Transcriber, samples: np.ndarray, **options) -> Transcription:
     return run_steps(transcriber.start(samples, transcriber.validate(asking(**options))))
 
@@ -95,7 +76,7 @@ def test_steps_make_the_transcript_that_run_makes(transcriber, options):
         assert transcription.result is None
         advance(transcriber, transcription)
         seen.append((transcription.seconds, transcription.windows_read))
-    assert said(transcription.result) == said(expected)
+    assert rounded(transcription.result) == rounded(expected)
     assert expected.chunks
     assert seen == sorted(seen)
     (done, total), windows = seen[-1]
@@ -148,7 +129,9 @@ def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone, se
         if chance.random() < 0.2:
             transcriber.engine.step()
         most = max(most, rows(transcriber)[0])
-    assert [said(each.result) for each in beside] == [said(expected) for *_, expected in alone]
+    assert [rounded(each.result) for each in beside] == [
+        rounded(expected) for *_, expected in alone
+    ]
     assert most > 3
 
 
@@ -166,7 +149,7 @@ def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
     assert rows(transcriber) == (running, waiting)
     while not kept.result:
         advance(transcriber, kept)
-    assert said(kept.result) == said(expected)
+    assert rounded(kept.result) == rounded(expected)
 
 
 def test_what_a_reader_raises_ends_its_recording_alone(transcriber, monkeypatch):
@@ -185,7 +168,7 @@ def test_what_a_reader_raises_ends_its_recording_alone(transcriber, monkeypatch)
         with pytest.raises(ValueError, match="unreadable"):
             read_all()
     assert rows(transcriber) == (0, 0)
-    assert said(other.run()) == said(expected)
+    assert rounded(other.run()) == rounded(expected)
 
 
 def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber, monkeypatch):
