@@ -13,12 +13,12 @@ The system limits a fork:
 - no descriptor but the socket to the parent, so it can open no file and no connection;
 - no environment, which holds the server's keys, and no core dump.
 
-macOS limits no address space. System calls are not filtered, because no package on PyPI that does
-it is well maintained.
+macOS limits no address space. System calls are not filtered: no well-maintained package for that
+was found.
 
 Parent and fork talk over a pair of sockets: a line of JSON, then as many bytes as the line says.
-The parent unpickles nothing from a fork. Samples pass through the socket too: one hour takes 0.27
-s, and 0.25 s through a shared mapping, which would need a descriptor for each recording.
+The parent unpickles nothing from a fork. Samples pass through the socket too, because shared memory
+would need a descriptor for each recording.
 """
 
 from __future__ import annotations
