@@ -1,7 +1,7 @@
 """Threads that work on recordings in small steps, the shortest recording first.
 
-After every step another recording may be next: in seven of eight steps the one with the fewest
-seconds of audio, in the eighth the oldest one. So a short recording waits for no long one to end,
+After every step another recording may be next: the one with the fewest seconds of audio, but the
+oldest one after seven steps that passed it over. So a short recording waits for no long one to end,
 however many there are, and no long one waits for ever. During a long step, such as a diarization,
 shorter recordings go first between its batches, for up to seven eighths of the time. Seconds are
 estimates that are corrected while a file is decoded, so a wrong duration in a file is not believed
@@ -188,9 +188,12 @@ class ShortestFirst:
         ]
         if not ready:
             return None
-        turn = OLDEST if turns.next((OLDEST, SHORTEST)) == OLDEST else SHORTEST
-        turns.charge(turn, 1.0)
-        work = min(ready, key=_arrival if turn == OLDEST else _length)
+        oldest, work = min(ready, key=_arrival), min(ready, key=_length)
+        if work is oldest:  # passed over by none, so it saves no turns
+            turns.reset()
+        elif turns.next((OLDEST, SHORTEST)) == OLDEST:
+            work = oldest
+        turns.charge(OLDEST if work is oldest else SHORTEST, 1.0)
         self._waiting.remove(work)
         return work
 

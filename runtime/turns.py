@@ -39,7 +39,11 @@ class Turns(Generic[K]):
 
     def __init__(self, weights: Mapping[K, float]) -> None:
         self._weights = weights
-        self._virtual = dict.fromkeys(weights, 0.0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all charges."""
+        self._virtual = dict.fromkeys(self._weights, 0.0)
         self._now = 0.0  # virtual time of the class that was chosen last
 
     def next(self, ready: Iterable[K]) -> K | None:

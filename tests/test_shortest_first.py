@@ -28,19 +28,27 @@ TINY = 1e-6  # seconds: sums of shares are rounded
 class Held:
     """A queue whose thread waits until `go`; `done` are the names of work, one for each step.
 
-    There was work `before`, of one step each, which nothing waited behind.
+    `before` times a short recording has passed over a long one.
     """
 
     def __init__(self, before=0, **options) -> None:
         self.done, self.go = [], threading.Event()
         self.queue = ShortestFirst("test", **options)
         for _ in range(before):
-            self.queue.submit(Recording(0), in_one_step(lambda: None)).result(60)
+            go = threading.Event()
+            earlier = [self.occupy(go), self.submit("long", 600), self.submit("short", 5)]
+            go.set()
+            for each in earlier:
+                each.result(60)
+        self.done.clear()
+        self.first = self.occupy(self.go)
+
+    def occupy(self, go):
         running = threading.Event()
-        self.first = self.queue.submit(
-            Recording(0), in_one_step(lambda: (running.set(), self.go.wait(60)))
-        )
+        occupied = in_one_step(lambda: (running.set(), go.wait(60)))
+        result = self.queue.submit(Recording(0), occupied)
         assert running.wait(60)
+        return result
 
     def submit(self, name, seconds, steps=1):
         return self.queue.submit(Recording(seconds), self.steps(name, steps))
@@ -62,8 +70,8 @@ class Held:
     st.lists(st.tuples(st.floats(0, 7200), st.integers(1, 9)), min_size=1, max_size=12),
     st.integers(0, 9),
 )
-def test_seven_of_eight_turns_are_the_shortests_and_the_eighth_is_the_firsts(works, before):
-    """However many turns there were `before`."""
+def test_the_first_runs_after_seven_turns_that_passed_it_over(works, before):
+    """However often others were passed over `before`."""
     held = Held(before=before)
     asked = [held.submit(name, *work) for name, work in enumerate(works)]
     held.go.set()
@@ -71,14 +79,11 @@ def test_seven_of_eight_turns_are_the_shortests_and_the_eighth_is_the_firsts(wor
         each.result(60)
     held.queue.shutdown()
     left = {name: steps for name, (_, steps) in enumerate(works)}
-    passed_over, since_other = 0, SHARE
+    passed_over = 0
     for name in held.done:
         shortest, first = min(left, key=lambda each: (works[each][0], each)), min(left)
-        assert name in (shortest, first)
+        assert name == (first if passed_over == SHARE else shortest)
         passed_over = 0 if name == first else passed_over + 1
-        assert passed_over <= SHARE
-        assert name == shortest or since_other >= SHARE
-        since_other = since_other + 1 if name == shortest else 0
         left[name] -= 1
         left = {each: steps for each, steps in left.items() if steps}
     assert not left
