@@ -116,6 +116,7 @@ class ModelSettings(EnvironmentSettings):
     device: Literal["auto", "cuda", "cpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     cuda_graphs: bool = True
+    idle_unload_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_audio_seconds: float = Field(default=7200, gt=0, allow_inf_nan=False)
     max_audio_bytes: int = Field(default=512 * 2**20, gt=0)
 

@@ -9,9 +9,9 @@ answers. The event loop only waits. Every queue serves short recordings first, b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -21,7 +21,7 @@ import torch
 
 from answer.attribution import attributed
 from answer.response import Answer
-from asr import Job, Progress, Recogniser, Transcription
+from asr import EngineCounts, Job, Progress, Recogniser, Transcriber, Transcription
 from audio.crosstalk import without_crosstalk
 from audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from config import InferenceConfig
@@ -32,6 +32,7 @@ from errors import InvalidParameter, Unsupported
 from payload.parameters import ReferenceClip
 from runtime.device import set_threads
 from runtime.errors import endpoint_errors
+from runtime.on_demand import OnDemand
 from runtime.shortest_first import Recording, ShortestFirst, in_one_step
 from runtime.steps import give_way
 from transcript import Transcript
@@ -70,24 +71,52 @@ class Finished:
 Event = Decoded | Progress | Finished
 
 
+@dataclass
+class Models:
+    """The models that answer requests; `diarizer` is None if no diarization model is named."""
+
+    recogniser: Recogniser
+    diarizer: Diarizer | None
+
+    @classmethod
+    def load(
+        cls,
+        asr: Callable[[], Transcriber],
+        diarization: Callable[[], Diarizer | None],
+        threads: int,
+        counts: EngineCounts,
+    ) -> Self:
+        """Load both in the engine's thread: OpenMP keeps threads for each calling thread."""
+        recogniser = Recogniser(asr, threads, counts)
+        try:
+            return cls(recogniser, recogniser.run(diarization))
+        except BaseException:
+            recogniser.close()
+            raise
+
+    def close(self) -> None:
+        self.recogniser.close()
+
+
 class Endpoint:
     """Answers requests of many clients with one set of models.
 
-    `limits` apply to each audio file, `max_decoded_bytes` (approximately) to the samples of all
-    requests together. Diarization on `device` uses `threads` OpenMP threads; the number of
-    preparation threads follows from `threads`.
+    Everything that needs the models, from the validation of a request on, runs within `loaded`,
+    unless `models` stay in memory. `limits` apply to each audio file, `max_decoded_bytes`
+    (approximately) to the samples of all requests together. Diarization on `device` uses `threads`
+    OpenMP threads; the number of preparation threads follows from `threads`.
     """
 
     def __init__(
         self,
-        recogniser: Recogniser,
-        diarizer: Diarizer | None,
+        models: OnDemand[Models],
         limits: AudioLimits,
         device: torch.device,
         threads: int,
         max_decoded_bytes: float = inf,
     ) -> None:
-        self.recogniser, self.diarizer, self.limits = recogniser, diarizer, limits
+        self._models, self.limits = models, limits
+        self.counts = self.recogniser.counts  # since the start, of all engines
         self.outstanding = 0  # accepted requests that are not answered
         self.preparation = ShortestFirst(
             "preparation",
@@ -97,13 +126,48 @@ class Endpoint:
         )
         self.diarization = DiarizationThread(threads, device)
 
+    def loaded(self) -> AbstractAsyncContextManager[Models]:
+        """Hold the models in memory during the block; load them first if they are not."""
+        return self._models.use()
+
+    @property
+    def idle(self) -> bool:
+        """Return whether the models are not in memory."""
+        return self._models.loaded is None
+
+    @property
+    def alive(self) -> bool:
+        """Return whether requests can be answered, perhaps after the models have loaded."""
+        models = self._models.loaded
+        return models is None or models.recogniser.alive
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Return the error that stopped the engine for good; None while requests are answered."""
+        models = self._models.loaded
+        return models and models.recogniser.failure
+
+    @property
+    def recogniser(self) -> Recogniser:
+        return self.models.recogniser
+
+    @property
+    def diarizer(self) -> Diarizer | None:
+        return self.models.diarizer
+
+    @property
+    def models(self) -> Models:
+        models = self._models.loaded
+        assert models is not None, "the caller is not within `loaded`"
+        return models
+
     @property
     def held_audio_bytes(self) -> int:
         return self.preparation.held_bytes
 
     def close(self) -> None:
         """End the threads; requests that still run fail."""
-        self.recogniser.close()
+        self._models.close()
         self.preparation.shutdown()
         self.diarization.shutdown()
 

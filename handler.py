@@ -12,7 +12,6 @@ import asyncio
 import logging
 import sys
 import time
-from contextlib import ExitStack
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -32,8 +31,8 @@ with modules_that_stay():
     from answer.response import response
     from asr import (
         DEFAULT_LIMITS,
+        EngineCounts,
         Limits,
-        Recogniser,
         Transcriber,
         load_whisper,
         start_transcriber,
@@ -42,10 +41,11 @@ with modules_that_stay():
     from audio import sandbox
     from audio.decode import AudioLimits
     from diarization import load_diarizer
-    from endpoint import Endpoint
+    from endpoint import Endpoint, Models
     from loading import checkpoint, exit_on_failure, read_settings, request_errors
     from runtime.device import choose_device, choose_dtype, prepare_device
     from runtime.errors import loading
+    from runtime.on_demand import OnDemand
 
 if TYPE_CHECKING:
     from diarization.diarizer import Diarizer
@@ -86,14 +86,15 @@ async def respond(endpoint: Endpoint, data: object) -> dict[str, Any]:
     """
     began = time.perf_counter()
     with request_errors(endpoint):
-        request = await asyncio.to_thread(endpoint.parse, data)
-        with endpoint.call(request) as call:
-            await call.enrol()  # reference clips of known speakers
-            seconds = await call.decode()  # audio file -> samples at 16 kHz
-            call.diarize()  # in the diarization thread, while the next step runs
-            async for _ in call.recognise():  # speech -> windows -> tokens -> words
-                pass
-            answer = await call.attribute()  # words -> speakers (diarization_utils)
+        async with endpoint.loaded():  # again, if the models were idle
+            request = await asyncio.to_thread(endpoint.parse, data)
+            with endpoint.call(request) as call:
+                await call.enrol()  # reference clips of known speakers
+                seconds = await call.decode()  # audio file -> samples at 16 kHz
+                call.diarize()  # in the diarization thread, while the next step runs
+                async for _ in call.recognise():  # speech -> windows -> tokens -> words
+                    pass
+                answer = await call.attribute()  # words -> speakers (diarization_utils)
         logger.info("%.1f s of audio answered in %.2f s", seconds, time.perf_counter() - began)
         return await asyncio.to_thread(response, answer, request.config)
 
@@ -112,21 +113,20 @@ def load_endpoint(
     """
     settings = settings or read_settings()
     began = time.perf_counter()
-    with exit_on_failure(settings, serves), ExitStack() as undo:
+    with exit_on_failure(settings, serves):
         device = choose_device(settings.device, nvidia_device_present())
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
         sandbox.start()  # the confined process that decodes untrusted audio
         threads = torch.get_num_threads()
-        # OpenMP keeps threads for each calling thread, so models load in the thread that uses them.
-        recogniser = Recogniser(partial(load_asr, settings, device, dtype, limits), threads)
-        undo.callback(recogniser.close)
-        diarizer = recogniser.run(partial(load_diarization, settings, device))
-        undo.pop_all()
+        asr = partial(load_asr, settings, device, dtype, limits)
+        diarization = partial(load_diarization, settings, device)
+        load = partial(Models.load, asr, diarization, threads, EngineCounts())
+        models = OnDemand(load(), load, Models.close, settings.idle_unload_seconds)
     seconds, precision = time.perf_counter() - began, str(dtype).removeprefix("torch.")
     logger.info("models ready on %s in %s after %.1f s", device.type, precision, seconds)
     audio = AudioLimits(settings.max_audio_seconds, settings.max_audio_bytes)
-    return Endpoint(recogniser, diarizer, audio, device, threads, max_decoded_bytes)
+    return Endpoint(models, audio, device, threads, max_decoded_bytes)
 
 
 def load_asr(

@@ -59,7 +59,7 @@ def request_errors(endpoint: Endpoint) -> Iterator[None]:
         with endpoint_errors():
             yield
     except EndpointError:
-        if endpoint.recogniser.failure is not None:
+        if endpoint.failure is not None:
             end_process("speech recognition has stopped")
         raise
 

@@ -113,9 +113,14 @@ class Recogniser:
     all jobs have failed, and no job is accepted. `failure` is the error that stopped the thread.
     """
 
-    def __init__(self, load: Callable[[], Transcriber], threads: int) -> None:
-        """Start the thread with `threads` of torch, and `load` in it. Raises what `load` raises."""
-        self.counts = EngineCounts()
+    def __init__(
+        self, load: Callable[[], Transcriber], threads: int, counts: EngineCounts | None = None
+    ) -> None:
+        """Start the thread with `threads` of torch, and `load` in it; go on with `counts`.
+
+        Raises what `load` raises.
+        """
+        self.counts = counts or EngineCounts()
         self.alive = True
         self.failure: BaseException | None = None
         self._inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the thread

@@ -6,16 +6,19 @@ page's files included.
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from endpoint import Endpoint
 from errors import EndpointError, InvalidRequest
 from server import docs_page, health, info, native
-from server.access_log import METHODS
+from server.access_log import METHODS, ROUTES
 from server.admission import Admission
 from server.error_response import error_response, translated
 from server.errors import InvalidBody, MethodNotAllowed, NotFound
@@ -32,6 +35,8 @@ from server.realtime.client_secrets import ClientSecrets
 from server.realtime.session import OpenDriver
 from server.service import Service
 from server.settings import ServerSettings
+
+DESCRIBES_MODELS = ("/info", "/v1/models")
 
 
 def create_app(
@@ -74,7 +79,26 @@ def create_app(
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
-    return RequestGate(app, admission, metrics, settings, secrets, runner)
+    loaded = partial(_answer_with_models, app, endpoint)
+    return RequestGate(loaded, admission, metrics, settings, secrets, runner)
+
+
+async def _answer_with_models(
+    app: FastAPI, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Let `app` answer; hold the models in memory meanwhile if the route needs them."""
+    if _needs_models(scope):
+        async with endpoint.loaded():
+            await app(scope, receive, send)
+    else:
+        await app(scope, receive, send)
+
+
+def _needs_models(scope: Scope) -> bool:
+    if scope["type"] != "http":
+        return bool(scope["type"] == "websocket")
+    path: str = scope["path"]
+    return path in DESCRIBES_MODELS or (scope["method"] == "POST" and path in ROUTES)
 
 
 def _fail(request: Request, error: Exception) -> Response:

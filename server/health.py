@@ -33,11 +33,11 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
         responses=refusals(503),
     )
     async def ready() -> dict[str, str]:
-        if not endpoint.recogniser.alive:
+        if not endpoint.alive:
             raise NotReady("the engine has stopped")
         if admission.draining:
             raise Draining("the server is about to stop")
-        return {"status": "ready"}
+        return {"status": "idle" if endpoint.idle else "ready"}
 
     @routes.head("/metrics", include_in_schema=False)
     @routes.get(

@@ -221,7 +221,7 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to shut down, asked ten times a second."""
         await super().on_tick(counter)
-        if not self.endpoint.recogniser.alive and not self.exit_status:
+        if not self.endpoint.alive and not self.exit_status:
             self._engine_stopped()
         if not self.gate.admission.draining:
             return False

@@ -39,21 +39,25 @@ class EngineMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every series with its value of now."""
-        recogniser = self.endpoint.recogniser
-        scheduler = recogniser.transcriber.engine.scheduler
+        scheduler = (
+            None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
+        )
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.places.taken),
             "asr_held_body_bytes": ("Bytes of their bodies", self.admission.places.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
-            "asr_running_rows": ("Windows being decoded", scheduler.running),
+            "asr_running_rows": ("Windows being decoded", scheduler.running if scheduler else 0),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
-            "asr_waiting_windows": ("Windows that wait for a row", scheduler.waiting),
+            "asr_waiting_windows": (
+                "Windows that wait for a row",
+                scheduler.waiting if scheduler else 0,
+            ),
             "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
-            "asr_engine_alive": ("Whether the engine's thread runs", int(recogniser.alive)),
+            "asr_engine_alive": ("Whether the engine's thread runs", int(self.endpoint.alive)),
         }
         for name, (what, number) in gauges.items():
             yield GaugeMetricFamily(name, what, number)
-        counts = recogniser.counts
+        counts = self.endpoint.counts
         counters: dict[str, tuple[str, float]] = {
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),

@@ -71,7 +71,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Raises RuntimeError where only a new process can answer again."""
-        if not self._endpoint.recogniser.alive:
+        if not self._endpoint.alive:
             raise RuntimeError("the engine has stopped")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from pydantic import SecretStr
+from recogniser_stand_ins import resident
 
 from answer.response import Answer
 from asr import EngineCounts, Progress, TranscriptionOptions
@@ -137,7 +138,8 @@ class FakeEndpoint(Endpoint):
     held_audio_bytes = 4
 
     def __init__(self) -> None:
-        self.recogniser, self.diarizer = FakeRecogniser(), None
+        self._models = resident(FakeRecogniser())
+        self.counts = self.recogniser.counts
         self.limits = AudioLimits(7200, MAX_AUDIO_BYTES)
         self.outstanding, self.freed = 0, 0
         self.release, self.began = asyncio.Event(), asyncio.Event()

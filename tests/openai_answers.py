@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import openai
 import uvicorn
+from recogniser_stand_ins import resident
 
 from answer.response import Answer
 from asr import Progress
@@ -71,8 +72,8 @@ class KnownAnswers(Endpoint):
 
     def __init__(self, endpoint: Endpoint, speakers=False) -> None:
         """It parses as `endpoint` does."""
-        self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
-        self.diarizer = CAN_DIARIZE if speakers else None
+        self.limits = endpoint.limits
+        self._models = resident(endpoint.recogniser, CAN_DIARIZE if speakers else None)
         self.outstanding, self.closed = 0, 0
         self.result, self.error, self.decodes = SPOKEN, None, True
         self.asked = None

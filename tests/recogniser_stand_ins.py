@@ -11,6 +11,8 @@ import numpy as np
 
 from asr import TranscriptionOptions
 from asr.model.cpu_threads import CpuThreads
+from endpoint import Models
+from runtime.on_demand import OnDemand
 from runtime.steps import give_way
 from runtime.turns import Work
 from transcript import DecodeStats, Transcript
@@ -105,3 +107,9 @@ class StandInTranscriber:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+
+def resident(recogniser, diarizer=None) -> OnDemand[Models]:
+    """Models that stay in memory, as an endpoint takes them."""
+    models = Models(recogniser, diarizer)
+    return OnDemand(models, lambda: models, Models.close)

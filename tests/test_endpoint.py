@@ -15,7 +15,12 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from recogniser_stand_ins import StandInEngine, StandInTranscriber, StandInTranscription
+from recogniser_stand_ins import (
+    StandInEngine,
+    StandInTranscriber,
+    StandInTranscription,
+    resident,
+)
 
 from asr import Recogniser, TranscriptionOptions
 from asr.engine.fallback import DEFAULT_FALLBACK
@@ -106,7 +111,7 @@ def endpoint() -> Iterator[partial[Asked]]:
 
     def make(transcriber, diarizer=None, device="cpu") -> Asked:
         recogniser = Recogniser(lambda: transcriber, 1)
-        made.append(Asked(recogniser, diarizer, LIMITS, torch.device(device), 1))
+        made.append(Asked(resident(recogniser, diarizer), LIMITS, torch.device(device), 1))
         return made[-1]
 
     yield make

@@ -16,6 +16,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
+from recogniser_stand_ins import resident
 
 from answer.response import response
 from asr import Limits, Progress, Recogniser, Transcriber
@@ -70,7 +71,7 @@ def handler(whisper_folder, assistant_folder) -> EndpointHandler:
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )
     made = EndpointHandler(settings=settings)
-    made.endpoint.diarizer = Speakers()
+    made.endpoint.models.diarizer = Speakers()
     made.endpoint.recogniser.transcriber.fallback = None
     return made
 
@@ -94,7 +95,7 @@ def serving(handler):
         )
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
-        made.append(Endpoint(recogniser, Speakers(), alone.limits, cpu, 1, **options))
+        made.append(Endpoint(resident(recogniser, Speakers()), alone.limits, cpu, 1, **options))
         return made[-1]
 
     yield make
@@ -228,7 +229,7 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
 
     monkeypatch.setattr("diarization.known_speakers.decoding_steps", decoding("clip"))
     monkeypatch.setattr("endpoint.decoding_steps", decoding("audio"))
-    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
     answer = asyncio.run(endpoint.answer(with_clips(2, 4, 5)))
     clip, audio = (("clip", "preparation"), ("audio", "preparation"))
     assert order[:5] == [clip, (4, None), clip, (5, None), audio]
@@ -245,7 +246,7 @@ def test_between_two_clips_others_have_their_turn(endpoint, with_clips, recordin
         begun.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
     submit = endpoint.diarization.submit
 
     def submitting(*arguments):
@@ -276,7 +277,7 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clip
         begun.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
 
     async def leave():
         task = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5)))
@@ -310,7 +311,7 @@ def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, with_clip
         begun.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(endpoint, "diarizer", OnePerson(hear))
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
     submit = endpoint.diarization.submit
 
     def submitting(*arguments):

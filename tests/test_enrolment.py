@@ -197,7 +197,7 @@ def test_the_pipeline_gives_a_voice_to_every_label(demo_handler):
 @pytest.mark.parametrize("parameters", [{"diarize": False}, {}], ids=["not asked for", "no model"])
 def test_without_diarization_clips_are_a_warning(demo_handler, monkeypatch, hum, parameters):
     if not parameters:
-        monkeypatch.setattr(demo_handler.endpoint, "diarizer", None)
+        monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", None)
     known = [{"name": "Anna", "reference": "never decoded"}] * 2
     found = demo_handler({"inputs": hum, "parameters": {"known_speakers": known, **parameters}})
     assert any("known_speakers are ignored" in warning for warning in found["warnings"])

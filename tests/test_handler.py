@@ -168,7 +168,7 @@ def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeyp
 def test_a_handler_that_was_closed_and_let_go_of_ends_its_threads(whisper_folder, hum):
     before = set(threading.enumerate())
     made = EndpointHandler(settings=ModelSettings(asr_model=str(whisper_folder)))
-    made.endpoint.diarizer = StandInDiarizer()
+    made.endpoint.models.diarizer = StandInDiarizer()
     made({"inputs": hum})
     own = set(threading.enumerate()) - before
     kinds = {thread.name.partition("_")[0] for thread in own}

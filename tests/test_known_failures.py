@@ -56,7 +56,7 @@ def ask_of(demo_handler, passage, monkeypatch):
     """Asks for the passage, in which diarization finds the turns given."""
 
     def ask_with(*turns: tuple[str, float, float], **parameters: Any) -> dict[str, Any]:
-        monkeypatch.setattr(demo_handler.endpoint, "diarizer", Found(*turns))
+        monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", Found(*turns))
         return ask(demo_handler, passage, **parameters)
 
     return ask_with
@@ -81,7 +81,7 @@ def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, monkeypatch):
     """
     cut = 41.72  # seconds
     assert any(word["start"] < cut < word["end"] for word in TRUTH["words"])
-    monkeypatch.setattr(demo_handler.endpoint, "diarizer", Found(("SPEAKER_00", 0.0, 30.0)))
+    monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", Found(("SPEAKER_00", 0.0, 30.0)))
     answer = ask(demo_handler, conversation()[round((cut - 30) * 16_000) : round(cut * 16_000)])
     assert_whole(answer)
     assert answer["chunks"][-1]["timestamp"][1] == pytest.approx(30.0, abs=1.0)

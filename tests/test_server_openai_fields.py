@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from openai_answers import CAN_DIARIZE
+from recogniser_stand_ins import resident
 
 from errors import InvalidParameter, Unsupported
 from server.openai_api.errors import error_body
@@ -20,7 +21,7 @@ from server.openai_api.models import model_warning
 def endpoint(tiny_endpoint):
     """As if it could diarize."""
     endpoint = copy.copy(tiny_endpoint)
-    endpoint.diarizer = CAN_DIARIZE
+    endpoint._models = resident(tiny_endpoint.recogniser, CAN_DIARIZE)
     return endpoint
 
 

@@ -82,7 +82,7 @@ class JobRunner:
 
     @property
     def _may_run(self) -> bool:
-        alive = self._service.endpoint.recogniser.alive
+        alive = self._service.endpoint.alive
         return alive and not self._stopped and not process_ends()
 
     async def _run(self) -> None:
@@ -97,7 +97,7 @@ class JobRunner:
                     await self._woken.wait()
         if self._tasks:
             await asyncio.wait(self._tasks.values())
-        if self._service.endpoint.recogniser.alive:
+        if self._service.endpoint.alive:
             with suppress(EndpointError), endpoint_errors():
                 await asyncio.to_thread(self.store.put_back)
 
@@ -123,8 +123,9 @@ class JobRunner:
         """Run one job to its end, which is kept; where this process ends, it is not ended."""
         began, told = time.monotonic(), "OK"
         try:
-            with endpoint_errors():
-                result = await self._result(job, kept)
+            async with self._service.endpoint.loaded():
+                with endpoint_errors():
+                    result = await self._result(job, kept)
             end = partial(self.store.succeed, job, result)
         except EndpointError as error:
             if not self._may_run:

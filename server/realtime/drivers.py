@@ -22,7 +22,7 @@ class LiveDrivers:
     """Opens drivers on an `endpoint`'s recogniser."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._recogniser, self._open_speakers = endpoint.recogniser, endpoint.session_speakers
+        self._endpoint = endpoint
         self._options = endpoint.parse({"inputs": "", "parameters": PARAMETERS}).options
         detect = endpoint.recogniser.transcriber.detect_speech
         self._detector = detect if isinstance(detect, SpeechDetector) else SpeechDetector()
@@ -31,6 +31,5 @@ class LiveDrivers:
     def __call__(self, send: Send) -> LiveDriver:
         """A driver with the default settings."""
         detector = TurnDetector(self._detector, TurnSettings())
-        return LiveDriver(
-            self._recogniser, self._workers, detector, self._options, send, self._open_speakers
-        )
+        recogniser, open_speakers = self._endpoint.recogniser, self._endpoint.session_speakers
+        return LiveDriver(recogniser, self._workers, detector, self._options, send, open_speakers)

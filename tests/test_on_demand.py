@@ -1,0 +1,160 @@
+"""Models that unload after a time without use, and load again for the next."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import weakref
+
+import pytest
+
+from config import ModelSettings
+from errors import ModelError, StartError
+from handler import EndpointHandler
+from runtime.on_demand import OnDemand
+
+SOON = 0.02
+
+
+class Loads:
+    """Loads 1, 2, 3 ...; `unloaded` are those that were given back."""
+
+    def __init__(self, seconds=SOON) -> None:
+        self.made, self.unloaded, self.changed = 0, [], threading.Condition()
+        self.error: Exception | None = None
+        self.models = OnDemand(self.load(), self.load, self.unload, seconds)
+
+    def load(self) -> str:
+        if self.error is not None:
+            raise self.error
+        self.made += 1
+        return str(self.made)
+
+    def unload(self, models) -> None:
+        with self.changed:
+            self.unloaded.append(models)
+            self.changed.notify_all()
+
+    def wait_until_unloaded(self, *models) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.unloaded == [*models], 60)
+
+
+def test_without_seconds_nothing_is_unloaded():
+    loads = Loads(seconds=None)
+    assert loads.models.loaded == "1"
+    assert not any(isinstance(each, threading.Timer) for each in threading.enumerate())
+    loads.models.close()
+    assert loads.unloaded == ["1"]
+
+
+def test_unused_models_unload_and_the_next_use_loads_them_again():
+    loads = Loads()
+    loads.wait_until_unloaded("1")
+
+    async def use() -> str:
+        async with loads.models.use() as models:
+            return models
+
+    assert asyncio.run(use()) == "2"
+    loads.wait_until_unloaded("1", "2")
+    assert loads.models.loaded is None
+
+
+def test_models_stay_while_one_of_two_uses_lasts():
+    loads = Loads(seconds=1e-6)
+    loads.wait_until_unloaded("1")
+
+    async def both() -> None:
+        async with loads.models.use() as first:
+            async with loads.models.use() as second:
+                assert first == second == "2"
+            loads.models._unload_unused()  # as if the timer ended now
+            assert loads.unloaded == ["1"]
+
+    asyncio.run(both())
+    loads.wait_until_unloaded("1", "2")
+
+
+def test_uses_that_come_together_load_once():
+    loads = Loads()
+    loads.wait_until_unloaded("1")
+
+    async def use() -> str:
+        async with loads.models.use() as models:
+            return models
+
+    async def many() -> list[str]:
+        return await asyncio.gather(*(use() for _ in range(8)))
+
+    assert asyncio.run(many()) == ["2"] * 8
+
+
+def test_a_failed_load_is_one_requests_error_and_tried_again(caplog):
+    loads = Loads()
+    loads.wait_until_unloaded("1")
+    loads.error = StartError("ASR_MODEL=/models/secret: is gone")
+
+    async def use() -> str:
+        async with loads.models.use() as models:
+            return models
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ModelError) as raised:
+        asyncio.run(use())
+    assert "secret" not in str(raised.value)
+    assert "ASR_MODEL=/models/secret: is gone" in caplog.text
+    loads.error = None
+    assert asyncio.run(use()) == "2"
+
+
+def test_a_use_that_is_cancelled_while_models_load_leaves_them_to_unload():
+    loads = Loads()
+    loads.wait_until_unloaded("1")
+    loading, go_on = threading.Event(), threading.Event()
+    load = loads.models._load
+
+    def slowly() -> str:
+        loading.set()
+        assert go_on.wait(60)
+        return load()
+
+    loads.models._load = slowly
+
+    async def leave() -> None:
+        async def use() -> None:
+            async with loads.models.use():
+                pytest.fail("the use was cancelled")
+
+        task = asyncio.ensure_future(use())
+        assert await asyncio.to_thread(loading.wait, 60)
+        task.cancel()
+        await asyncio.wait([task])
+        go_on.set()
+
+    asyncio.run(leave())
+    loads.wait_until_unloaded("1", "2")
+
+
+def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, hum):
+    settings = ModelSettings(asr_model=str(whisper_folder), idle_unload_seconds=3600)
+    made = EndpointHandler(settings=settings)
+    body = {"inputs": hum, "parameters": {"language": "en"}}
+    before, windows = made(body), made.endpoint.counts.windows
+    transcriber = made.endpoint.recogniser.transcriber
+    held = [
+        weakref.ref(each)
+        for each in (transcriber.engine, *transcriber.models.model.weights.values())
+    ]
+    del transcriber
+    made.endpoint._models._unload_unused()  # as if the hour had passed
+    gc.collect()
+    assert made.endpoint.idle
+    assert made.endpoint.alive
+    assert len(held) > 1
+    assert all(each() is None for each in held)
+    assert made(body) == before
+    assert not made.endpoint.idle
+    assert made.endpoint.counts.windows == 2 * windows
+    made.endpoint.close()
