@@ -1,9 +1,9 @@
 """The workers on a Ray cluster: all that knows Ray.
 
-They are a pool of Ray Data's actors, of which nothing is asked but to bring each block of work to a
-free actor and to start again whatever dies, for ever. What bounds that are the marks in the output
-place (archive/worker.py), which name the recording that kills its workers, and count workers that
-die while they load. Rows are addresses, so that nothing large travels.
+They are a pool of Ray Data's actors. Ray brings each block of work to a free actor, and starts
+again whatever dies, for ever; the marks in the output place (extras/archive/results.py) name the
+recording that kills its workers, and count workers that die while they load. Rows are addresses, so
+that nothing large travels.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ import json
 import logging
 import os
 import socket
-import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +25,6 @@ from extras.archive.worker import Task, Worker
 CORES_A_WORKER = 4
 # Bytes of shared memory of the cluster on this machine. Addresses and records go through it.
 OBJECT_STORE = 256 * 2**20
-# What Ray says of RAY_BACKEND_LOG_LEVEL.
-LEVEL_LINE = b"Set ray log level from environment variable"
 # Seconds in which a cluster's machine must answer.
 PATIENCE = 20.0
 # What a row of the run tells in its text: a record, or why the run is at its end.
@@ -53,7 +48,6 @@ class Pool:
     gpus: int = 0
 
     def __str__(self) -> str:
-        """For people."""
         on = "a GPU" if self.gpus else f"{self.cores} cores" if self.cores > 1 else "one core"
         return (
             f"{self.workers} workers with {on} each" if self.workers > 1 else f"1 worker with {on}"
@@ -61,12 +55,11 @@ class Pool:
 
 
 def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None = None) -> Pool:
-    """The pool for machines with these resources, `CPU` and `GPU`, by Ray's count.
+    """Return the pool for machines with these resources, `CPU` and `GPU`, by Ray's count.
 
     A whole GPU each where there are any, with its share of the cores, unless `device` is "cpu".
     Otherwise cores. One core of each machine is left for reading and for Ray itself. `workers` says
-    how many instead, at most as many as there are GPUs. Raises ClusterError where there is no
-    device.
+    how many instead, at most as many as there are GPUs. Raises ClusterError if there is no device.
     """
     with_gpu = [node for node in nodes if device != "cpu" and node.get("GPU", 0) >= 1]
     if with_gpu:
@@ -86,10 +79,10 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
 
 
 class Actor:
-    """What runs in the processes of the cluster: a worker that is handed blocks.
+    """Runs blocks on a worker, in a process of the cluster.
 
-    It raises nothing: an actor that does while it starts is started again for ever, and each time
-    Ray prints hundreds of lines. Whoever reads its rows ends the run.
+    It raises nothing: Ray would start an actor that raises in its constructor again for ever, and
+    print hundreds of lines each time. The driver ends the run if a row says so.
     """
 
     def __init__(self, task: Task) -> None:
@@ -104,26 +97,26 @@ class Actor:
             self._fault = _row(NOT_LOADED, _line(error))
 
     def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, str]]:
-        """The records of a block, or what ends the run."""
+        """Yield the records of a block, or what ends the run."""
         if self._fault is not None:
             yield self._fault
             return
         block = [Recording(**each) for each in json.loads(row["block"])]
         try:
             for record in self._worker.run_block(block):
-                yield _row(RECORD, record.to_text())
+                yield _row(RECORD, json.dumps(record.to_json()))
         except Exception as error:
             yield _row(ENDED, _line(error))
 
 
 def _row(kind: str, text: str) -> dict[str, str]:
-    """Of texts, because Ray would give columns types of its own."""
+    """Return texts, because Ray would give columns types of its own."""
     return {"kind": kind, "text": text}
 
 
 class Cluster:
-    """Ray, connected to the cluster at `address` or to one that is started on this machine; both
-    are left, and the latter ends, with the `with` block.
+    """Ray, connected to the cluster at `address`, or to one on this machine that ends with the
+    `with` block.
 
     `device` is the setting DEVICE, `workers` how many of them instead of the default.
     """
@@ -148,8 +141,7 @@ class Cluster:
         if self._address is None:
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         try:
-            with _without_level_line():
-                ray.init(self._address or "local", **options)
+            ray.init(self._address or "local", **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise ClusterError(f"no cluster: {_line(error)}") from error
         return self
@@ -160,17 +152,17 @@ class Cluster:
         ray.shutdown()
 
     def pool(self) -> Pool:
-        """What there is to compute with. Raises ClusterError."""
+        """Return what there is to compute with. Raises ClusterError."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return plan(nodes, self._device, self._workers)
 
     def run(self, task: Task, blocks: Sequence[Sequence[Recording]]) -> Iterator[Record]:
-        """The records of all recordings, block by block as they are ready.
+        """Yield the records of all recordings, block by block as they are ready.
 
-        Raises LoadError where models do not load, and ClusterError with the reason where workers
-        cannot be started, cannot write, or find nothing that they could read.
+        Raises LoadError if models do not load, and ClusterError with the reason if workers cannot
+        be started or cannot write.
         """
         import ray
 
@@ -195,36 +187,15 @@ class Cluster:
             raise ClusterError(f"the run has ended: {_line(error)}") from error
 
 
-@contextmanager
-def _without_level_line() -> Iterator[None]:
-    """Leave out what Ray writes to the terminal because it is told to write little. All else that
-    comes in this block is written at its end.
-    """
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as told:
-        terminal = os.dup(2)
-        os.dup2(told.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            told.seek(0)
-            for line in told:
-                if LEVEL_LINE not in line:
-                    os.write(terminal, line)
-            os.close(terminal)
-
-
 def _knock(address: str | None) -> None:
-    """Whether somebody listens there; Ray tries for minutes. Raises OSError."""
+    """Connect once, because Ray tries for minutes. Raises OSError."""
     host, _, port = (address or "").rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host, int(port)), PATIENCE).close()
 
 
 def _keep_quiet() -> None:
-    """No bars and no log of Ray's own on the terminal, and no end because a long block is long."""
+    """Keep Ray's bars and log off the terminal, and let no long block end the run."""
     import ray
 
     context = ray.data.DataContext.get_current()
@@ -237,6 +208,6 @@ def _keep_quiet() -> None:
 
 
 def _line(error: BaseException) -> str:
-    """The last line of what is said; Ray's errors have the reason there."""
+    """Return the last line of an error; Ray's errors have the reason there."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,8 +1,8 @@
 """What the files of a result are called: as the recording is, in folders like its own.
 
 `talks/monday.mp3` becomes `talks/monday.json`. The driver gives names, for it sees all recordings
-of a run: where two would be called alike both keep their endings (`monday.mp3.json`), and what is
-still alike gets its id. Which name a result has in the end stands in its entry in the index.
+of a run: if two would be called alike both keep their endings (`monday.mp3.json`), and those that
+are still alike get their ids. Which name a result has in the end stands in its entry in the index.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ DIGITS = 20
 
 
 def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list[Recording]:
-    """The recordings with names for their results, relative to one of `places` in which they lie.
+    """Return the recordings with names for their results, relative to one of `places` in which they
+    lie.
 
-    No two are alike, also where a file system takes capitals for small letters.
+    No two are alike, also if a file system takes capitals for small letters.
     """
     parts = {each.id: _parts(each, places) for each in recordings}
     names = {id: "/".join((*folders, _stem(file))) for id, (*folders, file) in parts.items()}
@@ -39,31 +40,27 @@ def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list
 
 
 def with_id(name: str, id: str) -> str:
-    """The name of a result whose own name is another's."""
+    """Return the name of a result whose own name is another's."""
     return f"{name}-{id[-DIGITS:]}"
 
 
 def _lengthened(names: Mapping[str, str], longer: Mapping[str, str]) -> dict[str, str]:
-    """The longer names, by id, where the shorter ones are not unique."""
-    counts = Counter(map(_key, names.values()))
-    return {id: longer[id] if counts[_key(name)] > 1 else name for id, name in names.items()}
-
-
-def _key(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
+    """Return names by id, the longer ones in place of those that are not unique."""
+    keys = {id: unicodedata.normalize("NFC", name).casefold() for id, name in names.items()}
+    counts = Counter(keys.values())
+    return {id: longer[id] if counts[keys[id]] > 1 else name for id, name in names.items()}
 
 
 def _parts(recording: Recording, places: Sequence[str]) -> list[str]:
-    """Folders and file, fit for any file system; a name that its user gave has no folder."""
+    """Return folders and file, fit for any file system; a user's name has no folder."""
     if recording.name is not None:
         return [f"{recording.name}.{recording.id[-DIGITS:]}"]
     below = [storage.parts_below(recording.path, place) for place in places]
     shortest = min((each for each in below if each), key=len, default=None)
     *folders, file = shortest or [storage.name_of(recording.path)]
     cleaned = [_clean(each) for each in folders if each]
-    return [f"{each}_" if LIKE_A_FILE.fullmatch(each) else each for each in cleaned] + [
-        _clean(file)
-    ]
+    folders = [f"{each}_" if LIKE_A_FILE.fullmatch(each) else each for each in cleaned]
+    return [*folders, _clean(file)]
 
 
 def _stem(file: str) -> str:
@@ -71,7 +68,7 @@ def _stem(file: str) -> str:
 
 
 def _clean(part: str) -> str:
-    """Without control characters and backslashes, not hidden, and not too long for a name."""
+    """Return a name without control characters and backslashes, not hidden, and not too long."""
     visible = "".join("_" if unicodedata.category(c) == "Cc" or c == "\\" else c for c in part)
     if visible.startswith("."):
         visible = f"_{visible[1:]}"

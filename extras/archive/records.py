@@ -1,12 +1,11 @@
-"""What became of a recording, in a few fields: what the worker hands to whoever counts.
+"""What became of a recording: a worker's message to the driver, kept beside the result.
 
-A record holds no word that was said, and of the file no more than its path, size, time of change
-and digest, so that it may be logged, shown and kept.
+A record holds no word that was said, and of the file only its path, size, time of change and
+digest, so that it may be logged, shown and kept.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
@@ -22,11 +21,10 @@ DEADLINE_EXCEEDED, WORKER_DIED, UNEXPECTED = "DEADLINE_EXCEEDED", "WORKER_DIED",
 class Record:
     """One recording's outcome.
 
-    `duration` is of its audio, `seconds` what it took, `attempt` counts from 1. Without an error
-    `code` and `detail` are empty; with one `result` is, which is what the files of the result are
-    called, without their endings. `size` (bytes), `modified` (nanoseconds since 1970) and `sha256`
-    are of the file that was read. `unwritten` are spans of seconds, `start` and `end`, with speech
-    and no words.
+    `duration` is of its audio, `seconds` what it took, `attempt` counts from 1. `code` and `detail`
+    are those of an error, else empty. `result` is the name of the result's files, without endings.
+    `size` (bytes), `modified` (nanoseconds since 1970) and `sha256` are of the file that was read.
+    `unwritten` are spans of seconds, `start` and `end`, with speech and no words.
     """
 
     id: str
@@ -44,21 +42,19 @@ class Record:
 
     @property
     def status(self) -> str:
-        """Whether there is a result: `done` or `error`."""
         return "error" if self.code else "done"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, the status, and the file's name."""
+        """Return the fields, the status, and the file's name."""
         unwritten = [dict(each) for each in self.unwritten]
-        derived = {"status": self.status, "name": name_of(self.path), "unwritten": unwritten}
-        return asdict(self) | derived
-
-    def to_text(self) -> str:
-        """The fields as one line of JSON."""
-        return json.dumps(self.to_json(), ensure_ascii=False)
+        return asdict(self) | {
+            "status": self.status,
+            "name": name_of(self.path),
+            "unwritten": unwritten,
+        }
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
-        """The record in a JSON object that may hold more."""
+        """Return the record in a JSON object that may hold more."""
         given = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         return cls(**given | {"unwritten": tuple(given.get("unwritten") or ())})

@@ -1,8 +1,8 @@
 """A run of `python -m extras.archive`: the order of its steps.
 
 Whatever can be wrong is found before the cluster starts, and a run for which nothing is missing
-starts none. At the end the manifest is held against the records: what has neither a result nor the
-record of an error is named, and the exit status tells.
+starts none. At the end the run names every recording that has neither a result nor the record of an
+error, and the exit status tells.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,11 +25,10 @@ from config import InferenceConfig, ModelSettings
 from errors import EndpointError, StartError
 from extras.archive import durations, manifest, shards, storage
 from extras.archive.cluster import Cluster, ClusterError, LoadError
-from extras.archive.gathering import gather
-from extras.archive.manifest import Dealt, Recording
+from extras.archive.manifest import Recording
 from extras.archive.names import name_results
 from extras.archive.progress import Progress, counted, failure_table
-from extras.archive.results import PARALLEL, Results
+from extras.archive.results import Results
 from extras.archive.worker import Handler, Task, load_handler, without_token
 from model_sources import speaker_models
 from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
@@ -38,8 +36,6 @@ from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_
 __all__ = ["load_handler", "run"]
 # How many recordings without any record, or with unreadable names, are named.
 MOST_NAMED = 10
-# Seconds between two lines about what takes long before the cluster starts.
-TELL_S = 10.0
 
 
 class WrongInput(Exception):
@@ -56,7 +52,9 @@ class Archive:
 
 
 def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | None]:
-    """The names of the models of a run, by the rules of `scripts/transcribe`. Raises ValueError."""
+    """Return the names of the models of a run, by the rules of `scripts/transcribe`. Raises
+    ValueError.
+    """
     names = model_names(options, speakers=speakers)
     if options.address is not None and names["diarization_model"] == speaker_models.FOLDER:
         raise ValueError(
@@ -67,8 +65,8 @@ def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | 
 
 
 def find_settings(options: argparse.Namespace, models: Mapping[str, str | None]) -> ModelSettings:
-    """The settings of a run with these `models`. On this machine they are downloaded, so that what
-    is wrong is known before the cluster starts. Raises EndpointError, ValueError.
+    """Return the settings of a run with these `models`. On this machine they are downloaded, so
+    that what is wrong is known before the cluster starts. Raises EndpointError, ValueError.
     """
     if options.address is not None and not options.embedded:
         named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
@@ -81,13 +79,12 @@ def find_settings(options: argparse.Namespace, models: Mapping[str, str | None])
 
 
 def say(line: str) -> None:
-    """Tell the user something that is no result."""
     print(line, file=sys.stderr, flush=True)
 
 
 def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """The parameters of every request, formats included. Raises ValueError, which calls a parameter
-    as the user did.
+    """Return the parameters of every request, formats included. Raises ValueError, which calls a
+    parameter as the user did.
     """
     parameters = dict(options.parameters)
     try:
@@ -103,11 +100,9 @@ def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def wants_speakers(parameters: Mapping[str, Any], recordings: Iterable[Recording]) -> bool:
-    """Whether speakers are to be told apart in any recording."""
-    if InferenceConfig.read(parameters).diarize:
-        return True
-    own = (each.parameters for each in recordings)
-    return any(each and "diarize" in each and InferenceConfig.read(each).diarize for each in own)
+    """Return whether any recording wants diarization."""
+    own = [each.parameters for each in recordings if "diarize" in (each.parameters or {})]
+    return any(InferenceConfig.read(each).diarize for each in (parameters, *filter(None, own)))
 
 
 def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> Archive:
@@ -116,17 +111,19 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         parameters = read_parameters(options)
         source, out = read_places(options)
         known = manifest.load(out)
-        places = read_from(source, options.allow)
-        all_found = find(source, out, parameters, places)
-        models = find_models(options, wants_speakers(parameters, all_found))
-        identity = manifest.Identity(models, parameters)
-        recordings = {each.id: each for each in map(identity.of, all_found)}
+        places = [source]  # in which recordings lie
+        if not storage.is_folder(source):
+            places = [storage.parent(source), *map(storage.locate, options.allow)]
+        found = find(source, out, parameters, places)
+        models = find_models(options, wants_speakers(parameters, found))
     except FileNotFoundError as error:
         raise WrongInput(f"{options.source}: there is no such file or folder") from error
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error)) from error
-    if not recordings:
+    if not found:
         raise WrongInput(f"{options.source}: there is no recording in it")
+    identified = [manifest.identify(each, models, parameters) for each in found]
+    unique = list({each.id: each for each in identified}.values())
     task = Task(
         out=out,
         settings={},
@@ -137,26 +134,70 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         in_shards=options.shards,
         models=models,
     )
-    dealt = complete(name_results(list(recordings.values()), places), known, out)
-    return Archive(dealt, task, Results(out, options.shards))
+    recordings = with_durations(name_results(unique, places), known, out)
+    return Archive(recordings, task, Results(out, options.shards))
 
 
-def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
-    """The archive with the settings of its models. Raises WrongInput."""
-    try:
-        settings = without_token(find_settings(options, archive.task.models))
-    except (EndpointError, OSError, ValueError) as error:
-        raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
-    return replace(archive, task=replace(archive.task, settings=settings))
+def read_places(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the addresses of the source and of the output place. Raises ValueError."""
+    out, source = storage.locate(options.out), storage.locate(options.source)
+    if out.startswith("hf://"):
+        raise ValueError("--out: hf:// is only read: every file written would be a commit")
+    if source == storage.join(out, manifest.MANIFEST):
+        raise ValueError(f"--out: {manifest.MANIFEST} there is the source; name another folder")
+    return source, out
+
+
+def find(
+    source: str, out: str, parameters: dict[str, Any], places: Sequence[str]
+) -> list[Recording]:
+    """Return the recordings of a folder or a manifest, or the one recording that the source is,
+    without ids.
+
+    Raises ValueError, OSError.
+    """
+    if source not in places:
+        if not manifest.is_recording(source):
+            return manifest.in_manifest(source, parameters, places)
+        entry = storage.look(source)
+        if entry is None:
+            raise FileNotFoundError(source)
+        return [Recording("", source, entry.size, entry.modified)]
+    found = manifest.in_folder(source, out)
+    unreadable = [each.path for each in found if not storage.is_utf8(each.path)]
+    if unreadable:
+        say(f"left out, as their names are not UTF-8: {len(unreadable)}")
+    for path in unreadable[:MOST_NAMED]:
+        say(f"left out: {ascii(path)[1:-1]}")
+    return [each for each in found if storage.is_utf8(each.path)]
+
+
+def with_durations(
+    recordings: Sequence[Recording], known: Mapping[str, float | None], out: str
+) -> list[Recording]:
+    """Return the recordings with the `known` durations by id and, if they are new, with those of
+    their headers; write the manifest again if there are new ones or some are gone.
+    """
+    timed = [replace(each, duration=known.get(each.id, each.duration)) for each in recordings]
+    new = [each.path for each in timed if each.id not in known and each.duration is None]
+    if new:
+        say(f"reading the headers of {counted(len(new))}")
+        told = durations.read_durations(new)
+        timed = [replace(each, duration=told.get(each.path, each.duration)) for each in timed]
+    if known.keys() != {each.id for each in timed}:
+        manifest.save(out, timed)
+    return timed
 
 
 def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
-    """The recordings of which no answer of an earlier run gives what is asked for; why is told."""
+    """Return the recordings for which no answer of an earlier run gives what is asked for, and tell
+    why.
+    """
 
     def look(recording: Recording) -> tuple[bool, str]:
         return archive.results.reuse(recording, archive.task.request_for(recording))
 
-    with ThreadPoolExecutor(PARALLEL) as threads:
+    with ThreadPoolExecutor(storage.PARALLEL) as threads:
         looked = list(zip(left, threads.map(look, left), strict=True))
     again = [(each, why) for each, (done, why) in looked if not done]
     if done := len(looked) - len(again):
@@ -166,125 +207,46 @@ def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
     return [each for each, _ in again]
 
 
-def read_places(options: argparse.Namespace) -> tuple[str, str]:
-    """The addresses of the source and of the output place. Raises ValueError."""
-    out, source = storage.locate(options.out), storage.locate(options.source)
-    if out.startswith("hf://"):
-        raise ValueError("--out: hf:// is only read: every file written would be a commit")
-    if source == storage.join(out, manifest.MANIFEST):
-        raise ValueError(f"--out: {manifest.MANIFEST} there is the source; name another folder")
-    return source, out
-
-
-def read_from(source: str, allow: Sequence[str]) -> list[str]:
-    """Where the recordings lie: the folder, or that of the file and what is allowed beside it."""
-    if storage.is_folder(source):
-        return [source]
-    return [storage.parent(source), *map(storage.locate, allow)]
-
-
-def find(
-    source: str, out: str, parameters: dict[str, Any], places: Sequence[str]
-) -> list[Recording]:
-    """The recordings of a folder or a manifest, or the one that is named itself, without ids.
-
-    Raises ValueError, OSError.
-    """
-    if source not in places and manifest.is_recording(source):
-        entry = storage.look(source)
-        if entry is None:
-            raise FileNotFoundError(source)
-        return [Recording("", source, entry.size, entry.modified)]
-    if source not in places:
-        return manifest.in_manifest(source, parameters, places, teller("looking at"))
-    found = list(manifest.in_folder(source, out))
-    unreadable = [each.path for each in found if not storage.is_utf8(each.path)]
-    if unreadable:
-        print(f"left out, as their names are not UTF-8: {len(unreadable)}", file=sys.stderr)
-    for path in unreadable[:MOST_NAMED]:
-        print(f"left out: {ascii(path)[1:-1]}", file=sys.stderr)
-    return [each for each in found if storage.is_utf8(each.path)]
-
-
-def complete(
-    recordings: Sequence[Recording], known: Mapping[str, Dealt], out: str
-) -> list[Recording]:
-    """The recordings with durations and blocks, those of `known` where they stand there; the others
-    are looked at, and the manifest is written again.
-    """
-    old = [
-        replace(each, duration=known[each.id].duration, block=known[each.id].block)
-        for each in recordings
-        if each.id in known
-    ]
-    new = [each for each in recordings if each.id not in known]
-    missing = [each.path for each in new if each.duration is None]
-    if missing:
-        tell = teller("reading the headers of")
-        tell(0, len(missing))
-        told = durations.read_durations(missing, lambda done: tell(done, len(missing)))
-        new = [replace(each, duration=told.get(each.path, each.duration)) for each in new]
-    dealt = old + manifest.deal(new)
-    dealt.sort(key=lambda each: (-each.seconds, each.id))
-    if new or len(dealt) < len(known):
-        manifest.save(out, dealt)
-    return dealt
-
-
-def teller(what: str) -> Callable[[int, int], None]:
-    """Tells on stderr what is done with how many files, and now and then how many were."""
-    next_time = 0.0
-
-    def tell(done: int, of: int) -> None:
-        nonlocal next_time
-        if time.monotonic() >= next_time:
-            next_time = time.monotonic() + TELL_S
-            files = "file" if of == 1 else "files"
-            print(f"{what} {of} {files}{f': {done}' if done else ''}", file=sys.stderr)
-
-    return tell
-
-
 def compute(archive: Archive, left: Sequence[Recording], options: argparse.Namespace) -> set[str]:
-    """Compute what is left on the cluster; the ids of which records came. Raises ClusterError."""
-    done_before = len(archive.recordings) - len(left)
+    """Compute what is left on the cluster, and return the ids of its records. Raises
+    ClusterError.
+    """
     seen: set[str] = set()
-    print("starting the cluster" if options.address is None else "connecting", file=sys.stderr)
+    say("starting the cluster" if options.address is None else "connecting")
     device = archive.task.settings["device"]
     with Cluster(options.address, device, options.actors) as cluster:
         signal.signal(signal.SIGTERM, _interrupt)  # after Ray, which sets one of its own
-        before = f", {done_before} done before" if done_before else ""
-        print(f"{counted(len(left))} to do{before}: {cluster.pool()}", file=sys.stderr)
-        progress = Progress(left, done_before)
-        try:
-            for record in cluster.run(archive.task, manifest.blocks_of(left)):
-                seen.add(record.id)
-                progress.add(record)
-        finally:
-            progress.close()
+        before = len(archive.recordings) - len(left)
+        done = f", {before} done before" if before else ""
+        say(f"{counted(len(left))} to do{done}: {cluster.pool()}")
+        progress = Progress(left)
+        for record in cluster.run(archive.task, manifest.deal(left)):
+            seen.add(record.id)
+            progress.add(record)
     print(progress.summary())
     return seen
 
 
 def report(archive: Archive, unfinished: Sequence[Recording], options: argparse.Namespace) -> int:
-    """Print what failed and what is without any record; the exit status."""
+    """Print what failed and what is without any record; return the exit status."""
     ids = {each.id for each in archive.recordings}
     failed = archive.results.errors(ids)
     if failed:
         print(f"{len(failed)} of {counted(len(ids))} failed:\n{failure_table(failed)}")
     for each in unfinished[:MOST_NAMED]:
-        print(f"no record: {ascii(each.path)[1:-1]}", file=sys.stderr)
+        say(f"no record: {ascii(each.path)[1:-1]}")
     if unfinished:
         has = "has" if len(unfinished) == 1 else "have"
-        print(f"{counted(len(unfinished))} {has} no record; start again", file=sys.stderr)
+        say(f"{counted(len(unfinished))} {has} no record; start again")
     return FAILED if unfinished or (failed and not options.ignore_errors) else 0
 
 
 def transcribe(archive: Archive, options: argparse.Namespace) -> int:
-    """Do what is missing, and say how it went; the exit status."""
+    """Do what is missing, and say how it went; return the exit status."""
+    results = archive.results
     if options.retry_errors:
-        archive.results.forget_errors(each.id for each in archive.recordings)
-    finished = archive.results.finished()
+        results.forget_errors(each.id for each in archive.recordings)
+    finished = results.finished()
     left = [each for each in archive.recordings if each.id not in finished]
     if finished:
         left = reuse(archive, left)
@@ -294,59 +256,58 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
         print(f"{counted(len(archive.recordings))} {were} done before, and nothing is left.")
         return report(archive, [], options)
     archive = with_models(archive, options)
+    ended = True  # before its end: what was being computed is not to blame
     try:
         seen = compute(archive, left, options)
+        ended = False
     except LoadError as error:
-        withdraw(archive, left)
         reason = str(error).removeprefix(f"{StartError.code}: ")
         raise WrongInput(as_given(reason, options)) from error
     except (ClusterError, OSError) as error:
-        print(f"python -m extras.archive: {error}", file=sys.stderr)
-        withdraw(archive, left)
+        say(f"python -m extras.archive: {error}")
         seen = set()
     except KeyboardInterrupt:
-        withdraw(archive, left)
-        print("stopped; start again to go on", file=sys.stderr)
+        say("stopped; start again to go on")
         return INTERRUPTED
-    else:
+    finally:
+        if ended:
+            results.withdraw(archive.task.run)
+    if not ended:
         collect(archive)
     unfinished = [each for each in left if each.id not in seen]
     if unfinished:
-        finished = archive.results.finished()
-        unfinished = [each for each in unfinished if each.id not in finished]
-    return report(archive, unfinished, options)
+        finished = results.finished()
+    return report(archive, [each for each in unfinished if each.id not in finished], options)
+
+
+def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
+    """Return the archive with the settings of its models. Raises WrongInput."""
+    try:
+        settings = without_token(find_settings(options, archive.task.models))
+    except (EndpointError, OSError, ValueError) as error:
+        raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
+    return replace(archive, task=replace(archive.task, settings=settings))
 
 
 def collect(archive: Archive) -> None:
-    """Gather results into shards, where shards are asked for."""
+    """Gather results into shards, if shards are asked for."""
     if archive.results.in_shards:
-        ids = [each.id for each in archive.recordings]
-        groups = shards.number_of_groups(len(ids), sum(each.seconds for each in archive.recordings))
-        print("gathering results into shards", file=sys.stderr)
-        gather(archive.results.out, ids, groups)
-
-
-def withdraw(archive: Archive, left: Sequence[Recording]) -> None:
-    """After a run that did not come to its end: what was being computed is not to blame, nor what
-    could not be read, which is soon tried again. What its processes died of before stays marked,
-    and so does everything when the driver is killed.
-    """
-    archive.results.withdraw(archive.task.run)
-    archive.results.forget_unread({each.id for each in left})
+        say("gathering results into shards")
+        shards.gather(archive.results.out, archive.recordings)
 
 
 def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> int:
-    """Do what the command line says; the exit status. `make_handler` is called in each worker with
-    the settings, and returns what answers requests there.
+    """Do what the command line says; return the exit status. `make_handler` is called in each
+    worker with the settings, and returns what answers requests there.
     """
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return transcribe(prepare(options, make_handler), options)
     except WrongInput as error:
-        print(f"python -m extras.archive: {error}", file=sys.stderr)
+        say(f"python -m extras.archive: {error}")
         return WRONG
     except OSError as error:
-        print(f"python -m extras.archive: {error}", file=sys.stderr)
+        say(f"python -m extras.archive: {error}")
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

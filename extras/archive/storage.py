@@ -3,8 +3,11 @@
 An address alone is enough for any process on any machine to open a file, and it never holds a
 credential: each machine takes those from its own environment. A file is written whole or not at
 all: under another name and renamed in a folder, by one upload in a store. The stores are those of
-pyarrow.fs: `s3://`, `gs://`, `abfs://`, `hf://`. Folders are listed without it: it stops at a name
-that is not UTF-8.
+pyarrow.fs. Folders are listed without it: it stops at a name that is not UTF-8.
+
+An operation that fails for a moment is tried again. What another try cannot mend (a missing file, a
+full disk, a missing permission) is raised at once. Everything else counts as a fault of the
+network, because object stores give it no number.
 """
 
 from __future__ import annotations
@@ -13,24 +16,52 @@ import errno
 import os
 import re
 import stat
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from hashlib import file_digest
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 SECRET = re.compile(r"key|secret|token|password|sig", re.IGNORECASE)
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hf")
-# A link that leads nowhere, or to itself.
-NOWHERE = (errno.ENOENT, errno.ELOOP)
+# Files of a store that are read, looked at or deleted at once: stores answer slowly.
+PARALLEL = 16
+# Seconds before each further try; clients of object stores have tried a few times by themselves.
+PAUSES = (0.5, 2.0, 8.0)
+LASTING = {
+    *(errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG),
+}
+LASTING_TYPES = (FileNotFoundError, PermissionError)  # pyarrow's have no number
+
+
+def patient(operation: Callable[P, T]) -> Callable[P, T]:
+    """Try `operation` again after each of PAUSES, unless its OSError is one that lasts."""
+
+    @wraps(operation)
+    def patiently(*args: P.args, **kwargs: P.kwargs) -> T:
+        for pause in PAUSES:
+            try:
+                return operation(*args, **kwargs)
+            except OSError as error:
+                if isinstance(error, LASTING_TYPES) or error.errno in LASTING:
+                    raise
+            time.sleep(pause)
+        return operation(*args, **kwargs)
+
+    return patiently
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A file: its address, its size in bytes, and when it was changed, in nanoseconds since 1970
-    or 0 where the store does not say.
+    or 0 if the store does not say.
     """
 
     address: str
@@ -39,10 +70,10 @@ class Entry:
 
 
 def locate(text: str, folder: str = "") -> str:
-    """The address that `text` names; a relative path is one under `folder`, an address itself.
+    """Return the address that `text` names; a relative path is one under `folder`, an address.
 
-    Raises ValueError for a URL of no store that is known, one with credentials, or `..` in a URL,
-    and for what is not UTF-8.
+    Raises ValueError for a URL of an unknown store, with credentials or with `..`, and for what is
+    not UTF-8.
     """
     if not is_utf8(text):
         raise ValueError("has characters that UTF-8 has not")
@@ -71,23 +102,18 @@ def locate(text: str, folder: str = "") -> str:
 
 
 def is_utf8(address: str) -> bool:
-    """Whether it can be written as UTF-8: Linux allows any bytes in a name, and Python reads those
-    that are not UTF-8 as lone surrogates.
+    """Return whether a name can be written as UTF-8. Linux allows any bytes in a name, and Python
+    reads those that are not UTF-8 as lone surrogates.
     """
-    try:
-        address.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return not any("\ud800" <= character <= "\udfff" for character in address)
 
 
 def is_url(address: str) -> bool:
-    """Whether it lies in an object store."""
     return URL.match(address) is not None
 
 
 def join(address: str, *names: str) -> str:
-    """The address of what is called `names` under `address`."""
+    """Return the address of what is called `names` under `address`."""
     if not is_url(address):
         return os.path.join(address, *names)
     base, mark, query = address.partition("?")
@@ -95,27 +121,28 @@ def join(address: str, *names: str) -> str:
 
 
 def parent(address: str) -> str:
-    """The folder that holds it."""
     if not is_url(address):
         return os.path.dirname(address)
     base, mark, query = address.partition("?")
     return base.rpartition("/")[0] + mark + query
 
 
+def name_of(address: str) -> str:
+    return unquote(address.partition("?")[0] if is_url(address) else address).rpartition("/")[2]
+
+
 def is_under(address: str, folder: str) -> bool:
-    """Whether it is `folder` or lies within, links in a file system followed."""
-    if is_url(address) != is_url(folder):
-        return False
-    if not is_url(address):
-        real = os.path.realpath(folder)
-        return os.path.commonpath([os.path.realpath(address), real]) == real
-    inner, outer = (unquote(each.partition("?")[0]) for each in (address, folder))
-    same_store = address.partition("?")[2] == folder.partition("?")[2]
-    return same_store and (inner + "/").startswith(outer.rstrip("/") + "/")
+    """Return whether an address is `folder` or lies within; links in a file system are followed."""
+    if is_url(address) or is_url(folder):
+        same_store = address.partition("?")[2] == folder.partition("?")[2]
+        inner, outer = (unquote(each.partition("?")[0]) for each in (address, folder))
+        return same_store and (inner + "/").startswith(outer.rstrip("/") + "/")
+    real = os.path.realpath(folder)
+    return os.path.commonpath([os.path.realpath(address), real]) == real
 
 
 def parts_below(address: str, folder: str) -> list[str]:
-    """The names that lead from `folder` to the address, by its text alone; none where it does not
+    """Return the names that lead from `folder` to an address, by its text alone; [] if it does not
     lie there.
     """
     inner, outer = address, folder
@@ -126,11 +153,6 @@ def parts_below(address: str, folder: str) -> list[str]:
         return []
     names = inner.removeprefix(top).split("/")
     return list(map(unquote, names)) if is_url(address) else names
-
-
-def name_of(address: str) -> str:
-    """The last part of it."""
-    return unquote(address.partition("?")[0] if is_url(address) else address).rpartition("/")[2]
 
 
 @lru_cache(maxsize=64)
@@ -145,7 +167,7 @@ def _store(root: str) -> tuple[Any, str]:
 
 
 def _file_system(address: str) -> tuple[Any, str]:
-    """The file system, of pyarrow, and the path within."""
+    """Return pyarrow's file system, and the path within."""
     if not is_url(address):
         from pyarrow import fs
 
@@ -158,8 +180,9 @@ def _file_system(address: str) -> tuple[Any, str]:
     return system, root.rstrip("/") + unquote(parts.path)
 
 
+@patient
 def look(address: str) -> Entry | None:
-    """The file there, if there is one. Raises OSError where that cannot be known."""
+    """Return the file there, None if there is none. Raises OSError if that cannot be known."""
     from pyarrow import fs
 
     system, path = _file_system(address)
@@ -167,63 +190,59 @@ def look(address: str) -> Entry | None:
     return _entry(address, info) if info.type == fs.FileType.File else None
 
 
-def exists(address: str) -> bool:
-    """Whether there is a file."""
-    return look(address) is not None
-
-
+@patient
 def is_folder(address: str) -> bool:
-    """Whether there is a folder or, in a store, anything under this name."""
+    """Return whether there is a folder or, in a store, anything under this name."""
     from pyarrow import fs
 
     system, path = _file_system(address)
     return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
 
-def find_files(address: str) -> Iterator[Entry]:
-    """All files in a folder and the folders within, none where it does not exist.
+@patient
+def find_files(address: str) -> list[Entry]:
+    """Return all files in a folder and the folders within, [] if it does not exist.
 
     Hidden ones, whose own or whose folder's name begins with a dot, are left out. An address that
     is not UTF-8 (`is_utf8`) may be among them, which nothing here opens.
     """
     if not is_url(address):
-        yield from _find_local(address)
-        return
+        return list(_find_local(address))
     from pyarrow import fs
 
     system, top = _file_system(address)
-    selector = fs.FileSelector(top, allow_not_found=True, recursive=True)
-    for info in system.get_file_info(selector):
+    found = []
+    for info in system.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True)):
         names = info.path[len(top) :].strip("/").split("/")
         if info.type == fs.FileType.File and not any(name.startswith(".") for name in names):
-            yield _entry(join(address, *names), info)
+            found.append(_entry(join(address, *names), info))
+    return found
 
 
 def _find_local(top: str) -> Iterator[Entry]:
-    """Links are followed, but for those to a folder in which they lie."""
-    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
-    while waiting:
-        folder, above = waiting.pop()
-        try:
-            info = os.stat(folder)
-            here = info.st_dev, info.st_ino
-            if here in above:
-                continue
-            with os.scandir(folder) as found:
-                entries = [each for each in found if not each.name.startswith(".")]
-        except FileNotFoundError:
+    """Follow links, but enter each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(top, onerror=_raise, followlinks=True):
+        info = os.stat(folder)
+        if (info.st_dev, info.st_ino) in seen:
+            folders.clear()
             continue
-        for each in entries:
+        seen.add((info.st_dev, info.st_ino))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (os.path.join(folder, name) for name in files if not name.startswith(".")):
             try:
-                info = each.stat()
+                info = os.stat(path)
             except OSError as error:
-                if error.errno in NOWHERE:
+                if error.errno in (errno.ENOENT, errno.ELOOP):  # a link to nowhere or to itself
                     continue
                 raise
-            if stat.S_ISDIR(info.st_mode):
-                waiting.append((each.path, above | {here}))
-            elif stat.S_ISREG(info.st_mode):
-                yield Entry(each.path, info.st_size, info.st_mtime_ns)
+            if stat.S_ISREG(info.st_mode):
+                yield Entry(path, info.st_size, info.st_mtime_ns)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _entry(address: str, info: Any) -> Entry:  # noqa: ANN401
@@ -231,25 +250,33 @@ def _entry(address: str, info: Any) -> Entry:  # noqa: ANN401
 
 
 def open_file(address: str) -> Any:  # noqa: ANN401
-    """A binary file to read and seek in, to be closed. Raises OSError."""
+    """Return pyarrow's file to read and seek in, to be closed. Raises OSError."""
     system, path = _file_system(address)
     return system.open_input_file(path)
 
 
+@patient
 def read(address: str) -> bytes:
-    """Its content. Raises OSError."""
     with open_file(address) as file:
         content: bytes = file.read()
     return content
 
 
+@patient
+def digest(address: str) -> str:
+    """Return a file's sha256."""
+    with open_file(address) as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+@patient
 def write(address: str, content: bytes) -> None:
     """Write a file that is either whole or not there, over any that is. Raises OSError."""
     if not is_url(address):
         _write_local(address, content)
         return
     system, path = _file_system(address)
-    # Closing is what makes the object exist, so nothing closes it where writing has failed.
+    # Closing is what makes the object exist, so nothing closes it if writing has failed.
     stream = system.open_output_stream(path)
     stream.write(content)
     stream.close()
@@ -271,8 +298,9 @@ def _write_local(path: str, content: bytes) -> None:
         raise
 
 
+@patient
 def delete(address: str) -> None:
-    """Delete a file, where there is one. Raises OSError."""
+    """Delete a file, if there is one. Raises OSError."""
     system, path = _file_system(address)
     try:
         system.delete_file(path)

@@ -1,9 +1,9 @@
 """The worker: one recording after the other through the endpoint's handler, in this process.
 
-Whatever a recording does, the worker ends up with a record of it. What is raised becomes a record
+Whatever a recording does, the worker ends up with a record of it. An exception becomes a record
 here; a recording that takes too long gets its record from a second thread, which then ends the
-process, because nothing can stop the first one; and one whose process died is known by the mark
-that was set before it began. Whoever starts workers only has to start them again.
+process, because nothing can stop the first one; and a recording whose process died is known by the
+mark that was set before it began. Whoever starts workers only has to start them again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from answer.kept import Request
-from config import InferenceConfig, ModelSettings
-from errors import AudioTooLong, EndpointError, ModelError, OutOfMemory
+from config import ModelSettings
+from errors import AudioTooLong, EndpointError, ModelError
 from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
 from extras.archive.records import DEADLINE_EXCEEDED as DEADLINE
 from extras.archive.results import MOST_ATTEMPTS, Died, Results
-from extras.archive.retries import patiently
 
-# So many recordings in a row that a worker cannot read end the run: a share is no longer mounted,
-# or a key has run out, and all the others would have records of errors within minutes.
-MOST_UNREAD = 20
 # By default a recording has so many seconds, and so many for each of its own: a large model on a
 # CPU is slower than speech.
 PATIENCE, PATIENCE_A_SECOND = 600.0, 20.0
@@ -70,17 +66,17 @@ class Task:
     models: Mapping[str, Any] = field(default_factory=dict)
 
     def request_for(self, recording: Recording) -> Request:
-        """What is asked for a recording, whose own parameters go before those of the run."""
+        """Return what is asked for a recording, whose own parameters go before those of the run."""
         return Request(self.models, {**self.parameters, **(recording.parameters or {})})
 
 
 def without_token(settings: ModelSettings) -> dict[str, Any]:
-    """What travels of the settings: all but the token, which each machine has or has not."""
+    """Return the settings that travel: each machine has a token of its own, or none."""
     return {name: value for name, value in settings if name != "hf_token"}
 
 
 def load_handler(settings: dict[str, Any]) -> Handler:
-    """The endpoint's handler, with the token of this machine's environment."""
+    """Return the endpoint's handler, with the token of this machine's environment."""
     from handler import EndpointHandler
 
     return EndpointHandler(settings=ModelSettings.from_environment(**settings), serves=False)
@@ -92,37 +88,31 @@ class Worker:
     def __init__(self, task: Task, name: str) -> None:
         """Load the models; a worker that is started again for one that died has the same `name`.
 
-        Raises RuntimeError, with the reason, where this cannot be the worker of this task: its
-        models do not load, or they do not take the parameters, or loading them ends the process.
+        Raises RuntimeError, with the reason, if the models do not load, do not take the parameters,
+        or end the process each time.
         """
         self.task, self.results = task, Results(task.out, task.in_shards)
-        self._unread = 0
         try:
             attempt = self.results.begin(f"loading-{name}", task.run)
         except Died as died:
             detail = f"the process died {MOST_ATTEMPTS} times while loading the models"
             raise RuntimeError(detail) from died
-        self._load(task)
-        self.results.end(f"loading-{name}", attempt)
-
-    def _load(self, task: Task) -> None:
         try:
             self.handler = task.make_handler(task.settings)
             self.handler.parse({"inputs": "", "parameters": task.parameters})
         except (SystemExit, EndpointError, ValueError) as error:
             raise RuntimeError(str(error)) from error
+        self.results.end(f"loading-{name}", attempt)
 
     def run_block(self, recordings: Sequence[Recording]) -> Iterator[Record]:
         """Transcribe the recordings of one block and yield a record of each.
 
-        Raises OSError where the output place cannot be read or written, and RuntimeError where so
-        many recordings in a row cannot be read that it is no fault of theirs.
+        Raises OSError if the output place cannot be read or written.
         """
-        for recording in recordings:
-            yield self.run(recording)
+        return map(self.run, recordings)
 
     def run(self, recording: Recording) -> Record:
-        """Transcribe a recording, unless it is done: its record. Raises as `run_block`."""
+        """Transcribe a recording, unless it is done, and return its record. Raises OSError."""
         if found := self.results.find(recording.id):
             return found
         record = Record(recording.id, recording.path, duration=recording.duration)
@@ -130,68 +120,49 @@ class Worker:
             attempt = self.results.begin(recording.id, self.task.run)
         except Died as died:
             record = replace(record, code=WORKER_DIED, detail=str(died), attempt=died.attempts)
-            self.results.write_error(record)
-            return self._ended(record)
+            return self._failed(record)
         try:
             record = self._attempt(recording, replace(record, attempt=attempt))
         except Exception:
             self.results.take_back(recording.id, attempt)
             raise
-        return self._ended(record)
-
-    def _attempt(self, recording: Recording, record: Record) -> Record:
-        """The record of what comes of it, written."""
-        started, seconds = time.monotonic(), self._deadline(recording)
-        late = replace(record, code=DEADLINE, detail=f"it took over {seconds:.0f} s")
-        with _Deadline(seconds, lambda: self._give_up(replace(late, seconds=seconds))):
-            record, answer = self._transcribe(recording, record)
-        self._count_unread(recording, record)
-        record = replace(record, seconds=round(time.monotonic() - started, 3))
-        if answer is None:
-            self.results.write_error(record)
-        else:
-            record = self.results.write(record, answer, recording.result)
         return record
 
-    def _count_unread(self, recording: Recording, record: Record) -> None:
-        """Raise RuntimeError at the last of MOST_UNREAD. One that was missing already when the
-        manifest was made tells nothing.
-        """
-        if record.code not in (NOT_FOUND, UNREADABLE):
-            self._unread = 0
-        elif recording.size >= 0:
-            self._unread += 1
-        if self._unread == MOST_UNREAD:
-            raise RuntimeError(
-                f"{MOST_UNREAD} recordings in a row could not be read, the last: {record.detail};"
-                " is their place within reach? Those that are gone are to leave the manifest"
-            )
-
-    def _ended(self, record: Record) -> Record:
+    def _attempt(self, recording: Recording, record: Record) -> Record:
+        started, seconds = time.monotonic(), self.task.deadline
+        if seconds is None:
+            seconds = PATIENCE + PATIENCE_A_SECOND * recording.seconds
+        late = replace(
+            record, code=DEADLINE, detail=f"it took over {seconds:.0f} s", seconds=seconds
+        )
+        with _Deadline(seconds, lambda: self._failed(late)):
+            record, answer = self._transcribe(recording, record)
+        record = replace(record, seconds=round(time.monotonic() - started, 3))
+        if answer is None:
+            return self._failed(record)
+        record = self.results.write(record, answer, recording.result)
         self.results.end(record.id, record.attempt)
         return record
 
-    def _give_up(self, record: Record) -> None:
+    def _failed(self, record: Record) -> Record:
         self.results.write_error(record)
-        self._ended(record)
-
-    def _deadline(self, recording: Recording) -> float:
-        if self.task.deadline is not None:
-            return self.task.deadline
-        return PATIENCE + PATIENCE_A_SECOND * recording.seconds
+        self.results.end(record.id, record.attempt)
+        return record
 
     def _transcribe(
         self, recording: Recording, record: Record
     ) -> tuple[Record, dict[str, Any] | None]:
-        """The record, and the answer unless it is that of an error."""
+        """Return the record, and the answer unless it is an error."""
         try:
             data = self._read(recording)
             record = replace(record, size=len(data), sha256=sha256(data).hexdigest())
             record = replace(record, modified=recording.modified)
-            answer = self._answer(recording, data)
-            unwritten, made = answer.get("unwritten", ()), self.task.request_for(recording)
-            record = replace(record, duration=answer.get("duration"), unwritten=tuple(unwritten))
-            return record, {"made_with": made.to_json(), **answer}
+            request = self.task.request_for(recording)
+            inputs, parameters = base64.b64encode(data).decode(), dict(request.parameters)
+            answer = self.handler({"inputs": inputs, "parameters": parameters})
+            unwritten = tuple(answer.get("unwritten", ()))
+            record = replace(record, duration=answer.get("duration"), unwritten=unwritten)
+            return record, {"made_with": request.to_json(), **answer}
         except FileNotFoundError:
             code, detail = NOT_FOUND, "there is no such file"
         except _Changed:
@@ -206,22 +177,9 @@ class Worker:
             code, detail = UNEXPECTED, _origin(error)
         return replace(record, code=code, detail=" ".join(detail.split())), None
 
-    def _answer(self, recording: Recording, data: bytes) -> dict[str, Any]:
-        """What the handler answers; where memory does not suffice, asked for small batches."""
-        inputs = base64.b64encode(data).decode()
-        parameters = dict(self.task.request_for(recording).parameters)
-        try:
-            return self.handler({"inputs": inputs, "parameters": parameters})
-        except OutOfMemory:
-            batch_size = InferenceConfig.read(parameters).batch_size
-            if batch_size == 1:
-                raise
-            parameters["batch_size"] = max(1, batch_size // 4)
-            return self.handler({"inputs": inputs, "parameters": parameters})
-
     def _read(self, recording: Recording) -> bytes:
-        """The file. Raises OSError, AudioTooLong before it is read, or _Changed."""
-        entry = patiently(storage.look, recording.path)
+        """Return the file. Raises OSError, AudioTooLong before it is read, or _Changed."""
+        entry = storage.look(recording.path)
         if entry is None:
             raise FileNotFoundError
         most = self.task.settings["max_audio_bytes"]
@@ -230,11 +188,11 @@ class Worker:
         times = {entry.modified, recording.modified}
         if entry.size != recording.size or (0 not in times and len(times) == 2):
             raise _Changed
-        return patiently(storage.read, recording.path)
+        return storage.read(recording.path)
 
 
 def _origin(error: Exception) -> str:
-    """Its type, and the file and line that raised it; never its message, which may hold text."""
+    """Return its type, file and line; never its message, which may hold text."""
     origin = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(origin.filename).name}, line {origin.lineno}"
 
@@ -246,11 +204,11 @@ class _Changed(Exception):
 class _Deadline:
     """Ends the process unless the block ends within `seconds`, after `give_up`.
 
-    The C library's own timer ends it some time later, should a call that keeps the interpreter's
-    lock let no thread of Python run.
+    The C library's own timer ends it some time later, in case a call that keeps the interpreter's
+    lock lets no thread of Python run.
     """
 
-    def __init__(self, seconds: float, give_up: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
         self._seconds, self._give_up = seconds, give_up
         self._lock, self._over = threading.Lock(), False
         self._timer = threading.Timer(seconds, self._end_process)
@@ -277,8 +235,8 @@ class _Deadline:
 
 
 def _end_with_the_process() -> None:
-    """End the process at once where it is about to end, its device lost or its engine stopped: that
-    is no fault of the recording's, and another process has to try again.
+    """End the process at once if it is about to end, its device lost or its engine stopped: that is
+    no fault of the recording's, and another process has to try again.
     """
     from runtime.errors import process_ends
 
