@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,14 +20,13 @@ pytest.importorskip("pyarrow")
 
 from config import REPOSITORY, ModelSettings
 from errors import StartError
-from extras.archive import durations, retries, run, shards, storage, worker
+from extras.archive import run, shards, storage
 from extras.archive.__main__ import main
-from extras.archive.cluster import ClusterError, LoadError, _without_level_line
-from extras.archive.options import FORMATS
+from extras.archive.cluster import ClusterError, LoadError
 from extras.archive.options import read as parse_arguments
 from extras.archive.records import Record
 from extras.archive.results import Results
-from extras.archive.run import prepare, teller
+from extras.archive.run import prepare
 from extras.archive.tests.stand_ins import stand_in, write_recordings
 from extras.archive.worker import Worker
 from model_sources.choice import named
@@ -41,12 +39,9 @@ def chosen(options) -> ModelSettings:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Two recordings in `in`, for a model that is never loaded. Headers are read in this process:
-    those of tests/test_archive_durations.py take half a second to start.
-    """
+    """Two recordings in `in`, for a model that is never loaded."""
     monkeypatch.setenv("ASR_MODEL", "openai/whisper-tiny")
     monkeypatch.setattr(run, "choose", lambda options, *_, **__: chosen(options))
-    monkeypatch.setattr(durations, "read_durations", lambda paths, _: durations.read_portion(paths))
     write_recordings(tmp_path / "in", {"a.wav": "say a", "b.wav": "say b"})
     return tmp_path
 
@@ -131,10 +126,6 @@ def test_a_wrong_command_line_ends_the_process(folder, capsys, more, reason):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert reason in line
-
-
-def test_formats_are_those_of_the_endpoint():
-    assert set(FORMATS) == {"json", *shards.FORMATS}
 
 
 def test_a_python_without_the_packages_says_how_to_start_it(folder):
@@ -255,7 +246,7 @@ def test_a_manifest_of_the_users_own_is_not_overwritten(folder, capsys):
         assert path.read_text() == json.dumps(content)
 
 
-def test_of_the_manifest_in_the_output_place_only_durations_and_blocks_count(folder):
+def test_of_the_manifest_in_the_output_place_only_durations_count(folder):
     """Whoever may write results may not choose what is read next time, nor with what parameters."""
     first = load(folder)
     path = folder / "out" / "manifest.jsonl"
@@ -304,18 +295,6 @@ def test_missing_packages_are_one_line(folder, capsys, monkeypatch):
     assert stderr.count("\n") == 1
 
 
-def test_what_takes_long_is_told_now_and_then(capsys, monkeypatch):
-    now = 100.0
-    monkeypatch.setattr("extras.archive.run.time.monotonic", lambda: now)
-    tell = teller("looking at")
-    for done in range(31):
-        tell(done, 30)
-        now += 1
-    lines = capsys.readouterr().err.splitlines()
-    numbers = ["", ": 10", ": 20", ": 30"]
-    assert lines == [f"looking at 30 files{number}" for number in numbers]
-
-
 def test_what_is_done_needs_no_cluster(folder, capsys):
     finish(folder, failed=("b.wav",))
     nowhere = ("--address", "127.0.0.1:1")
@@ -358,15 +337,6 @@ def test_a_changed_file_or_setting_is_new_work(folder, monkeypatch):
     assert (changed["a.wav"] == first["a.wav"], changed["b.wav"] == first["b.wav"]) == (False, True)
     monkeypatch.setenv("DTYPE", "float16")
     assert set(ids(folder).values()).isdisjoint(changed.values())
-
-
-def test_a_block_stays_as_it_is_when_recordings_come_and_go(folder):
-    before = {each.id: each.block for each in load(folder)}
-    write_recordings(folder / "in", {"c.wav": "say c"})
-    after = {each.id: each.block for each in load(folder)}
-    assert before.items() < after.items()
-    (folder / "in" / "c.wav").unlink()
-    assert {each.id: each.block for each in load(folder)} == before
 
 
 def load(folder: Path) -> list:
@@ -432,7 +402,7 @@ def cluster(monkeypatch) -> type[InProcess]:
         pass
 
     monkeypatch.setattr(run, "Cluster", Fresh)
-    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
+    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
     return Fresh
 
 
@@ -568,28 +538,8 @@ def test_however_often_a_run_ends_what_was_in_flight_is_not_to_blame(
     assert len(names(folder, "results")) == 2
 
 
-def test_an_outage_of_the_input_leaves_no_records(folder, cluster, capfd, monkeypatch):
-    files = {f"{number:02}.wav": f"say {'-' * number}" for number in range(worker.MOST_UNREAD + 5)}
-    write_recordings(folder / "in", files)
-    look = storage.look
-
-    def away(address: str) -> storage.Entry | None:
-        mounted = len(names(folder, "results")) < 3 or "/in/" not in address
-        return look(address) if mounted else None
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "look", away)
-        assert main(arguments(folder), stand_in) == 1
-    stdout, stderr = capfd.readouterr()
-    assert stderr.count("20 recordings in a row could not be read") == 1
-    assert stderr.splitlines()[-1] == "24 recordings have no record; start again"
-    assert (stdout, names(folder, "errors"), names(folder, "attempts")) == ("", [], [])
-    assert main(arguments(folder), stand_in) == 0
-    assert len(names(folder, "results")) == 27
-
-
 def test_shards_after_a_run_that_was_stopped_hold_everything_once(folder, cluster, monkeypatch):
-    monkeypatch.setattr(shards, "GROUP_RECORDINGS", 6)
+    monkeypatch.setattr(shards, "SHARD_RECORDINGS", 6)
     write_recordings(folder / "in", {f"{number}.wav": f"say {number}" for number in range(18)})
     write_recordings(folder / "in", {"x.wav": "refuse"})
     cluster.after, cluster.fault = 7, KeyboardInterrupt()
@@ -613,14 +563,3 @@ def test_what_lies_outside_shards_is_gathered_without_a_cluster(folder):
     assert main(arguments(folder, "--shards")) == 0
     assert (names(folder, "results"), len(names(folder, "shards"))) == ([], 1)
     assert Results(str(folder / "out")).finished() == set(ids(folder).values())
-
-
-def test_of_what_ray_says_while_it_starts_its_own_level_is_left_out(capfd):
-    line = b"[2026-11-25 17:49:07,541 I 1 1] logging.cc:303: Set ray log level from environment"
-    with _without_level_line():
-        os.write(2, line + b" variable RAY_BACKEND_LOG_LEVEL to 3\nsomething else\n")
-    with suppress(ClusterError), _without_level_line():
-        os.write(2, b"before a failure\n")
-        raise ClusterError
-    os.write(2, b"after it\n")
-    assert capfd.readouterr().err == "something else\nbefore a failure\nafter it\n"

@@ -11,15 +11,7 @@ pytest.importorskip("pyarrow")
 
 from extras.archive import manifest, storage
 from extras.archive.durations import LONGEST
-from extras.archive.manifest import (
-    Dealt,
-    Identity,
-    Recording,
-    blocks_of,
-    deal,
-    in_folder,
-    in_manifest,
-)
+from extras.archive.manifest import Recording, deal, identify, in_folder, in_manifest
 
 MODELS = {
     "asr_model": "openai/whisper-large-v3@main",
@@ -30,8 +22,7 @@ MODELS = {
 
 
 def ids(recordings, parameters=None, **models):
-    identity = Identity(MODELS | models, parameters or {})
-    return [identity.of(each).id for each in recordings]
+    return [identify(each, MODELS | models, parameters or {}).id for each in recordings]
 
 
 def test_a_folder_is_searched_by_endings_without_the_output_place(tmp_path):
@@ -57,7 +48,7 @@ def test_a_bucket_is_searched(bucket):
 def test_an_id_is_new_where_the_result_may_be():
     a = Recording("", "/in/a.wav", 10, 5)
     (id,) = ids([a])
-    assert ids([Recording("", "/in/a.wav", 10, 5, duration=3.0, block="x")]) == [id]
+    assert ids([Recording("", "/in/a.wav", 10, 5, duration=3.0)]) == [id]
     others = [
         ids([Recording("", "/in/b.wav", 10, 5)]),
         ids([Recording("", "/in/a.wav", 11, 5)]),
@@ -151,23 +142,22 @@ def test_blocks_hold_equal_audio_the_longest_first():
     recordings = [
         Recording(str(n), f"/{n}.wav", 1, 1, duration=float(n % 600)) for n in range(9000)
     ]
-    dealt = deal(recordings)
+    blocks = deal(recordings)
+    dealt = [each for block in blocks for each in block]
     assert sorted(each.id for each in dealt) == sorted(each.id for each in recordings)
-    blocks = blocks_of(dealt)
     seconds = [sum(each.seconds for each in block) for block in blocks]
     assert max(seconds) <= manifest.BLOCK_SECONDS
     assert max(map(len, blocks)) <= manifest.BLOCK_RECORDINGS
     lengths = [each.seconds for each in dealt]
     assert lengths == sorted(lengths, reverse=True)
-    assert deal(reversed(recordings)) == dealt
-    assert deal(recordings[1:])[-1].block != dealt[-1].block
+    assert deal(reversed(recordings)) == blocks
 
 
 def test_a_small_archive_has_work_for_all():
     recordings = [Recording(str(n), f"/{n}.wav", 8000, 1) for n in range(40)]
-    assert len(blocks_of(deal(recordings))) == 40
+    assert len(deal(recordings)) == 40
     long = Recording("long", "/long.wav", 1, 1, duration=7200.0)
-    assert blocks_of(deal([*recordings, long]))[0] == [deal([*recordings, long])[0]]
+    assert deal([*recordings, long])[0] == [long]
     assert deal([]) == []
 
 
@@ -176,9 +166,9 @@ def test_what_is_saved_is_loaded_and_may_be_handed_in(tmp_path):
     assert manifest.load(out) == {}
     (tmp_path / "ü.wav").write_bytes(b"123")
     found = list(in_folder(str(tmp_path), out))
-    (made,) = deal(map(Identity(MODELS, {}).of, found))
+    made = identify(found[0], MODELS, {})
     manifest.save(out, [made])
-    assert manifest.load(out) == {made.id: Dealt(made.duration, made.block)}
+    assert manifest.load(out) == {made.id: None}
     (again,) = in_manifest(f"{out}/manifest.jsonl", {}, [str(tmp_path)])
     assert ids([again]) == [made.id]
 
@@ -189,10 +179,10 @@ def test_a_line_ends_where_a_line_ends(tmp_path):
     lines = [json.dumps({"path": name}, ensure_ascii=False) for name in names]
     path = tmp_path / "list.jsonl"
     path.write_bytes("\r\n".join(lines).encode())
-    found = list(map(Identity(MODELS, {}).of, in_manifest(str(path), {}, [str(tmp_path)])))
+    found = [identify(each, MODELS, {}) for each in in_manifest(str(path), {}, [str(tmp_path)])]
     assert [storage.name_of(each.path) for each in found] == names
     out = str(tmp_path / "out")
-    manifest.save(out, deal(found))
+    manifest.save(out, found)
     assert manifest.load(out).keys() == {each.id for each in found}
     again = in_manifest(f"{out}/manifest.jsonl", {}, [str(tmp_path)])
     assert {each.path for each in again} == {each.path for each in found}
@@ -206,13 +196,11 @@ def test_files_without_a_size_are_looked_for(tmp_path):
     path = tmp_path / "list.jsonl"
     lines = [{"path": name} for name in names] + [{"path": "40.wav", "size": 3, "modified": 4}]
     path.write_text("\n".join(map(json.dumps, lines)))
-    told = []
-    found = in_manifest(str(path), {}, [str(tmp_path)], lambda *numbers: told.append(numbers))
+    found = in_manifest(str(path), {}, [str(tmp_path)])
     assert [storage.name_of(each.path) for each in found] == [*names, "40.wav"]
     assert [each.size for each in found] == [*range(24), *[-1] * 16, 3]
     times = [os.stat(tmp_path / name).st_mtime_ns for name in names[:24]]
     assert [each.modified for each in found] == [*times, *[0] * 16, 4]
-    assert told == [(done, 40) for done in range(41)]
 
 
 def test_a_file_that_cannot_be_looked_for_is_named_by_its_line(tmp_path, monkeypatch):
@@ -237,11 +225,9 @@ def test_a_size_that_tells_nothing_is_no_endless_recording():
     "content",
     [
         b'{"path": "a.wav"}\n',
-        b'{"id": "x", "path": "a.wav", "block": "../../etc"}\n',
-        b'{"id": "x", "block": 5}\n',
-        b'{"id": 5, "block": "0123456789abcdef0123"}\n',
-        b'{"id": "x", "block": "0123456789abcdef0123", "duration": Infinity}\n',
-        b'["id", "block"]\n',
+        b'{"id": 5}\n',
+        b'{"id": "x", "duration": Infinity}\n',
+        b'["id"]\n',
         b"5\n",
         b"\xff\xfe",
         pytest.param(b"[" * 100_000, id="deep"),
@@ -257,15 +243,15 @@ def test_clips_of_known_speakers_are_not_written(tmp_path):
     clips = [{"name": "Zuse", "reference": "UklGRg=="}]
     own = {"language": "de", "known_speakers": clips}
     found = [Recording("", f"/{name}.wav", 1, 1, parameters=own, duration=2.0) for name in "ab"]
-    dealt = deal(map(Identity(MODELS, {}).of, found))
-    manifest.save(str(tmp_path), dealt)
+    identified = [identify(each, MODELS, {}) for each in found]
+    manifest.save(str(tmp_path), identified)
     text = (tmp_path / "manifest.jsonl").read_text()
     assert "Zuse" not in text
     assert "Ukl" not in text
     lines = [json.loads(line)["parameters"] for line in text.splitlines()]
     assert lines[0] == lines[1]
     assert lines[0]["language"] == "de"
-    assert [each.parameters for each in dealt] == [own, own]
+    assert [each.parameters for each in identified] == [own, own]
     assert len(manifest.load(str(tmp_path))) == 2
     with pytest.raises(ValueError, match="line 1: known_speakers: should be a list"):
         in_manifest(f"{tmp_path}/manifest.jsonl", {}, ["/"])

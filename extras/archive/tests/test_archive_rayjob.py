@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from config import REPOSITORY, ModelSettings
 from extras.archive.options import read
 
-TEXT = (REPOSITORY / "archive" / "rayjob.yaml").read_text(encoding="utf-8")
+ARCHIVE = REPOSITORY / "extras" / "archive"
+TEXT = (ARCHIVE / "rayjob.yaml").read_text(encoding="utf-8")
 VARIABLES, JOB = yaml.safe_load_all(TEXT)
 CLUSTER = JOB["spec"]["rayClusterSpec"]
 GROUPS = [CLUSTER["headGroupSpec"], *CLUSTER["workerGroupSpecs"]]
@@ -29,14 +30,14 @@ def container(group):
 
 def test_the_job_runs_the_command_on_the_cluster_that_it_makes():
     python, flag, module, *arguments = shlex.split(JOB["spec"]["entrypoint"])
-    assert (python, flag, module) == ("python", "-m", "archive")
+    assert (python, flag, module) == ("python", "-m", "extras.archive")
     options = read(arguments)
     assert options.address == "auto"
     assert options.out.startswith("s3://")
 
 
 def test_the_cluster_has_the_ray_that_is_required():
-    text = (REPOSITORY / "requirements-archive.txt").read_text(encoding="utf-8")
+    text = (ARCHIVE / "requirements.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("ray")]
     (required,) = map(Requirement, lines)
     assert CLUSTER["rayVersion"] in required.specifier

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from answer.kept import Request, for_keeping
-from extras.archive import retries, storage
+from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.records import Record
 from extras.archive.results import MOST_MARKS, Died, Results
@@ -154,15 +154,6 @@ def test_errors_are_forgotten_with_their_attempts(out, monkeypatch):
     assert [results.begin(id, "run") for id in "bcx"] == [1, 2, 2]
 
 
-def test_records_of_what_could_not_be_read_are_forgotten(out):
-    results = Results(out)
-    results.write_error(FAILED)
-    for id, code in zip("cdx", ("NOT_FOUND", "UNREADABLE", "NOT_FOUND"), strict=True):
-        results.write_error(Record(id, "/in", code))
-    results.forget_unread("abcd")
-    assert results.finished() == {"b", "x"}
-
-
 def test_what_has_a_result_or_is_tried_again_is_no_error(tmp_path, monkeypatch):
     results = Results(str(tmp_path))
     results.write(DONE, ANSWER, "a")
@@ -215,31 +206,3 @@ def test_for_shards_a_result_is_one_file(out):
     written = json.loads(storage.read(entry.address))
     assert written["output"] == {"srt": "1\n"}
     assert Results(out).find("a") == DONE
-
-
-def test_a_passing_fault_of_the_store_ends_nothing(tmp_path, monkeypatch):
-    """Every second operation fails."""
-    monkeypatch.setattr(retries.time, "sleep", lambda _: None)
-    calls: list[str] = []
-
-    def faulty(operation):
-        def call(*arguments):
-            calls.append(operation.__name__)
-            if len(calls) % 2:
-                raise OSError("AWS Error SLOW_DOWN")
-            return operation(*arguments)
-
-        return call
-
-    for name in ("find_files", "read", "write", "delete"):
-        monkeypatch.setattr(storage, name, faulty(getattr(storage, name)))
-    results = Results(str(tmp_path))
-    attempt = results.begin("a", "run")
-    results.write(DONE, ANSWER, "a")
-    results.write_error(FAILED)
-    results.end("a", attempt)
-    assert results.finished() == {"a", "b"}
-    assert results.errors("ab") == [FAILED]
-    results.forget_errors("ab")
-    results.withdraw("run")
-    assert results.finished() == {"a"}

@@ -4,6 +4,7 @@ Arrow's client and checked with Amazon's.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from extras.archive import storage
-from extras.archive.storage import locate
+from extras.archive.storage import PAUSES, locate, patient
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def exercise(top: str) -> None:
         assert file.read(2) == b"he"
     for _ in range(2):
         storage.delete(addresses[0])
-    assert not storage.exists(addresses[0])
+    assert storage.look(addresses[0]) is None
     with pytest.raises(FileNotFoundError):
         storage.read(addresses[0])
 
@@ -169,3 +170,42 @@ def test_what_is_written_is_whole_or_not_there(tmp_path, monkeypatch):
         storage.write(str(path), b"after")
     assert [each.name for each in Path(tmp_path).iterdir()] == ["a.txt"]
     assert path.read_bytes() == b"before"
+
+
+@pytest.fixture
+def slept(monkeypatch) -> list[float]:
+    seconds: list[float] = []
+    monkeypatch.setattr(storage.time, "sleep", seconds.append)
+    return seconds
+
+
+def failing(faults: list[OSError]):
+    """Raises each of them, then returns its arguments."""
+
+    def operation(*arguments: object) -> tuple[object, ...]:
+        if faults:
+            raise faults.pop(0)
+        return arguments
+
+    return operation
+
+
+@pytest.mark.parametrize("times", range(len(PAUSES) + 1))
+def test_what_passes_is_tried_again(slept, times):
+    faults = [OSError("AWS Error SLOW_DOWN"), OSError(errno.EIO, ""), TimeoutError()][:times]
+    assert patient(failing(faults))(1, 2) == (1, 2)
+    assert slept == list(PAUSES[:times])
+
+
+def test_the_last_fault_is_raised(slept):
+    faults = [OSError(str(number)) for number in range(len(PAUSES) + 2)]
+    with pytest.raises(OSError, match=f"^{len(PAUSES)}$"):
+        patient(failing(faults))()
+    assert slept == list(PAUSES)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT])
+def test_what_lasts_is_raised_at_once(slept, number):
+    with pytest.raises(OSError) as raised:  # noqa: PT011
+        patient(failing([OSError(number, "")]))()
+    assert (raised.value.errno, slept) == (number, [])
