@@ -106,7 +106,7 @@ def package(module: str) -> str:
     """
     first, *rest = module.split(".")
     subpackage = f"{first}.{rest[0]}" if rest else first
-    if first == "extras" and "tests" in rest:
+    if first == "extras" and {"tests", "conftest"} & set(rest):
         return "extras.tests"
     if subpackage == "tests.support":
         return subpackage

@@ -166,9 +166,8 @@ def find(
     found = manifest.in_folder(source, out)
     unreadable = [each.path for each in found if not storage.is_utf8(each.path)]
     if unreadable:
-        say(f"left out, as their names are not UTF-8: {len(unreadable)}")
-    for path in unreadable[:MOST_NAMED]:
-        say(f"left out: {ascii(path)[1:-1]}")
+        named = ", ".join(ascii(path)[1:-1] for path in unreadable[:MOST_NAMED])
+        say(f"left out {counted(len(unreadable))} whose names are not UTF-8: {named}")
     return [each for each in found if storage.is_utf8(each.path)]
 
 

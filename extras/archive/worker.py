@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -135,7 +136,7 @@ class Worker:
         late = replace(
             record, code=DEADLINE, detail=f"it took over {seconds:.0f} s", seconds=seconds
         )
-        with _Deadline(seconds, lambda: self._failed(late)):
+        with _deadline(seconds, lambda: self._failed(late)):
             record, answer = self._transcribe(recording, record)
         record = replace(record, seconds=round(time.monotonic() - started, 3))
         if answer is None:
@@ -201,37 +202,29 @@ class _Changed(Exception):
     """A file is another than when the manifest was made."""
 
 
-class _Deadline:
-    """Ends the process unless the block ends within `seconds`, after `give_up`.
+@contextmanager
+def _deadline(seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
+    """End the process unless the block ends within `seconds`, after `give_up`.
 
     The C library's own timer ends it some time later, in case a call that keeps the interpreter's
     lock lets no thread of Python run.
     """
 
-    def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
-        self._seconds, self._give_up = seconds, give_up
-        self._lock, self._over = threading.Lock(), False
-        self._timer = threading.Timer(seconds, self._end_process)
-        self._timer.daemon = True
+    def end_process() -> None:
+        try:
+            give_up()
+        finally:
+            os._exit(EXIT_STATUS)
 
-    def __enter__(self) -> None:
-        self._timer.start()
-        faulthandler.dump_traceback_later(self._seconds + GRACE, exit=True)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:  # held for ever by a thread that ends the process
-            self._over = True
-        self._timer.cancel()
+    timer = threading.Timer(seconds, end_process)
+    timer.daemon = True
+    timer.start()
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True)
+    try:
+        yield
+    finally:
+        timer.cancel()
         faulthandler.cancel_dump_traceback_later()
-
-    def _end_process(self) -> None:
-        with self._lock:
-            if self._over:
-                return
-            try:
-                self._give_up()
-            finally:
-                os._exit(EXIT_STATUS)
 
 
 def _end_with_the_process() -> None:
