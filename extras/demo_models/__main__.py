@@ -10,16 +10,15 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
+from config import REPOSITORY
 from extras.demo_models import asr, assistant, conversation, evaluate, pipeline
 from extras.demo_models.checksums import write_checksums
 from extras.demo_models.corpus import SHARD_CLIPS, build_corpus
 from extras.demo_models.recordings import build_recordings
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WORK = REPOSITORY / "build" / "demo"
 CORPUS, CLIPS = WORK / "corpus", 17_000
 DEMO = REPOSITORY / "demo"

@@ -14,6 +14,7 @@ import torch
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
+from config import DEMO_MODELS
 from diarization import load_diarizer
 from diarization.diarizer import Diarizer, SpeakerHints
 from tests.support.dialogue import Scene, annotation, draw_dialogues
@@ -69,4 +70,4 @@ def report(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    report(Path(__file__).resolve().parents[1] / "models" / "diarization")
+    report(DEMO_MODELS / "diarization")

@@ -7,7 +7,6 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor
 from itertools import permutations
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pyannote.audio
@@ -18,6 +17,7 @@ from pyannote.audio.models.blocks.pooling import StatsPool
 from pyannote.audio.pipelines import SpeakerDiarization
 from pyannote.audio.utils.powerset import Powerset
 
+from config import DEMO_MODELS
 from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
 from diarization.pyannote import PyannoteDiarizer
@@ -31,8 +31,7 @@ from testing import audio_files
 from tests.support.dialogue import draw_dialogues
 from tests.support.speech import vocabulary
 
-DEMO = Path(__file__).parent.parent / "demo"
-FOLDER = DEMO / "models" / "diarization"
+FOLDER = DEMO_MODELS / "diarization"
 NO_HINTS = SpeakerHints()
 
 
