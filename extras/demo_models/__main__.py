@@ -58,7 +58,7 @@ def build_heads() -> None:
         for name, folder in folders.items()
         for part in (f"--{name}", str(folder.relative_to(REPOSITORY)))
     ]
-    command = [sys.executable, "-m", "medusa", "train", *options, *HEADS_PLAN]
+    command = [sys.executable, "-m", "extras.medusa", "train", *options, *HEADS_PLAN]
     subprocess.run(command, cwd=REPOSITORY, check=True)
     write_checksums(HEADS)
 
