@@ -2,7 +2,7 @@
 
 from tests.conftest import (  # noqa: F401
     assistant_folder,
-    demo_handler,
+    every_format,
     no_names_are_looked_up,
     source,
     steps_are_timed_once,

@@ -25,7 +25,8 @@ from hashlib import file_digest
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 SECRET = re.compile(r"key|secret|token|password|sig", re.IGNORECASE)

@@ -17,8 +17,9 @@ from torch.utils.data import IterableDataset
 from transformers import WhisperTokenizer
 
 from extras.demo_models.corpus import SpokenMel, load_corpus
-from extras.demo_models.tokenizer import END_OF_TEXT, token_id
+from extras.demo_models.tokenizer import token_id
 from extras.demo_models.windows import Spoken, Window, draw_window
+from testing.tiny_whispers import END_OF_TEXT
 from tests.support.speech import vocabulary
 
 IGNORED = -100

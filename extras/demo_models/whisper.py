@@ -22,11 +22,11 @@ from transformers import (
 from extras.demo_models.corpus import MELS
 from extras.demo_models.tokenizer import (
     AFTER_LANGUAGES,
-    END_OF_TEXT,
     SPACE,
     language_tokens,
     token_id,
 )
+from testing.tiny_whispers import END_OF_TEXT
 
 ALIGNMENT_HEADS = ((2, 0), (2, 1), (3, 0), (3, 1))
 TIMESTAMP_SCALE = 0.05
