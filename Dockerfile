@@ -30,7 +30,6 @@ COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY LICENSE *.py ./
 COPY answer answer
-COPY archive archive
 COPY asr asr
 COPY audio audio
 COPY commands commands
@@ -41,6 +40,10 @@ COPY payload payload
 COPY runtime runtime
 COPY server server
 COPY demo/models demo/models
+# With EXTRA_REQUIREMENTS a machine of a cluster.
+COPY extras/__init__.py extras/__init__.py
+COPY extras/archive extras/archive
+COPY extras/ray_serve extras/ray_serve
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/models XDG_CACHE_HOME=/models PIP_NO_CACHE_DIR=1 MPLCONFIGDIR=/tmp/matplotlib \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility HOST=0.0.0.0 PORT=8000

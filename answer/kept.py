@@ -1,6 +1,6 @@
 """Decides whether an answer kept in a JSON file can be reused, and renders more formats from it.
 
-`scripts/transcribe` and `python -m archive` write two objects beside the endpoint's answer:
+`scripts/transcribe` and `python -m extras.archive` write two objects beside the endpoint's answer:
 
     "recording"  its name, size in bytes, time of change (nanoseconds since 1970), sha256, and path
                  or a digest of the path

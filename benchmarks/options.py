@@ -279,16 +279,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             RENDER,
         ),
     ),
-    "medusa": (
-        "benchmarks.medusa",
-        "drafts of Medusa heads beside an assistant's",
-        (QUICK, _only("--cells", "cells of the page"), FRESH),
-    ),
-    "archive": (
-        "benchmarks.archive",
-        "what python -m archive adds to a plain loop",
-        (QUICK,),
-    ),
     "kernels": (
         "benchmarks.speed.kernels",
         "single operations of a step on this processor",

@@ -1,7 +1,7 @@
 """A manifest lists recordings: JSON lines with an object for each, or one JSON list of them.
 
-`python -m archive`, `python -m medusa` and the benchmarks read the same form, and each uses the
-fields that it needs (docs/archive.md).
+The extras and the benchmarks read the same form, and each uses the fields that it needs
+(extras/archive/README.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commands.parser import did_you_mean
 EXAMPLE = '{"path": "talk.wav", "text": "what is said", "parameters": {"language": "de"}}'
 HELP = (
     f"A manifest has a line {EXAMPLE} for each recording, or is one JSON list of such objects. All"
-    " but the path may be left out; docs/archive.md has the other fields."
+    " but the path may be left out; extras/archive/README.md has the other fields."
 )
 # `audio` is `path`, and `language` is that of `parameters`.
 FIELDS = (

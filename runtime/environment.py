@@ -15,21 +15,6 @@ def turn_graphs_off() -> bool:
     return before != "0"
 
 
-def prepare_ray() -> None:
-    """Turn off Ray's usage reports, and its log on the terminal unless the user names a level.
-
-    Call this before Ray is imported.
-    """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-
-
-def prepare_ray_serve() -> None:
-    """Call `prepare_ray`, and name the code that answers in Serve's proxies if no replica does."""
-    prepare_ray()
-    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = "server.ray_serve:proxy_middlewares"
-
-
 def nvidia_device_present(devices: Path = Path("/dev")) -> bool:
     """Return whether this machine has an NVIDIA GPU, usable by torch or not.
 

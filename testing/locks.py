@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 USE = ("requirements.txt", "requirements-server.txt")
-ARCHIVE = (*USE, "requirements-archive.txt")
+ARCHIVE = (*USE, "extras/archive/requirements.txt", "extras/ray_serve/requirements.txt")
 DEV = (*ARCHIVE, "requirements-dev.txt")
 SERVERS = ("locks/servers/hf-serve.in", "locks/servers/toolkit.in")
 # Each adds to those before it; one environment has the first, the first two, or all.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from demo.build.clip import Samples
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 
 # Seconds after which noise changes its colour and level; the range of that level in dBFS.

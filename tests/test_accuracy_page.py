@@ -21,8 +21,8 @@ from benchmarks.accuracy.answers import (
 )
 from benchmarks.accuracy.figures import chart, targets
 from benchmarks.accuracy.scenes import DIALOGUES, GAPS, SceneKey
-from demo.build.dialogue import Scene
 from tests.benchmark_pages import render, rows_of
+from tests.support.dialogue import Scene
 from timebase import SAMPLE_RATE
 from transcript import Chunk, SpeakerTurn, Word
 

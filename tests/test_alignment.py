@@ -21,7 +21,7 @@ from asr.engine.request import DecodeOptions, DecodeResult, Request
 from asr.output.alignment import quiet_steps, timed_words
 from asr.output.segments import Segment, read_segments
 from audio.decode import AudioLimits, decode_audio
-from demo.build.clip import shift
+from tests.support.speech import shift
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TOKENS_PER_SECOND
 from transcript import Word
 

@@ -73,7 +73,8 @@ WITH_TORCH = {
     "transcription_request",
 }
 # Packages that mypy and coverage may leave out.
-UNTYPED, UNCOVERED = {"tests"}, {"benchmarks", "demo", "testing", "tests"}
+UNTYPED = {"tests", "extras.tests"}
+UNCOVERED = {*UNTYPED, "benchmarks", "extras", "testing", "tests.support"}
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -105,11 +106,15 @@ def package(module: str) -> str:
     """
     first, *rest = module.split(".")
     subpackage = f"{first}.{rest[0]}" if rest else first
+    if first == "extras" and {"tests", "conftest"} & set(rest):
+        return "extras.tests"
+    if subpackage == "tests.support":
+        return subpackage
     in_asr = first == "asr" and (len(rest) > 1 or PATHS[module].name == "__init__.py")
     return subpackage if in_asr else first
 
 
-SOURCE = [name for name in PATHS if package(name) != "tests"]
+SOURCE = [name for name in PATHS if package(name) not in ("tests", "extras.tests")]
 
 
 @cache
@@ -199,6 +204,16 @@ def test_the_endpoint_needs_nothing_of_what_is_around_it():
     assert {name for name, targets in ENDPOINT.items() if targets & AROUND.keys()} == set()
 
 
+def test_nothing_uses_the_extras():
+    users = {
+        name
+        for name in PATHS
+        for other in local_imports(name)
+        if other.partition(".")[0] == "extras" and name.partition(".")[0] != "extras"
+    }
+    assert users == set()
+
+
 def test_modules_have_no_import_cycle():
     assert_no_cycle({name: local_imports(name) for name in PATHS})
 
@@ -282,14 +297,17 @@ def test_the_environment_is_read_in_two_modules_alone():
         if (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"))
         or (isinstance(node, ast.alias) and node.name == "BaseSettings")
     }
-    assert readers == {"config", "runtime.environment"}
+    assert {name for name in readers if package(name) != "extras"} == {
+        "config",
+        "runtime.environment",
+    }
 
 
-def test_ray_is_known_to_two_modules_alone():
+def test_ray_is_known_to_two_modules_of_the_extras_alone():
     """A worker and the server run without it; another way to start either touches nothing else."""
     imports = re.compile(r"^\s*(?:import|from) ray\b", re.MULTILINE)
     imported = {name for name in SOURCE if imports.search(text_of(name))}
-    assert imported == {"archive.cluster", "server.ray_serve"}
+    assert imported == {"extras.archive.cluster", "extras.ray_serve.deployment"}
 
 
 def test_versions_are_asked_for_in_versions_alone():
@@ -303,7 +321,7 @@ def test_versions_are_asked_for_in_versions_alone():
         or (isinstance(node, ast.alias) and node.name in {"version", *asked})
     }
     assert {name for name in askers if package(name) in ENDPOINT} == {"runtime.versions"}
-    assert {package(name) for name in askers} <= {"runtime", "benchmarks", "demo"}
+    assert {package(name) for name in askers} <= {"runtime", "benchmarks", "extras"}
 
 
 def test_no_package_is_named_like_an_installed_one():

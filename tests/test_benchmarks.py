@@ -8,18 +8,14 @@ import dataclasses
 import importlib
 import itertools
 import json
-import os
 import sys
 import xml.etree.ElementTree as ElementTree
-from argparse import Namespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import charts, pages
-from benchmarks.archive import __main__ as archive_benchmark
-from benchmarks.archive.figures import figures as archive_figures
+from benchmarks import charts
 from benchmarks.charts import Chart, Curves
 from benchmarks.report import put, read, read_kept, save, table
 from benchmarks.speed import __main__ as speed_benchmark
@@ -28,9 +24,9 @@ from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.figures import charts as speed_charts
 from benchmarks.timing import Ratio, peak_memory, ratio, repeats_within, time_interleaved
-from demo.build.voices import Voice, speak
 from testing.model_pairs import demo_pair
-from tests.benchmark_pages import render, rows_of
+from tests.benchmark_pages import render
+from tests.support.speech import Voice, speak
 from transcript import DecodeStats
 
 CPU = torch.device("cpu")
@@ -43,8 +39,6 @@ SCRIPTS = (
     "real.__main__",
     "load.__main__",
     "live.__main__",
-    "medusa.__main__",
-    "archive.__main__",
     "speed.kernels",
     "speed.cpu",
 )
@@ -252,57 +246,6 @@ def test_an_unknown_option_is_one_line(name, monkeypatch, capsys):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert ": unknown option --nope" in line
-
-
-def test_what_an_archive_took_is_read_from_its_results(tmp_path):
-    """Three recordings that end after 4, 7 and 9 s, and took 3, 3 and 5 s: work from 1 s on."""
-    ends = {"a": (4.0, 3.0), "b": (7.0, 3.0), "c": (9.0, 5.0)}
-    (tmp_path / "results").mkdir()
-    for name, (end, seconds) in ends.items():
-        path = tmp_path / "results" / f"{name}.json"
-        path.write_text(json.dumps({"recording": {"seconds": seconds}}))
-        os.utime(path, (end, end))
-    work, each = archive_benchmark.work_of(tmp_path, 3)
-    assert (work, sorted(each)) == (8.0, [3.0, 3.0, 5.0])
-    with pytest.raises(RuntimeError, match="3 results of 4"):
-        archive_benchmark.work_of(tmp_path, 4)
-
-
-def test_the_archive_page_tells_what_was_measured(tmp_path, monkeypatch):
-    def runs(before, *work):
-        return [{"whole": before + each, "work": each} for each in work]
-
-    looks = [
-        {"done": done, "run": 100 + done, "worker": 900, "others": 300} for done in range(0, 101, 5)
-    ]
-    clips = {"files": 100, "seconds": 2, "loop": 4.0, "work": 3.0, "each": 0.045}
-    results = {
-        "settings": {"device": "CPU", "processor": "P", "torch threads": 2},
-        "talks": {
-            "files": 10,
-            "seconds": 20,
-            "runs": {"loop, 1": runs(3, 10, 8, 9), "archive, 2": runs(12, 5, 4.5, 4)},
-        },
-    }
-    monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    results |= {"clips": clips | {"memory": looks}}
-    pages.keep("archive", results, archive_figures(results), Namespace(quick=True, publish=False))
-    text = (tmp_path / "archive-quick.md").read_text(encoding="utf-8")
-    rows = rows_of(text)
-    assert ["loop, 1 thread", "3.0", "9.0", "22", "1.00 (1.00-1.00)"] in rows
-    (both,) = [row for row in rows if row and row[0] == "archive, 2 workers"]
-    assert both[1:4] == ["12.0", "4.5", "44"]
-    assert both[4].startswith("2.00 (")
-    assert "- long ones: 10 of 20 s\n- short ones: 100 of 2 s\n" in text
-    shares = [row[1] for row in rows if row and row[0].endswith((" recording", "worker"))]
-    assert shares == ["40 ms", "60 ms"]
-    assert ["of it reading the file and the handler", "45 ms"] in rows
-    assert ["of it all else: marks, results, records, Ray", "15 ms"] in rows
-    assert ["the loop / two workers", "1.33"] in rows
-    assert ["25", "125", "900", "300"] in rows
-    assert ["100", "200", "900", "300"] in rows
-    # Nobody looked before the run ended.
-    assert archive_figures(results | {"clips": clips | {"memory": []}})["memory"] == ""
 
 
 def test_a_row_takes_the_place_of_the_one_that_it_measures_again():

@@ -25,7 +25,7 @@ from config import (
 from deployment.memory import PUBLISHED
 from model_reference import KNOWN
 from payload.parameters import VadParameters
-from runtime.environment import nvidia_device_present, prepare_ray
+from runtime.environment import nvidia_device_present
 from server.settings import ServerSettings
 
 DEFAULTS = {
@@ -660,9 +660,7 @@ def test_telemetry_is_off_however_it_was_set():
     assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
 
 
-@pytest.mark.parametrize(
-    "entry", ["handler", "server.__main__", "transcribe.__main__", "archive.worker"]
-)
+@pytest.mark.parametrize("entry", ["handler", "server.__main__", "transcribe.__main__"])
 def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry):
     """What reports is imported behind torch, which is none here."""
     script = (
@@ -688,14 +686,6 @@ def test_settings_of_another_machine_have_this_ones_token(monkeypatch):
     values = {name: value for name, value in there if name != "hf_token"}
     assert ModelSettings.from_environment(**values) == there
     assert ModelSettings.from_environment(**values).token == "hf_here"
-
-
-def test_ray_reports_nothing_and_logs_what_the_user_wants(monkeypatch):
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "info")
-    prepare_ray()
-    assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert config.os.environ["RAY_BACKEND_LOG_LEVEL"] == "info"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ DOCUMENTS = [
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
+    *sorted((REPOSITORY / "extras").rglob("*.md")),
 ]
 # The first word of a code span: a file of ours by its ending, which may have stars, a folder by its
 # slash, or a script.

@@ -21,11 +21,11 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 from torch import nn
 
 from config import DEMO_MODELS
-from demo.build.diarization_error import draw_dialogues
 from diarization.diarizer import SpeakerHints
 from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
 from diarization.pyannote import PyannoteDiarizer, spare_memory
 from runtime.versions import load_pyannote_pipeline
+from tests.support.dialogue import draw_dialogues
 
 CPU = torch.device("cpu")
 FOLDER = DEMO_MODELS / "diarization"

@@ -18,9 +18,9 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from audio.decode import AudioLimits, decode_audio
-from demo.build.diarization_error import annotation
 from testing import audio_files
 from testing.audio_files import encoded, wav_file
+from tests.support.dialogue import annotation
 from transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"

@@ -16,13 +16,12 @@ from scipy.signal import resample_poly
 
 from audio.decode import AudioLimits
 from config import InferenceConfig
-from demo.build.dialogue import Style, draw_dialogue
-from demo.build.speech import draw_clip
-from demo.build.voices import Voice
 from diarization.diarizer import SpeakerHints
 from diarization.known_speakers import NO_THRESHOLD, Enrolment
 from errors import AudioTooLong, InvalidAudio, InvalidReference
 from runtime.steps import run_steps
+from tests.support.dialogue import Style, draw_dialogue
+from tests.support.speech import Voice, draw_clip
 
 RATE = 16_000
 ANNA = Voice("espeak", "f2", "en-us", 50, 160)
@@ -48,7 +47,7 @@ def encode(wav):
 def dialogue(encode):
     """Anna, Bob and a stranger, in base64.
 
-    The same in any order of the tests: a new process speaks (see `demo.build.espeak`).
+    The same in any order of the tests: a new process speaks (see `tests.support.speech`).
     """
     cast, generator = [ANNA, BOB, STRANGER], np.random.default_rng(3)
     with get_context("spawn").Pool(1) as pool:

@@ -22,9 +22,7 @@ from asr.engine.fallback import Fallback
 from asr.engine.request import DecodeOptions, Lane, Request
 from asr.engine.state import StepShape
 from benchmarks.gpu_check.speed import MODELS_BYTES
-from medusa.hidden_states import Teacher
-from testing.tiny_whispers import hears_sound, noise
-from tests.medusa_stand_ins import write_recordings
+from testing.tiny_whispers import noise
 
 VOCABULARY, TIMES = 51_866, 1_501
 # Logits in half precision and one copy in float32, over which the probabilities are summed; the
@@ -137,17 +135,6 @@ def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, few_drafts,
     decode(engine, (DecodeOptions(timestamps=False, temperature=0.5), requests_of(engine, 1)))
     assert len(launched) > at_load > 0
     (stream,) = set(launched)
-    assert stream.priority < 0
-
-
-def test_texts_are_made_and_read_on_the_engines_stream(device, brief_warmup, monkeypatch, tmp_path):
-    """Of the recordings that Medusa heads are trained on."""
-    monkeypatch.setattr(Teacher, "loops", lambda *_: False)
-    teacher = Teacher(fake_models(), hears_sound)
-    recordings = write_recordings(tmp_path, 1)
-    device.used_streams.clear()
-    assert len(teacher.read(recordings).lengths) > 1
-    (stream,) = device.used_streams
     assert stream.priority < 0
 
 

@@ -19,10 +19,10 @@ from asr.engine.request import DecodeOptions
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Span, Window
 from asr.transcriber import Transcriber
-from demo.build.dialogue import Scene, Style, draw_dialogue
-from demo.build.voices import draw_voice, espeak_speakers
 from testing import sounds
 from testing.tiny_whispers import SMALL, loaded
+from tests.support.dialogue import Scene, Style, draw_dialogue
+from tests.support.speech import draw_voice, espeak_speakers
 from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 from transcript import Transcript
 
@@ -109,8 +109,8 @@ RUNNING = Style(sentences=(20, 30), breath=(0.0, 0.0), pause=(0.0, 0.0))
 @cache
 def scenes() -> dict[tuple[Style, int], Scene]:
     """By style and seed, of the same samples always: a new process speaks all of them, in this
-    order (see `demo.build.espeak`). After other sentences the words join otherwise, and pauses and
-    windows fall elsewhere.
+    order (see `tests.support.speech`). After other sentences the words join otherwise, and
+    pauses and windows fall elsewhere.
     """
     wanted = [(RUNNING, 1), (RUNNING, 2), *((Style(), seed) for seed in range(4))]
     found = {}

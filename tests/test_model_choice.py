@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from config import DEMO_MODELS, MODEL_VARIABLES, ModelReference
-from demo.build.speech import vocabulary
 from errors import StartError
 from model_sources import download, speaker_models, whisper_base
 from model_sources.choice import (
@@ -24,6 +23,7 @@ from model_sources.choice import (
     source,
 )
 from runtime.environment import cache_folder
+from tests.support.speech import vocabulary
 
 WHISPER, SPEAKERS = "index's Whisper base", "index's speakers"
 FETCHING = (

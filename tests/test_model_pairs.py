@@ -15,9 +15,9 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from benchmarks.speed.engines import decode
 from config import DEMO_MODELS
-from demo.build.voices import Voice, speak
 from testing.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
 from testing.transformers_models import decoder_alone, in_transformers
+from tests.support.speech import Voice, speak
 
 CPU = torch.device("cpu")
 

@@ -34,6 +34,7 @@ def copied(tmp_path) -> Path:
     """The requirement files and the locks, to be changed."""
     shutil.copytree(REPOSITORY / "locks", tmp_path / "locks")
     for name in DEV:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, tmp_path / name)
     return tmp_path
 

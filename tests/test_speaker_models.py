@@ -21,7 +21,6 @@ from pyannote.database.util import load_rttm
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from audio.decode import AudioLimits, decode_audio
-from demo.build.diarization_error import annotation
 from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
 from model_sources import speaker_models
@@ -36,6 +35,7 @@ from model_sources.speaker_models import (
 )
 from runtime.errors import loading
 from testing.audio_files import speech
+from tests.support.dialogue import annotation
 
 CPU = torch.device("cpu")
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample"

@@ -17,7 +17,7 @@ from under_toolkit import chosen, is_chosen
         ("import errors\nfrom no_such_package.parts import part", False),
         ("from asr import engine\nfrom server import options", False),
         ("from server.options import read", False),
-        ("import errors\nfrom tests.medusa_stand_ins import tiny_models", False),
+        ("import errors\nfrom benchmarks.report import table", False),
         ("from config import ModelSettings", True),
         ("from config import DEMO_MODELS, REPOSITORY", False),
         ("import testing.sounds", False),
@@ -33,5 +33,5 @@ def test_a_module_is_chosen_by_what_it_and_its_helpers_import(tmp_path, text, ex
 def test_what_tests_the_endpoint_is_chosen_and_what_is_around_it_is_not():
     names = {path.stem.removeprefix("test_") for path in chosen()}
     assert {"audio", "handler", "enrolment", "subtitles", "drafters"} <= names
-    around = {"architecture", "archive_main", "demo_training", "deploy", "gpu_check", "server"}
+    around = {"architecture", "deploy", "gpu_check", "server"}
     assert not names & {*around, "requirements", "setup", "transcribe_main"}

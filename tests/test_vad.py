@@ -24,11 +24,10 @@ from asr.frontend.vad import (
     find_speech,
 )
 from asr.frontend.windows import MARGIN, Span
-from demo.build.channel import through_codec
-from demo.build.dialogue import Scene, Style, draw_dialogue
-from demo.build.voices import draw_voice, speakers
 from testing import sounds
 from testing.audio_files import conversation
+from tests.support.dialogue import Scene, Style, draw_dialogue
+from tests.support.speech import draw_voice, speakers, through_codec
 from timebase import SAMPLE_RATE
 
 
@@ -49,7 +48,7 @@ STYLES = [
 def scenes() -> list[Scene]:
     """Dialogues in development voices: with pauses, hurried, overlapping, at different levels.
 
-    The same in any order of the tests: a new process speaks (see `demo.build.espeak`).
+    The same in any order of the tests: a new process speaks (see `tests.support.speech`).
     """
     drawn = []
     with get_context("spawn").Pool(1) as pool:

@@ -36,10 +36,10 @@ from benchmarks.voices.naming import (
 )
 from benchmarks.voices.scoring import score_turns, score_words, spoken_alone
 from config import DEMO_MODELS
-from demo.build.dialogue import Style, draw_dialogue
-from demo.build.voices import Voice
 from diarization.diarizer import Diarization
 from tests.benchmark_pages import rows_of
+from tests.support.dialogue import Style, draw_dialogue
+from tests.support.speech import Voice
 from timebase import SAMPLE_RATE
 from transcript import Chunk, SpeakerTurn, Word
 

@@ -24,12 +24,12 @@ from asr.frontend.vad import SpeechDetector
 from asr.frontend.windows import Span
 from asr.transcriber import Transcriber
 from audio.decode import AudioLimits, decode_audio
-from demo.build import flite
 from model_sources import whisper_base
 from model_sources.whisper_base import PARTS, cached, from_package_index
 from testing.audio_files import wav_file
 from testing.sounds import music, noise
 from testing.transformers_models import in_transformers
+from tests.support import speech as flite
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import main
 from transcript import Transcript

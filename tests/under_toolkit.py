@@ -18,8 +18,8 @@ TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 # Who takes nothing else of config.py asks where files lie, and tests something else.
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
-MEANS = ("testing", "demo")
-# The demo's models are made with hf-serve's libraries, and fake CUDA stands in for their calls.
+MEANS = ("testing", "tests")
+# They stand in for calls of hf-serve's libraries, or of the demo's.
 AROUND = ("test_demo_", "test_fake_cuda")
 
 Import = tuple[str, str]  # a module, and a name of it or ""

@@ -21,8 +21,8 @@ from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
 from config import ModelSettings
-from demo.build.dialogue import Scene
 from handler import EndpointHandler
+from tests.support.dialogue import Scene
 
 PACKAGES = (
     "torch",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.accuracy.metrics import Step, best_mapping, is_overlapped, normalize
-from demo.build.dialogue import Scene
+from tests.support.dialogue import Scene
 from transcript import SpeakerTurn, Word
 
 # Errors no further apart than this, in seconds, are one incident; and how much around it is told.

@@ -22,7 +22,7 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
 from scipy.optimize import linear_sum_assignment
 
-from demo.build.diarization_error import annotation
+from tests.support.dialogue import annotation
 from transcript import SpeakerTurn, Word
 
 # Seconds around each true boundary that are not scored, half of them on each side, as in

@@ -24,10 +24,9 @@ from typing import Literal
 
 import numpy as np
 
-from demo.build.clip import Samples, shift
-from demo.build.dialogue import Scene, Style, draw_dialogue
-from demo.build.voices import GRAMMAR, Voice, draw_voice, espeak_speakers
 from testing import sounds
+from tests.support.dialogue import Scene, Style, draw_dialogue
+from tests.support.speech import GRAMMAR, Samples, Voice, draw_voice, espeak_speakers, shift
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn, Word
 

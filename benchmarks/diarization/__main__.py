@@ -36,7 +36,7 @@ from benchmarks.pages import keep
 from benchmarks.report import RESULTS, machine, read_kept, settings, table
 from benchmarks.timing import ratio
 from config import REPOSITORY
-from demo.build.clip import Samples
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 
 AUDIO = (".flac", ".mp3", ".ogg", ".wav")

@@ -20,7 +20,6 @@ from asr.engine.request import DecodeOptions
 from asr.transcriber import Transcriber
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS
-from demo.build.clip import Samples
 from diarization import load_diarizer
 from diarization.clustering import complete_voices
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints
@@ -34,6 +33,7 @@ from diarization.pyannote import (
 )
 from diarization.thread import warm_up
 from testing.model_pairs import demo_pair
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 
 FOLDER = str(DEMO_MODELS / "diarization")

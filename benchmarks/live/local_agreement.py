@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.live.scoring import Told, plain
-from demo.build.clip import Samples
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 
 CADENCE, LONGEST = 1.0, 15.0  # seconds

@@ -21,7 +21,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from demo.build.clip import Samples
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 
 PIECE = SAMPLE_RATE // 10  # samples sent at once

@@ -10,10 +10,9 @@ import numpy as np
 
 from benchmarks.real.engines import decoded
 from benchmarks.real.manifest import Recording, load_manifests
-from demo.build.clip import Samples
-from demo.build.dialogue import Style, draw_dialogue
-from demo.build.voices import draw_voice, espeak_speakers
 from testing import sounds
+from tests.support.dialogue import Style, draw_dialogue
+from tests.support.speech import Samples, draw_voice, espeak_speakers
 from timebase import SAMPLE_RATE
 
 SEED = 27

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from asr.frontend.vad import SpeechDetector
 from audio.decode import AudioLimits
-from demo.build.clip import Samples
 from diarization.diarizer import Diarizer, Span, Vector
 from diarization.known_speakers import Enrolment
 from errors import InvalidReference
 from payload.parameters import ReferenceClip
 from runtime.steps import run_steps
 from testing.audio_files import wav_file
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 
 

@@ -14,13 +14,10 @@ import numpy as np
 from scipy.signal import butter, sosfilt
 
 from benchmarks.speakers.clips import encode_clip
-from demo.build.channel import through_codec
-from demo.build.clip import Samples
-from demo.build.dialogue import Scene, Style, draw_dialogue
-from demo.build.speech import draw_clip
-from demo.build.voices import Voice, draw_voice, speakers
 from diarization.diarizer import Diarizer, Vector
 from diarization.known_speakers import similarities, unit
+from tests.support.dialogue import Scene, Style, draw_dialogue
+from tests.support.speech import Samples, Voice, draw_clip, draw_voice, speakers, through_codec
 from timebase import SAMPLE_RATE
 
 # espeak-ng's, in no list of the grammar and no kin of a voice that is: nobody was trained on them.

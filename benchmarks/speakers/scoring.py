@@ -15,7 +15,6 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.identification import IdentificationErrorRate
 
 from benchmarks.speakers.scenes import NAMES, SPEAKERS, Dialogue
-from demo.build.diarization_error import annotation
 from diarization.diarizer import Diarization, Vector
 from diarization.known_speakers import (
     MIN_SECONDS_ALONE,
@@ -26,6 +25,7 @@ from diarization.known_speakers import (
     spans_alone,
     unit,
 )
+from tests.support.dialogue import annotation
 from transcript import SpeakerTurn
 
 COLLAR = 0.25  # seconds around each true boundary that errors do not count in, half on each side

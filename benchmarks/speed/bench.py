@@ -28,7 +28,7 @@ from benchmarks.timing import (
     repeats_within,
     time_interleaved,
 )
-from demo.build.clip import Samples
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 from transcript import DecodeStats
 

@@ -36,8 +36,8 @@ from asr.frontend.vad import SpeechDetector
 from asr.transcriber import Transcriber
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once
-from demo.build.clip import Samples
 from testing.transformers_models import decoder_alone, in_transformers
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 from transcript import DecodeStats
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from asr.frontend.windows import Loudness, window_stop
 from benchmarks.report import RESULTS
-from demo.build.clip import Samples
-from demo.build.dialogue import Style, draw_dialogue
-from demo.build.voices import draw_voice, espeak_speakers
+from tests.support.dialogue import Style, draw_dialogue
+from tests.support.speech import Samples, draw_voice, espeak_speakers
 from timebase import SAMPLE_RATE
 
 SEED = 5

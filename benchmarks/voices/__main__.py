@@ -29,12 +29,12 @@ from benchmarks.voices.naming import Heard, name_everybody
 from benchmarks.voices.scoring import score_turns, score_words
 from benchmarks.voices.stock import StockPipeline
 from config import ModelSettings
-from demo.build.clip import Samples
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, name_speakers
 from handler import EndpointHandler
 from model_sources import speaker_models, whisper_base
 from runtime.environment import cache_folder
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 

@@ -18,10 +18,10 @@ from benchmarks.speakers.clips import encode_clip
 from benchmarks.speakers.scenes import Dialogue
 from benchmarks.speakers.scoring import Case, Tally, case_of
 from benchmarks.voices.conversations import Conversation
-from demo.build.clip import Samples
-from demo.build.dialogue import Scene
 from diarization.diarizer import Diarization, Span, Vector
 from diarization.known_speakers import spans_alone
+from tests.support.dialogue import Scene
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 

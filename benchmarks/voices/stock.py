@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from demo.build.clip import Samples
 from diarization.diarizer import SpeakerHints
 from diarization.pyannote import load_stock_pipeline
+from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
 from transcript import SpeakerTurn
 

@@ -1,5 +1,0 @@
-"""`python -m archive`: every recording of a large archive through the endpoint's handler, on Ray.
-
-What is done is told by what lies in the output place and by nothing else. So a run may end
-anywhere, a worker may die anywhere, and the next one does what is missing.
-"""

@@ -1,0 +1,1 @@
+"""Programs that use the endpoint and that no deployment needs; nothing imports them."""

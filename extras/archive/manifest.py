@@ -1,0 +1,260 @@
+"""The manifest: which recordings there are, under which ids.
+
+An id is a hash of all that decides a result: path, size and time of change, parameters, models, and
+the form of the results. A changed file or setting is thus new work, and nothing has to be compared.
+A run writes its manifest beside the results, in the form in which a user may hand in one. Only
+durations are read back: which files are opened, and with which parameters, the next run's own
+source decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from audio import ENDING
+from commands.manifest import read_manifest
+from commands.parser import did_you_mean
+from config import InferenceConfig
+from extras.archive import storage
+from extras.archive.options import LONGEST
+
+MANIFEST = "manifest.jsonl"
+# Raise it when other results are to be expected of the same recordings and settings.
+FORM = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# A block of work has at most so many seconds of audio and so many recordings, and in a small
+# archive so small a share that all workers have some until the end.
+BLOCK_SECONDS, BLOCK_RECORDINGS, FEWEST_BLOCKS = 1200.0, 100, 64
+# For a file whose header tells no duration: 64 kbit/s.
+BYTES_A_SECOND = 8000
+# The size of a file that is missing; sizes and times have 64 bits.
+MISSING, MOST = -1, 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One line of the manifest.
+
+    `size` is in bytes (MISSING: there is none), `modified` in nanoseconds since 1970 (0: unknown),
+    `duration` in seconds as the file's header has it. `parameters` are its own, laid over those of
+    the run. `name` is the user's name for it; the id begins with it. `result` is the name of the
+    result's files (extras/archive/names.py).
+    """
+
+    id: str
+    path: str
+    size: int
+    modified: int
+    duration: float | None = None
+    parameters: Mapping[str, Any] | None = None
+    name: str | None = None
+    result: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Its duration, estimated from its size if the header does not tell."""
+        if self.duration is not None:
+            return self.duration
+        return min(max(self.size, 0) / BYTES_A_SECOND, LONGEST)
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def identify(
+    found: Recording, models: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Recording:
+    """Return the recording with its id: 20 hexadecimal digits, after its name if it has one.
+
+    `models` are those of `model_sources.choice.model_names`; a folder counts by its path.
+    """
+    own = {**parameters, **(found.parameters or {})}
+    shared = {"form": FORM, "models": dict(models)}
+    digest = _digest([shared, found.path, found.size, found.modified, own])
+    return replace(found, id=f"{found.name}-{digest}" if found.name else digest)
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def in_folder(folder: str, out: str) -> list[Recording]:
+    """Return the recordings in a folder and the folders within, by their endings, but for `out`."""
+    return [
+        Recording("", each.address, each.size, each.modified)
+        for each in storage.find_files(folder)
+        if is_recording(each.address) and not each.address.startswith(storage.join(out, ""))
+    ]
+
+
+def is_recording(address: str) -> bool:
+    """Return whether a file's name ends as those of recordings do."""
+    name = storage.name_of(address)
+    return "." in name and ENDING.fullmatch(name[name.rfind(".") :]) is not None
+
+
+def in_manifest(
+    address: str, parameters: Mapping[str, Any], allowed: Sequence[str]
+) -> list[Recording]:
+    """Return the recordings that a user's manifest names, in the form of `commands.manifest`.
+
+    A path may be relative to the manifest's folder. Whoever writes it chooses what the workers
+    read, so every path must lie under one of the `allowed` addresses. A file is looked for unless
+    its entry has a `size`, as in our own manifests. Raises ValueError naming the line.
+    """
+    manifest = storage.name_of(address)
+    try:
+        text = storage.read(address).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{manifest}: is no text in UTF-8, and its name does not end as a recording's"
+        ) from error
+    seen: dict[str, str] = {}
+    found: list[tuple[str, Recording]] = []
+    try:
+        for place, fields in read_manifest(text):
+            each = _read_entry(place, fields, storage.parent(address), parameters, allowed)
+            key = _digest([each.path, each.parameters, each.name])
+            if key in seen:
+                raise ValueError(f"{place}: the same recording and parameters as in {seen[key]}")
+            seen[key] = place
+            found.append((place, each))
+        with ThreadPoolExecutor(storage.PARALLEL) as threads:
+            return list(threads.map(_look_for, found))
+    except ValueError as error:
+        raise ValueError(f"{manifest}, {error}") from error
+
+
+def _look_for(found: tuple[str, Recording]) -> Recording:
+    """Return a recording with its size and time, if it has none; its record tells if it is missing.
+    Raises ValueError.
+    """
+    place, recording = found
+    if recording.size != MISSING:
+        return recording
+    try:
+        entry = storage.look(recording.path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from error
+    return replace(recording, size=entry.size, modified=entry.modified) if entry else recording
+
+
+def _read_entry(
+    place: str,
+    fields: Mapping[str, Any],
+    folder: str,
+    parameters: Mapping[str, Any],
+    allowed: Sequence[str],
+) -> Recording:
+    """Return the recording of an entry; its size is MISSING if none is given. Raises ValueError."""
+    try:
+        path, name = storage.locate(fields["path"], folder), fields.get("name")
+        if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise ValueError("name: letters, digits, dots, dashes and underscores, at most 100")
+        if own := fields.get("parameters"):
+            check_parameters(own, parameters)
+        if not any(storage.is_under(path, each) for each in allowed):
+            raise ValueError("its path lies where --allow allows none")
+        size, modified = fields.get("size", MISSING), fields.get("modified", 0)
+        if not (_is_integer(size, MISSING) and _is_integer(modified, -MOST)):
+            raise ValueError(
+                "size and modified: should be bytes and nanoseconds, integers of 64 bits"
+            )
+        return Recording("", path, size, modified, _read_duration(fields), own, name)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST
+
+
+def _read_duration(fields: Mapping[str, Any]) -> float | None:
+    duration: float | None = fields.get("duration")
+    if duration is None:
+        return None
+    number = isinstance(duration, int | float) and not isinstance(duration, bool)
+    if not (number and 0 <= duration <= LONGEST):
+        raise ValueError(f"duration: should be seconds, at most {LONGEST:.0f}")
+    return duration
+
+
+def check_parameters(own: object, parameters: Mapping[str, Any]) -> None:
+    """Check a recording's parameters over those of the run, as the endpoint will.
+
+    Raises ValueError, also for an unknown name: the endpoint would ignore it, and an archive is
+    computed once.
+    """
+    if not isinstance(own, dict):
+        raise ValueError("parameters: should be a JSON object")
+    merged = {**parameters, **own}
+    if unknown := InferenceConfig.unknown(merged):
+        nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
+        raise ValueError(f"parameters: {unknown[0][:40]!a} is not a parameter{nearest}")
+    InferenceConfig.read(merged)
+
+
+def deal(recordings: Iterable[Recording]) -> list[list[Recording]]:
+    """Return the recordings in blocks of work, the longest first, so that no worker is left alone
+    with a long one at the end.
+    """
+    ordered = sorted(recordings, key=lambda each: (-each.seconds, each.id))
+    seconds_a_block = min(BLOCK_SECONDS, sum(each.seconds for each in ordered) / FEWEST_BLOCKS)
+    recordings_a_block = min(BLOCK_RECORDINGS, max(1, len(ordered) // FEWEST_BLOCKS))
+    blocks: list[list[Recording]] = []
+    seconds = 0.0
+    for each in ordered:
+        full = not blocks or len(blocks[-1]) == recordings_a_block
+        if full or seconds + each.seconds > seconds_a_block:
+            blocks.append([])
+            seconds = 0.0
+        blocks[-1].append(each)
+        seconds += each.seconds
+    return blocks
+
+
+def load(out: str) -> dict[str, float | None]:
+    """Return the durations by id that the manifest beside the results holds, {} if there is none.
+
+    Raises ValueError if `save` has not written the file.
+    """
+    address = storage.join(out, MANIFEST)
+    known: dict[str, float | None] = {}
+    try:
+        for line in storage.read(address).decode().split("\n"):
+            if line.strip():
+                fields = json.loads(line)
+                if not isinstance(fields["id"], str):
+                    raise ValueError("is none of ours")
+                known[fields["id"]] = _read_duration(fields)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        what = "is no manifest of an earlier run; name another folder, or move it away"
+        raise ValueError(f"--out: {MANIFEST} there {what}") from error
+    return known
+
+
+def save(out: str, recordings: Iterable[Recording]) -> None:
+    """Write the manifest beside the results, without the clips of known speakers."""
+    lines = (json.dumps(_kept(each.to_json())) + "\n" for each in recordings)
+    storage.write(storage.join(out, MANIFEST), "".join(lines).encode())
+
+
+def _kept(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a line in which a hash stands for names and voices, and which leaves the name of the
+    result to its entry in the index.
+    """
+    del fields["result"]
+    own = fields.get("parameters") or {}
+    if clips := own.get("known_speakers"):
+        digest = f"left out, sha256 {_digest(clips)}"
+        fields["parameters"] = {**own, "known_speakers": digest}
+    return fields

@@ -1,0 +1,75 @@
+"""What the files of a result are called: as the recording is, in folders like its own.
+
+`talks/monday.mp3` becomes `talks/monday.json`. The driver gives names, for it sees all recordings
+of a run: if two would be called alike both keep their endings (`monday.mp3.json`), and those that
+are still alike get their ids. Which name a result has in the end stands in its entry in the index.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from extras.archive import storage
+from extras.archive.manifest import Recording
+from extras.archive.options import FORMATS
+
+# Bytes of UTF-8 of one part of a name; file systems take 255, and writing needs some of them.
+LONGEST_PART = 150
+# A folder that looks like a file of a result could stand in the place of one.
+LIKE_A_FILE = re.compile(rf".*\.({'|'.join(FORMATS)})", re.IGNORECASE | re.DOTALL)
+# How many digits of the id follow a name that is not unique.
+DIGITS = 20
+
+
+def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list[Recording]:
+    """Return the recordings with names for their results, relative to one of `places` in which they
+    lie.
+
+    No two are alike, also if a file system takes capitals for small letters.
+    """
+    parts = {each.id: _parts(each, places) for each in recordings}
+    names = {id: "/".join((*folders, _stem(file))) for id, (*folders, file) in parts.items()}
+    whole = {id: "/".join(each) for id, each in parts.items()}
+    for longer in (whole, {id: with_id(name, id) for id, name in whole.items()}):
+        names = _lengthened(names, longer)
+    return [replace(each, result=names[each.id]) for each in recordings]
+
+
+def with_id(name: str, id: str) -> str:
+    """Return the name of a result whose own name is another's."""
+    return f"{name}-{id[-DIGITS:]}"
+
+
+def _lengthened(names: Mapping[str, str], longer: Mapping[str, str]) -> dict[str, str]:
+    """Return names by id, the longer ones in place of those that are not unique."""
+    keys = {id: unicodedata.normalize("NFC", name).casefold() for id, name in names.items()}
+    counts = Counter(keys.values())
+    return {id: longer[id] if counts[keys[id]] > 1 else name for id, name in names.items()}
+
+
+def _parts(recording: Recording, places: Sequence[str]) -> list[str]:
+    """Return folders and file, fit for any file system; a user's name has no folder."""
+    if recording.name is not None:
+        return [f"{recording.name}.{recording.id[-DIGITS:]}"]
+    below = [storage.parts_below(recording.path, place) for place in places]
+    shortest = min((each for each in below if each), key=len, default=None)
+    *folders, file = shortest or [storage.name_of(recording.path)]
+    cleaned = [_clean(each) for each in folders if each]
+    folders = [f"{each}_" if LIKE_A_FILE.fullmatch(each) else each for each in cleaned]
+    return [*folders, _clean(file)]
+
+
+def _stem(file: str) -> str:
+    return file.rpartition(".")[0] or file
+
+
+def _clean(part: str) -> str:
+    """Return a name without control characters and backslashes, not hidden, and not too long."""
+    visible = "".join("_" if unicodedata.category(c) == "Cc" or c == "\\" else c for c in part)
+    if visible.startswith("."):
+        visible = f"_{visible[1:]}"
+    return visible.encode()[:LONGEST_PART].decode(errors="ignore")

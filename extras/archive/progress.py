@@ -1,0 +1,80 @@
+"""What is shown of a run: how much audio is done, speed, time left; and what failed, at its end.
+
+Everything is counted from records and in seconds of audio, for a recording may last a second or two
+hours.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import groupby
+
+from extras.archive.manifest import Recording
+from extras.archive.records import Record
+
+# Seconds between two lines, and how many recordings of each code the table of failures shows.
+LINES, MOST_PATHS = 10.0, 3
+
+
+class Progress:
+    """Counts records of `recordings`, and writes to stderr how far the run is."""
+
+    def __init__(
+        self, recordings: Sequence[Recording], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = {each.id: each.seconds for each in recordings}
+        self._total, self._clock = sum(self._seconds.values()), clock
+        self._started = self._shown = clock()
+        # Before the first record workers were started, which says nothing about the speed.
+        self._first: tuple[float, float] | None = None
+        self.audio, self.records, self.failures = 0.0, 0, 0
+
+    def add(self, record: Record) -> None:
+        """Count a record."""
+        now = self._clock()
+        self.records += 1
+        self.failures += bool(record.code)
+        self.audio += self._seconds.get(record.id, 0.0)
+        self._first = self._first or (now, self.audio)
+        if now - self._shown >= LINES:
+            self._shown = now
+            line = f"{self.records}/{counted(len(self._seconds))}, {self._heard(now)}"
+            elapsed, audio = now - self._first[0], self.audio - self._first[1]
+            if audio:
+                line += f", {span((self._total - self.audio) * elapsed / audio)} left"
+            print(f"{line}, {self.failures} failed", file=sys.stderr, flush=True)
+
+    def _heard(self, now: float) -> str:
+        elapsed = now - self._started
+        speed = self.audio / elapsed if elapsed else 0.0
+        return f"{span(self.audio)} of audio in {span(elapsed)}, {speed:.1f} x real time"
+
+    def summary(self) -> str:
+        """Return what this run has done, in one line."""
+        done = f"{counted(self.records - self.failures)} done and {self.failures} failed"
+        return f"{done}, {self._heard(self._clock())}."
+
+
+def counted(recordings: int) -> str:
+    return f"{recordings} recording{'' if recordings == 1 else 's'}"
+
+
+def span(seconds: float) -> str:
+    """Return hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def failure_table(records: Sequence[Record]) -> str:
+    """Return how many recordings each code has, and the first of them with what is wrong."""
+    lines = []
+    ordered = sorted(records, key=lambda each: (each.code, each.path))
+    for code, group in groupby(ordered, key=lambda each: each.code):
+        found = list(group)
+        lines.append(f"{code}: {counted(len(found))}")
+        lines += [f"  {ascii(each.path)[1:-1]}: {each.detail}" for each in found[:MOST_PATHS]]
+        if len(found) > MOST_PATHS:
+            lines.append(f"  and {len(found) - MOST_PATHS} more")
+    return "\n".join(lines)

@@ -1,0 +1,60 @@
+"""What became of a recording: a worker's message to the driver, kept beside the result.
+
+A record holds no word that was said, and of the file only its path, size, time of change and
+digest, so that it may be logged, shown and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from extras.archive.storage import name_of
+
+# Codes beside those of errors.py.
+NOT_FOUND, UNREADABLE, CHANGED = "NOT_FOUND", "UNREADABLE", "CHANGED"
+DEADLINE_EXCEEDED, WORKER_DIED, UNEXPECTED = "DEADLINE_EXCEEDED", "WORKER_DIED", "UNEXPECTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One recording's outcome.
+
+    `duration` is of its audio, `seconds` what it took, `attempt` counts from 1. `code` and `detail`
+    are those of an error, else empty. `result` is the name of the result's files, without endings.
+    `size` (bytes), `modified` (nanoseconds since 1970) and `sha256` are of the file that was read.
+    `unwritten` are spans of seconds, `start` and `end`, with speech and no words.
+    """
+
+    id: str
+    path: str
+    code: str = ""
+    detail: str = ""
+    duration: float | None = None
+    seconds: float = 0.0
+    attempt: int = 1
+    result: str = ""
+    size: int | None = None
+    modified: int | None = None
+    sha256: str = ""
+    unwritten: Sequence[Mapping[str, float]] = ()
+
+    @property
+    def status(self) -> str:
+        return "error" if self.code else "done"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, the status, and the file's name."""
+        unwritten = [dict(each) for each in self.unwritten]
+        return asdict(self) | {
+            "status": self.status,
+            "name": name_of(self.path),
+            "unwritten": unwritten,
+        }
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record in a JSON object that may hold more."""
+        given = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        return cls(**given | {"unwritten": tuple(given.get("unwritten") or ())})

@@ -1,0 +1,318 @@
+"""A run of `python -m extras.archive`: the order of its steps.
+
+Whatever can be wrong is found before the cluster starts, and a run for which nothing is missing
+starts none. At the end the run names every recording that has neither a result nor the record of an
+error, and the exit status tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from answer.kept import for_keeping
+from commands.options import option_name
+from commands.parser import FAILED, INTERRUPTED, WRONG
+from config import InferenceConfig, ModelSettings
+from errors import EndpointError, StartError
+from extras.archive import durations, manifest, shards, storage
+from extras.archive.cluster import Cluster, ClusterError, LoadError
+from extras.archive.manifest import Recording
+from extras.archive.names import name_results
+from extras.archive.progress import Progress, counted, failure_table
+from extras.archive.results import Results
+from extras.archive.worker import Handler, Task, load_handler, without_token
+from model_sources import speaker_models
+from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
+
+__all__ = ["load_handler", "run"]
+# How many recordings without any record, or with unreadable names, are named.
+MOST_NAMED = 10
+
+
+class WrongInput(Exception):
+    """A setting, an argument or a line of the manifest is wrong; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What is to be done: the recordings, and what is the same for all of them."""
+
+    recordings: Sequence[Recording]
+    task: Task
+    results: Results
+
+
+def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | None]:
+    """Return the names of the models of a run, by the rules of `scripts/transcribe`. Raises
+    ValueError.
+    """
+    names = model_names(options, speakers=speakers)
+    if options.address is not None and names["diarization_model"] == speaker_models.FOLDER:
+        raise ValueError(
+            "--diarization: name a pipeline that every machine of the cluster can load;"
+            " --no-speakers transcribes without one"
+        )
+    return names
+
+
+def find_settings(options: argparse.Namespace, models: Mapping[str, str | None]) -> ModelSettings:
+    """Return the settings of a run with these `models`. On this machine they are downloaded, so
+    that what is wrong is known before the cluster starts. Raises EndpointError, ValueError.
+    """
+    if options.address is not None and not options.embedded:
+        named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
+        return ModelSettings.for_models(**named)
+    speakers = models["diarization_model"] is not None
+    settings = choose(options, Screen(say, nullcontext), speakers=speakers)
+    if speakers and settings.diarization_model is None:
+        raise StartError("--diarization: there is no default pipeline; --no-speakers does without")
+    return settings
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of every request, formats included. Raises ValueError, which calls a
+    parameter as the user did.
+    """
+    parameters = dict(options.parameters)
+    try:
+        manifest.check_parameters(parameters, {})
+    except ValueError as error:
+        name, _, wrong = str(error).partition(": ")
+        option = "--parameters" if name == "parameters" else option_name(name, options)
+        raise ValueError(f"{option}: {wrong}") from error
+    output = [*InferenceConfig.read(parameters).output, *options.formats]
+    if formats := [each for each in dict.fromkeys(output) if each != "json"]:
+        parameters["output"] = formats
+    return for_keeping(parameters)
+
+
+def wants_speakers(parameters: Mapping[str, Any], recordings: Iterable[Recording]) -> bool:
+    """Return whether any recording wants diarization."""
+    own = [each.parameters for each in recordings if "diarize" in (each.parameters or {})]
+    return any(InferenceConfig.read(each).diarize for each in (parameters, *filter(None, own)))
+
+
+def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> Archive:
+    """Check everything but the models, and find the recordings. Raises WrongInput."""
+    try:
+        parameters = read_parameters(options)
+        source, out = read_places(options)
+        known = manifest.load(out)
+        places = [source]  # in which recordings lie
+        if not storage.is_folder(source):
+            places = [storage.parent(source), *map(storage.locate, options.allow)]
+        found = find(source, out, parameters, places)
+        models = find_models(options, wants_speakers(parameters, found))
+    except FileNotFoundError as error:
+        raise WrongInput(f"{options.source}: there is no such file or folder") from error
+    except (EndpointError, OSError, ValueError) as error:
+        raise WrongInput(str(error)) from error
+    if not found:
+        raise WrongInput(f"{options.source}: there is no recording in it")
+    identified = [manifest.identify(each, models, parameters) for each in found]
+    unique = list({each.id: each for each in identified}.values())
+    task = Task(
+        out=out,
+        settings={},
+        parameters=parameters,
+        run=uuid.uuid4().hex,
+        make_handler=make_handler,
+        deadline=options.deadline,
+        in_shards=options.shards,
+        models=models,
+    )
+    recordings = with_durations(name_results(unique, places), known, out)
+    return Archive(recordings, task, Results(out, options.shards))
+
+
+def read_places(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the addresses of the source and of the output place. Raises ValueError."""
+    out, source = storage.locate(options.out), storage.locate(options.source)
+    if out.startswith("hf://"):
+        raise ValueError("--out: hf:// is only read: every file written would be a commit")
+    if source == storage.join(out, manifest.MANIFEST):
+        raise ValueError(f"--out: {manifest.MANIFEST} there is the source; name another folder")
+    return source, out
+
+
+def find(
+    source: str, out: str, parameters: dict[str, Any], places: Sequence[str]
+) -> list[Recording]:
+    """Return the recordings of a folder or a manifest, or the one recording that the source is,
+    without ids.
+
+    Raises ValueError, OSError.
+    """
+    if source not in places:
+        if not manifest.is_recording(source):
+            return manifest.in_manifest(source, parameters, places)
+        entry = storage.look(source)
+        if entry is None:
+            raise FileNotFoundError(source)
+        return [Recording("", source, entry.size, entry.modified)]
+    found = manifest.in_folder(source, out)
+    unreadable = [each.path for each in found if not storage.is_utf8(each.path)]
+    if unreadable:
+        named = ", ".join(ascii(path)[1:-1] for path in unreadable[:MOST_NAMED])
+        say(f"left out {counted(len(unreadable))} whose names are not UTF-8: {named}")
+    return [each for each in found if storage.is_utf8(each.path)]
+
+
+def with_durations(
+    recordings: Sequence[Recording], known: Mapping[str, float | None], out: str
+) -> list[Recording]:
+    """Return the recordings with the `known` durations by id and, if they are new, with those of
+    their headers; write the manifest again if there are new ones or some are gone.
+    """
+    timed = [replace(each, duration=known.get(each.id, each.duration)) for each in recordings]
+    new = [each.path for each in timed if each.id not in known and each.duration is None]
+    if new:
+        say(f"reading the headers of {counted(len(new))}")
+        told = durations.read_durations(new)
+        timed = [replace(each, duration=told.get(each.path, each.duration)) for each in timed]
+    if known.keys() != {each.id for each in timed}:
+        manifest.save(out, timed)
+    return timed
+
+
+def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
+    """Return the recordings for which no answer of an earlier run gives what is asked for, and tell
+    why.
+    """
+
+    def look(recording: Recording) -> tuple[bool, str]:
+        return archive.results.reuse(recording, archive.task.request_for(recording))
+
+    with ThreadPoolExecutor(storage.PARALLEL) as threads:
+        looked = list(zip(left, threads.map(look, left), strict=True))
+    again = [(each, why) for each, (done, why) in looked if not done]
+    if done := len(looked) - len(again):
+        say(f"{counted(done)} done from the answers that are there")
+    for why, number in Counter(why for _, why in again if why).most_common():
+        say(f"{counted(number)} transcribed again; the answer there {why}")
+    return [each for each, _ in again]
+
+
+def compute(archive: Archive, left: Sequence[Recording], options: argparse.Namespace) -> set[str]:
+    """Compute what is left on the cluster, and return the ids of its records. Raises
+    ClusterError.
+    """
+    seen: set[str] = set()
+    say("starting the cluster" if options.address is None else "connecting")
+    device = archive.task.settings["device"]
+    with Cluster(options.address, device, options.actors) as cluster:
+        signal.signal(signal.SIGTERM, _interrupt)  # after Ray, which sets one of its own
+        before = len(archive.recordings) - len(left)
+        done = f", {before} done before" if before else ""
+        say(f"{counted(len(left))} to do{done}: {cluster.pool()}")
+        progress = Progress(left)
+        for record in cluster.run(archive.task, manifest.deal(left)):
+            seen.add(record.id)
+            progress.add(record)
+    print(progress.summary())
+    return seen
+
+
+def report(archive: Archive, unfinished: Sequence[Recording], options: argparse.Namespace) -> int:
+    """Print what failed and what is without any record; return the exit status."""
+    ids = {each.id for each in archive.recordings}
+    failed = archive.results.errors(ids)
+    if failed:
+        print(f"{len(failed)} of {counted(len(ids))} failed:\n{failure_table(failed)}")
+    for each in unfinished[:MOST_NAMED]:
+        say(f"no record: {ascii(each.path)[1:-1]}")
+    if unfinished:
+        has = "has" if len(unfinished) == 1 else "have"
+        say(f"{counted(len(unfinished))} {has} no record; start again")
+    return FAILED if unfinished or (failed and not options.ignore_errors) else 0
+
+
+def transcribe(archive: Archive, options: argparse.Namespace) -> int:
+    """Do what is missing, and say how it went; return the exit status."""
+    results = archive.results
+    if options.retry_errors:
+        results.forget_errors(each.id for each in archive.recordings)
+    finished = results.finished()
+    left = [each for each in archive.recordings if each.id not in finished]
+    if finished:
+        left = reuse(archive, left)
+    if not left:
+        collect(archive)
+        were = "was" if len(archive.recordings) == 1 else "were"
+        print(f"{counted(len(archive.recordings))} {were} done before, and nothing is left.")
+        return report(archive, [], options)
+    archive = with_models(archive, options)
+    ended = True  # before its end: what was being computed is not to blame
+    try:
+        seen = compute(archive, left, options)
+        ended = False
+    except LoadError as error:
+        reason = str(error).removeprefix(f"{StartError.code}: ")
+        raise WrongInput(as_given(reason, options)) from error
+    except (ClusterError, OSError) as error:
+        say(f"python -m extras.archive: {error}")
+        seen = set()
+    except KeyboardInterrupt:
+        say("stopped; start again to go on")
+        return INTERRUPTED
+    finally:
+        if ended:
+            results.withdraw(archive.task.run)
+    if not ended:
+        collect(archive)
+    unfinished = [each for each in left if each.id not in seen]
+    if unfinished:
+        finished = results.finished()
+    return report(archive, [each for each in unfinished if each.id not in finished], options)
+
+
+def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
+    """Return the archive with the settings of its models. Raises WrongInput."""
+    try:
+        settings = without_token(find_settings(options, archive.task.models))
+    except (EndpointError, OSError, ValueError) as error:
+        raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
+    return replace(archive, task=replace(archive.task, settings=settings))
+
+
+def collect(archive: Archive) -> None:
+    """Gather results into shards, if shards are asked for."""
+    if archive.results.in_shards:
+        say("gathering results into shards")
+        shards.gather(archive.results.out, archive.recordings)
+
+
+def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> int:
+    """Do what the command line says; return the exit status. `make_handler` is called in each
+    worker with the settings, and returns what answers requests there.
+    """
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return transcribe(prepare(options, make_handler), options)
+    except WrongInput as error:
+        say(f"python -m extras.archive: {error}")
+        return WRONG
+    except OSError as error:
+        say(f"python -m extras.archive: {error}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

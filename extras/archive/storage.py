@@ -1,0 +1,309 @@
+"""Files in folders and in object stores, by address: an absolute path, or a URL.
+
+An address alone is enough for any process on any machine to open a file, and it never holds a
+credential: each machine takes those from its own environment. A file is written whole or not at
+all: under another name and renamed in a folder, by one upload in a store. The stores are those of
+pyarrow.fs. Folders are listed without it: it stops at a name that is not UTF-8.
+
+An operation that fails for a moment is tried again. What another try cannot mend (a missing file, a
+full disk, a missing permission) is raised at once. Everything else counts as a fault of the
+network, because object stores give it no number.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from hashlib import file_digest
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+SECRET = re.compile(r"key|secret|token|password|sig", re.IGNORECASE)
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hf")
+# Files of a store that are read, looked at or deleted at once: stores answer slowly.
+PARALLEL = 16
+# Seconds before each further try; clients of object stores have tried a few times by themselves.
+PAUSES = (0.5, 2.0, 8.0)
+LASTING = {
+    *(errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG),
+}
+LASTING_TYPES = (FileNotFoundError, PermissionError)  # pyarrow's have no number
+
+
+def patient(operation: Callable[P, T]) -> Callable[P, T]:
+    """Try `operation` again after each of PAUSES, unless its OSError is one that lasts."""
+
+    @wraps(operation)
+    def patiently(*args: P.args, **kwargs: P.kwargs) -> T:
+        for pause in PAUSES:
+            try:
+                return operation(*args, **kwargs)
+            except OSError as error:
+                if isinstance(error, LASTING_TYPES) or error.errno in LASTING:
+                    raise
+            time.sleep(pause)
+        return operation(*args, **kwargs)
+
+    return patiently
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file: its address, its size in bytes, and when it was changed, in nanoseconds since 1970
+    or 0 if the store does not say.
+    """
+
+    address: str
+    size: int
+    modified: int
+
+
+def locate(text: str, folder: str = "") -> str:
+    """Return the address that `text` names; a relative path is one under `folder`, an address.
+
+    Raises ValueError for a URL of an unknown store, with credentials or with `..`, and for what is
+    not UTF-8.
+    """
+    if not is_utf8(text):
+        raise ValueError("has characters that UTF-8 has not")
+    if not URL.match(text):
+        if not text or "\0" in text:
+            raise ValueError("neither a path nor a URL")
+        if folder and is_url(folder) and not os.path.isabs(text):
+            return locate(join(folder, *text.split("/")))
+        return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))
+    parts = urlsplit(text)
+    scheme = parts.scheme.lower()
+    if scheme == "file":
+        return os.path.abspath(unquote(parts.path))
+    if scheme not in SCHEMES:
+        raise ValueError(f"{scheme}:// is none of {', '.join(SCHEMES)}, and no path")
+    named = [name for name, _ in parse_qsl(parts.query)]
+    # The container of abfs stands where others have a user.
+    user = "@" in parts.netloc and not scheme.startswith("abfs")
+    if user or parts.password or any(SECRET.search(name) for name in named):
+        raise ValueError("a URL may hold no credentials: each machine has its own")
+    path = unquote(parts.path)
+    if not parts.netloc or ".." in path.split("/") or parts.fragment:
+        raise ValueError("a URL needs a bucket, and a path without .. and #")
+    path = quote("/" + path.strip("/")) if path.strip("/") else ""
+    return f"{scheme}://{parts.netloc}{path}" + (f"?{parts.query}" if parts.query else "")
+
+
+def is_utf8(address: str) -> bool:
+    """Return whether a name can be written as UTF-8. Linux allows any bytes in a name, and Python
+    reads those that are not UTF-8 as lone surrogates.
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in address)
+
+
+def is_url(address: str) -> bool:
+    return URL.match(address) is not None
+
+
+def join(address: str, *names: str) -> str:
+    """Return the address of what is called `names` under `address`."""
+    if not is_url(address):
+        return os.path.join(address, *names)
+    base, mark, query = address.partition("?")
+    return "/".join((base.rstrip("/"), *map(quote, names))) + mark + query
+
+
+def parent(address: str) -> str:
+    if not is_url(address):
+        return os.path.dirname(address)
+    base, mark, query = address.partition("?")
+    return base.rpartition("/")[0] + mark + query
+
+
+def name_of(address: str) -> str:
+    return unquote(address.partition("?")[0] if is_url(address) else address).rpartition("/")[2]
+
+
+def is_under(address: str, folder: str) -> bool:
+    """Return whether an address is `folder` or lies within; links in a file system are followed."""
+    if is_url(address) or is_url(folder):
+        same_store = address.partition("?")[2] == folder.partition("?")[2]
+        inner, outer = (unquote(each.partition("?")[0]) for each in (address, folder))
+        return same_store and (inner + "/").startswith(outer.rstrip("/") + "/")
+    real = os.path.realpath(folder)
+    return os.path.commonpath([os.path.realpath(address), real]) == real
+
+
+def parts_below(address: str, folder: str) -> list[str]:
+    """Return the names that lead from `folder` to an address, by its text alone; [] if it does not
+    lie there.
+    """
+    inner, outer = address, folder
+    if is_url(address):
+        inner, outer = address.partition("?")[0], folder.partition("?")[0]
+    top = outer.rstrip("/") + "/"
+    if not inner.startswith(top):
+        return []
+    names = inner.removeprefix(top).split("/")
+    return list(map(unquote, names)) if is_url(address) else names
+
+
+@lru_cache(maxsize=64)
+def _store(root: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(root)
+    except ImportError as error:
+        raise ValueError(f"{root.partition('?')[0]}: {error}") from error
+    return found
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """Return pyarrow's file system, and the path within."""
+    if not is_url(address):
+        from pyarrow import fs
+
+        return fs.LocalFileSystem(), address
+    parts = urlsplit(address)
+    # S3: a small file is one upload, as soon as it is closed, and not one in parts.
+    options = [parts.query, "allow_delayed_open=true" if parts.scheme == "s3" else ""]
+    query = "?" + "&".join(filter(None, options)) if any(options) else ""
+    system, root = _store(f"{parts.scheme}://{parts.netloc}{query}")
+    return system, root.rstrip("/") + unquote(parts.path)
+
+
+@patient
+def look(address: str) -> Entry | None:
+    """Return the file there, None if there is none. Raises OSError if that cannot be known."""
+    from pyarrow import fs
+
+    system, path = _file_system(address)
+    info = system.get_file_info(path)
+    return _entry(address, info) if info.type == fs.FileType.File else None
+
+
+@patient
+def is_folder(address: str) -> bool:
+    """Return whether there is a folder or, in a store, anything under this name."""
+    from pyarrow import fs
+
+    system, path = _file_system(address)
+    return bool(system.get_file_info(path).type == fs.FileType.Directory)
+
+
+@patient
+def find_files(address: str) -> list[Entry]:
+    """Return all files in a folder and the folders within, [] if it does not exist.
+
+    Hidden ones, whose own or whose folder's name begins with a dot, are left out. An address that
+    is not UTF-8 (`is_utf8`) may be among them, which nothing here opens.
+    """
+    if not is_url(address):
+        return list(_find_local(address))
+    from pyarrow import fs
+
+    system, top = _file_system(address)
+    found = []
+    for info in system.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True)):
+        names = info.path[len(top) :].strip("/").split("/")
+        if info.type == fs.FileType.File and not any(name.startswith(".") for name in names):
+            found.append(_entry(join(address, *names), info))
+    return found
+
+
+def _find_local(top: str) -> Iterator[Entry]:
+    """Follow links, but enter each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(top, onerror=_raise, followlinks=True):
+        info = os.stat(folder)
+        if (info.st_dev, info.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((info.st_dev, info.st_ino))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (os.path.join(folder, name) for name in files if not name.startswith(".")):
+            try:
+                info = os.stat(path)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP):  # a link to nowhere or to itself
+                    continue
+                raise
+            if stat.S_ISREG(info.st_mode):
+                yield Entry(path, info.st_size, info.st_mtime_ns)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _entry(address: str, info: Any) -> Entry:  # noqa: ANN401
+    return Entry(address, int(info.size or 0), int(info.mtime_ns or 0))
+
+
+def open_file(address: str) -> Any:  # noqa: ANN401
+    """Return pyarrow's file to read and seek in, to be closed. Raises OSError."""
+    system, path = _file_system(address)
+    return system.open_input_file(path)
+
+
+@patient
+def read(address: str) -> bytes:
+    with open_file(address) as file:
+        content: bytes = file.read()
+    return content
+
+
+@patient
+def digest(address: str) -> str:
+    """Return a file's sha256."""
+    with open_file(address) as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+@patient
+def write(address: str, content: bytes) -> None:
+    """Write a file that is either whole or not there, over any that is. Raises OSError."""
+    if not is_url(address):
+        _write_local(address, content)
+        return
+    system, path = _file_system(address)
+    # Closing is what makes the object exist, so nothing closes it if writing has failed.
+    stream = system.open_output_stream(path)
+    stream.write(content)
+    stream.close()
+
+
+def _write_local(path: str, content: bytes) -> None:
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    part = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+
+
+@patient
+def delete(address: str) -> None:
+    """Delete a file, if there is one. Raises OSError."""
+    system, path = _file_system(address)
+    try:
+        system.delete_file(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,13 @@
+"""What tests of the extras stand on: the fixtures of `tests/`."""
+
+from tests.conftest import (  # noqa: F401
+    assistant_folder,
+    every_format,
+    no_names_are_looked_up,
+    source,
+    steps_are_timed_once,
+    torch_draws_the_same,
+    wav,
+    what_lasts_is_not_looked_through,
+    whisper_folder,
+)

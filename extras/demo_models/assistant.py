@@ -1,0 +1,114 @@
+"""Distils the demo's assistant: the main model's encoder with two decoder layers.
+
+The recipe is Distil-Whisper's (Gandhi et al. 2023). The first and last decoder layers are copied
+and the encoder is frozen. The student learns the main model's distribution and its most likely
+token.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoProcessor, GenerationConfig, WhisperForConditionalGeneration
+
+from extras.demo_models.acceptance import acceptance
+from extras.demo_models.asr import NAMES
+from extras.demo_models.batches import IGNORED, Batch, SpecialTokens
+from extras.demo_models.objectives import encode
+from extras.demo_models.scoring import draw_utterances
+from extras.demo_models.training import Plan, Training
+from extras.demo_models.whisper import ALIGNMENT_HEADS, save_checkpoint
+
+WEIGHTS = {"divergence": 0.8, "text": 1.0}
+SEED, CHOICE = 8, ((4.0, 12), (30.0, 10))  # checkpoints are chosen on these: seconds, count
+# A timestamp that is 20 ms off ends a draft as a wrong word does.
+TIMESTAMP_WEIGHT = 4.0
+PLAN = Plan(
+    seconds=1200.0, first_shares=(0.4, 0.2, 0.4), last_shares=(0.2, 0.1, 0.7), evaluate_every=240.0
+)
+
+
+class Distillation(nn.Module):
+    """Teacher and student decoders on one frozen encoder."""
+
+    def __init__(
+        self,
+        teacher: WhisperForConditionalGeneration,
+        student: WhisperForConditionalGeneration,
+        first_timestamp: int,
+    ) -> None:
+        super().__init__()
+        self.first_timestamp = first_timestamp
+        self.teacher, self.student = teacher.requires_grad_(False), student
+        student.model.encoder.requires_grad_(False)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """KL divergence from the teacher's distribution, and cross entropy of its best tokens."""
+        chosen = batch.targets != IGNORED
+        with torch.no_grad():
+            hidden = encode(self.teacher, batch.features)
+            teacher = _log_probs(self.teacher, batch.tokens, hidden)[chosen]
+        student = _log_probs(self.student, batch.tokens, hidden)[chosen]
+        best = teacher.argmax(-1)
+        weight = torch.where(best >= self.first_timestamp, TIMESTAMP_WEIGHT, 1.0)
+        losses = {
+            "divergence": F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1),
+            "text": F.nll_loss(student, best, reduction="none"),
+        }
+        return {name: (weight * loss).sum() / weight.sum() for name, loss in losses.items()}
+
+
+def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
+    """Distil the model in `main` and write the checkpoint with the best acceptance to `folder`.
+
+    Resumes from the file `state` where it exists.
+    """
+    torch.manual_seed(0)
+    teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
+    tokenizer = AutoProcessor.from_pretrained(main).tokenizer
+    student = first_and_last_layers(teacher)
+    special = SpecialTokens.of(tokenizer)
+    training = Training(
+        Distillation(teacher, student, special.timestamp(0.0)), WEIGHTS, state, plan
+    )
+    utterances = [utterance for part in CHOICE for utterance in draw_utterances(NAMES, *part, SEED)]
+
+    def evaluate() -> float:
+        share = acceptance(teacher, student, utterances)
+        print(f"step {training.steps} acceptance {share:.1%}", flush=True)
+        return -share
+
+    training.run(corpus, special, evaluate, lambda: save_checkpoint(student, tokenizer, folder))
+
+
+def first_and_last_layers(
+    teacher: WhisperForConditionalGeneration,
+) -> WhisperForConditionalGeneration:
+    """The teacher with its first and last decoder layers; alignment heads are those of the last."""
+    layers = teacher.model.decoder.layers
+    config = copy.deepcopy(teacher.config)
+    config.decoder_layers = 2
+    student = WhisperForConditionalGeneration(config)
+    student.model.encoder.load_state_dict(teacher.model.encoder.state_dict())
+    decoder = student.model.decoder
+    decoder.load_state_dict(teacher.model.decoder.state_dict(), strict=False)
+    for layer, origin in zip(decoder.layers, (layers[0], layers[-1]), strict=True):
+        layer.load_state_dict(origin.state_dict())
+    student.tie_weights()
+    settings = teacher.generation_config.to_dict()
+    settings["alignment_heads"] = [
+        [1, head] for layer, head in ALIGNMENT_HEADS if layer == len(layers) - 1
+    ]
+    student.generation_config = GenerationConfig.from_dict(settings)
+    return student
+
+
+def _log_probs(model: WhisperForConditionalGeneration, tokens: Tensor, hidden: Tensor) -> Tensor:
+    """Log probabilities (B, L, vocabulary)."""
+    decoded = model.model.decoder(tokens, encoder_hidden_states=hidden, use_cache=False)
+    log_probs: Tensor = model.proj_out(decoded.last_hidden_state).float().log_softmax(-1)
+    return log_probs

@@ -1,0 +1,138 @@
+"""Builds the demo's diarization folder: segmentation, embedding, PLDA and config.yaml.
+
+Stock pyannote.audio loads the folder with `Pipeline.from_pretrained`; it holds no code. Weights are
+float16, and SHA256SUMS lists the files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pyannote.audio import Model
+from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
+from scipy.linalg import eigh
+
+from extras.demo_models import embedding, segmentation
+from extras.demo_models.checksums import write_checksums
+from extras.demo_models.mixtures import ClipBank, load_bank
+
+PLDA_DIMENSION = 64
+Matrix = NDArray[np.float64]
+
+CONFIG = """\
+dependencies:
+  pyannote.audio: 4.0.0
+pipeline:
+  name: pyannote.audio.pipelines.SpeakerDiarization
+  params:
+    segmentation: $model/segmentation
+    segmentation_step: 0.3
+    embedding: $model/embedding
+    embedding_exclude_overlap: true
+    plda: $model/plda
+    clustering: AgglomerativeClustering
+params:
+  segmentation:
+    min_duration_off: 0.6
+  clustering:
+    method: centroid
+    min_cluster_size: 3
+    threshold: 0.75
+"""
+# pyannote.audio 3 has no PLDA and clusters short embeddings too, which must not become speakers.
+CONFIG_3 = (
+    CONFIG.replace("pyannote.audio: 4.0.0", "pyannote.audio: 3.4.0")
+    .replace("    plda: $model/plda\n", "")
+    .replace("min_cluster_size: 3", "min_cluster_size: 6")
+)
+
+
+def build(folder: Path, work: Path) -> None:
+    """Train both networks and write the pipeline to `folder`.
+
+    The clip bank and checkpoints are kept under `work`, from which training resumes.
+    """
+    bank = load_bank(work / "clips.npz")
+    segmenter = segmentation.train_segmentation(bank, work / "segmentation.pt")
+    embedder = embedding.train_embedding(bank, work / "embedding.pt")
+    save_model(segmenter, folder / "segmentation")
+    save_model(embedder, folder / "embedding")
+    save_plda(*embed_clips(embedder, bank), folder / "plda")
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.pyannote-3.yaml").write_text(CONFIG_3)
+    write_checksums(folder)
+
+
+def save_model(model: Model, folder: Path) -> None:
+    """Write the checkpoint that `Model.from_pretrained(folder)` loads, parameters in float16.
+
+    Buffers stay as they are: SincNet's time axis is one, and rounding it would detune its filters.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = model.state_dict()
+    weights |= {
+        name: parameter.detach().half().contiguous() for name, parameter in model.named_parameters()
+    }
+    checkpoint: dict[str, Any] = {
+        "state_dict": dict(weights),
+        "hyper_parameters": dict(model.hparams),
+        "pytorch-lightning_version": lightning.__version__,
+    }
+    model.on_save_checkpoint(checkpoint)  # type: ignore[no-untyped-call]
+    # pyannote.audio 4 leaves this out; 3 fails without it.
+    checkpoint["pyannote.audio"]["versions"]["torch"] = torch.__version__
+    torch.save(checkpoint, folder / "pytorch_model.bin")
+
+
+def embed_clips(network: WeSpeakerResNet34, bank: ClipBank) -> tuple[Matrix, NDArray[np.int64]]:
+    """Embeddings (clips, 256) of every third clip of the bank, and their speakers (clips,)."""
+    chosen = np.arange(0, len(bank.speaker), 3)
+    with torch.inference_mode():
+        vectors = [
+            network(torch.from_numpy(bank.clip(int(clip)))[None, None])[0].double().numpy()
+            for clip in chosen
+        ]
+    return np.stack(vectors), bank.speaker[chosen]
+
+
+def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None:
+    """Write what `pyannote.audio.core.plda.PLDA` reads: centring, LDA, a two-covariance model.
+
+    Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. `vectors` (n, dimension),
+    `speaker` (n,).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mean = vectors.mean(axis=0)
+    scaled = np.sqrt(vectors.shape[1]) * _unit(vectors - mean)
+    within, between = _covariances(scaled, speaker)
+    lda = eigh(between, within)[1][:, ::-1][:, :PLDA_DIMENSION]
+    projected = scaled @ lda
+    centre = projected.mean(axis=0)
+    features = np.sqrt(PLDA_DIMENSION) * _unit(projected - centre)
+    within, between = _covariances(features, speaker)
+    spread, axes = eigh(between, within)
+    np.savez(folder / "xvec_transform.npz", mean1=mean, mean2=centre, lda=lda)
+    np.savez(
+        folder / "plda.npz",
+        mu=features.mean(axis=0),
+        tr=axes.T[::-1],
+        psi=np.maximum(spread[::-1], 1e-6),
+    )
+
+
+def _covariances(vectors: Matrix, speaker: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+    """Covariances within and between speakers; each speaker has the same weight."""
+    names = np.unique(speaker)
+    means = np.stack([vectors[speaker == name].mean(axis=0) for name in names])
+    deviations = vectors - means[np.searchsorted(names, speaker)]
+    within = deviations.T @ deviations / (len(vectors) - len(names))
+    return within + 1e-4 * np.trace(within) / len(within) * np.eye(len(within)), np.cov(means.T)
+
+
+def _unit(vectors: Matrix) -> Matrix:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))

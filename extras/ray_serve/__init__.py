@@ -1,0 +1,1 @@
+"""The server on Ray Serve, for more than one device."""

@@ -1,0 +1,255 @@
+"""`python -m extras.ray_serve`: the server's application on Ray Serve, for more than one device.
+
+A replica is a process with models of its own, on a GPU or a share of the cores, that answers with
+the application of `python -m server`. Serve brings requests to replicas, begins new ones where
+requests wait or one has died, and lets those finish that it ends. Nothing is tried twice there:
+who is not answered because a replica died is told to send the request again. What one process
+keeps in memory no other one knows, so routes to such things are refused.
+
+What can be told stands in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's
+RayService read, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commands.parser import INTERRUPTED, CommandParser, option
+from config import ModelSettings
+from errors import StartError, Unsupported
+from runtime import modules_that_stay
+from server.error_response import error_response
+from server.errors import NoReplica
+from server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+    from starlette.middleware import Middleware
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger("server")
+
+FILE = Path(__file__).with_name("ray_serve.yaml")
+# What one process counts of itself, or keeps for those who come back to it.
+OF_ONE_PROCESS = ("/metrics", "/v1/jobs", "/v1/realtime/client_secrets")
+# Answered by Serve's proxy itself.
+OF_THE_PROXY = "/-/"
+# Ray reports no usage, and Serve's proxies answer as ours if no replica does.
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": f"{__name__}:proxy_middlewares",
+}
+# Of every answer of a replica (server.exchange), and of none of Serve's.
+GUARD = b"x-content-type-options"
+
+
+class Replica:
+    """The server's application in one process."""
+
+    def __init__(self) -> None:
+        """Load the models that the environment names. Raises RuntimeError where that fails."""
+        from server.__main__ import log_to_stderr
+
+        with modules_that_stay():
+            from server.serving import load_app
+
+        log_to_stderr()
+        try:
+            models, settings = ModelSettings.from_environment(), ServerSettings.from_environment()
+            alone = settings.model_copy(update={"data_dir": None})  # a folder is one process's
+            self._gate, self._endpoint = load_app(models, alone)
+        except (SystemExit, StartError, ValueError) as error:
+            raise RuntimeError(str(error)) from None
+        self._gate.app = _of_all_processes(self._gate.app)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """What Serve asks for the application."""
+        return self._gate
+
+    def check_health(self) -> None:
+        """Raises RuntimeError where only a new process can answer again."""
+        if not self._endpoint.alive:
+            raise RuntimeError("the engine has stopped")
+
+
+def _of_all_processes(app: ASGIApp) -> ASGIApp:
+    """The application without those routes whose next request may reach another process."""
+
+    async def refuse_or_pass(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(OF_ONE_PROCESS):
+            raise Unsupported("replicas on Ray Serve share no counts, jobs or client secrets")
+        await app(scope, receive, send)
+
+    return refuse_or_pass
+
+
+class ProxyAnswers:
+    """In Serve's proxy, around what it does: where no replica answers, it says so as the server
+    says such things, whatever Serve would say (404, 500, 503, in words of its own).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on one request, and the answer of a replica."""
+        if scope["type"] != "http" or scope["path"].startswith(OF_THE_PROXY):
+            await self._app(scope, receive, send)
+            return
+        answered = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                headers = dict(message["headers"])  # Serve repeats the request's id
+                answered = GUARD in headers
+                message = {**message, "headers": [*headers.items()]}
+            if answered:
+                await send(message)
+
+        await self._app(scope, receive, send_on)
+        if not answered:
+            error = NoReplica("no replica has answered this request: send it again")
+            await error_response(error, scope["path"])(scope, receive, send)
+
+
+def proxy_middlewares() -> list[Middleware]:
+    """What RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names."""
+    from starlette.middleware import Middleware
+
+    return [Middleware(ProxyAnswers)]
+
+
+def application(options: dict[str, Any]) -> Application:
+    """What the file's `import_path` names; `options` are those of Serve's deployment."""
+    from ray import serve
+
+    deployment: Any = serve.deployment(serve.ingress()(Replica))
+    made: Application = deployment.options(**options).bind()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve what the file says until SIGTERM or SIGINT, and answer then what was accepted.
+
+    Raises SystemExit where that cannot be.
+    """
+    options = _read_options(arguments)
+    os.environ |= ENVIRONMENT
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    _check_environment()
+    try:
+        import ray
+        from ray import serve
+    except ImportError as error:
+        raise SystemExit(f"{error}: scripts/setup --archive installs Ray") from error
+    from server.__main__ import log_to_stderr
+
+    log_to_stderr()
+    told, asked, deployment = _read_file(options.config)
+    if options.address:
+        ray.init(options.address)
+    else:
+        ray.init("local", include_dashboard=False)
+        _require_room(ray.cluster_resources(), deployment["ray_actor_options"])
+    try:
+        serve.start(told["proxy_location"], told["http_options"], None, told["logging_config"])
+        serve.run(application(deployment), name=asked["name"], route_prefix=asked["route_prefix"])
+        http = told["http_options"]
+        logger.info("listening on http://%s:%s", http["host"], http["port"])
+        _wait_for_signal()
+        logger.info("draining")
+        while asked["name"] in serve.status().applications:
+            with suppress(TimeoutError):  # after a minute, whatever it waits for
+                serve.delete(asked["name"])
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+    logger.info("drained")
+
+
+def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What a file of Serve's form says, of its one application, and of the one deployment in it.
+    Raises SystemExit where it lacks something that the file beside this module has.
+    """
+    import yaml
+
+    try:
+        told = yaml.safe_load(file.read_text(encoding="utf-8"))
+        told["proxy_location"], told["logging_config"]
+        told["http_options"]["host"], told["http_options"]["port"]
+        (asked,) = told["applications"]
+        asked["name"], asked["route_prefix"]
+        (deployment,) = asked["deployments"]
+        deployment["ray_actor_options"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SystemExit(f"--config {file}: {error}") from error
+    except KeyError as error:
+        raise SystemExit(f"--config {file}: {error.args[0]} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise SystemExit(
+            f"--config {file}: should have one application of one deployment, as {FILE.name} has"
+        ) from error
+    return told, asked, deployment
+
+
+def _read_options(arguments: Sequence[str] | None) -> Namespace:
+    made = CommandParser(
+        "python -m extras.ray_serve",
+        "The server on Ray Serve: a replica a GPU, or a share of the cores.",
+        (
+            ("on this machine", "python -m extras.ray_serve"),
+            ("on a cluster", "python -m extras.ray_serve --address HEAD:6379 --config my.yaml"),
+        ),
+        "Models and settings are the environment's (docs/server.md), the file says the rest.",
+    )
+    option(
+        made,
+        "--config",
+        f"default: {FILE.name}, beside the module",
+        type=Path,
+        default=FILE,
+        metavar="FILE",
+    )
+    option(made, "--address", "a running cluster's; default: one is started on this machine")
+    options: Namespace = made.parse_args(arguments)
+    return options
+
+
+def _check_environment() -> None:
+    """Raises SystemExit for what every replica would refuse."""
+    try:
+        ModelSettings.from_environment()
+        ServerSettings.from_environment()
+    except ValueError as error:
+        raise SystemExit(f"{StartError(str(error))}") from error
+
+
+def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> None:
+    """Raises SystemExit where this machine can hold no replica: Serve would wait for ever."""
+    for name, resource in (("num_gpus", "GPU"), ("num_cpus", "CPU")):
+        if wanted.get(name, 0) > there.get(resource, 0):
+            told = f"{name}: {wanted[name]:g} for each replica, and Ray finds"
+            raise SystemExit(f"{told} {there.get(resource, 0):g} here; change it in --config")
+
+
+def _wait_for_signal() -> None:
+    """Until SIGTERM or SIGINT. Before that Ray ends the process at the first of them: there is
+    nothing to drain.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()

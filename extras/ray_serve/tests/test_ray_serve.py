@@ -1,0 +1,178 @@
+"""server/ray_serve.py without Ray: what stands around the application, and the file."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import yaml
+from asgi import call, served
+from starlette.responses import PlainTextResponse
+
+import config
+from config import DEMO_MODELS
+from extras.ray_serve import deployment
+from extras.ray_serve.deployment import (
+    FILE,
+    OF_ONE_PROCESS,
+    ProxyAnswers,
+    Replica,
+    proxy_middlewares,
+)
+from server.settings import ServerSettings
+
+TOLD = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+(APPLICATION,) = TOLD["applications"]
+(DEPLOYMENT,) = APPLICATION["deployments"]
+CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
+DEFAULTS = {name: field.default for name, field in ServerSettings.model_fields.items()}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Of a deployer who lets Ray tell of itself, and names a model."""
+    monkeypatch.setenv("ASR_MODEL", str(DEMO_MODELS / "asr"))
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_BACKEND_LOG_LEVEL", CALLBACK):
+        monkeypatch.setenv(name, "1")
+
+
+def in_proxy(status: int, **headers: str) -> ProxyAnswers:
+    (middleware,) = proxy_middlewares()
+    app = middleware.cls(PlainTextResponse("what was said", status, headers))
+    assert isinstance(app, ProxyAnswers)
+    return app
+
+
+# ---- the proxy
+
+
+@pytest.mark.parametrize("status", [200, 400, 429, 500])
+def test_an_answer_of_a_replica_is_passed_on(status):
+    app = in_proxy(status, **{"X-Content-Type-Options": "nosniff", "Retry-After": "7"})
+    reply = asyncio.run(call(app, headers={"host": "x"}))
+    assert (reply.status, reply.body, reply.headers["retry-after"]) == (
+        status,
+        b"what was said",
+        "7",
+    )
+
+
+@pytest.mark.parametrize("status", [404, 408, 500, 503])
+@pytest.mark.parametrize("path", ["/", "/v1/audio/transcriptions"])
+def test_where_no_replica_answers_the_client_is_told_to_send_again(status, path):
+    reply = asyncio.run(call(in_proxy(status), path=path))
+    assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "NO_REPLICA", "1")
+    assert ("error" in reply.json) is (path != "/")
+
+
+def test_where_nothing_at_all_is_answered_the_client_is_told_so_too():
+    async def dies(scope, receive, send):
+        pass
+
+    assert asyncio.run(call(ProxyAnswers(dies))).code == "NO_REPLICA"
+
+
+def test_serves_own_paths_are_its_own():
+    assert asyncio.run(call(in_proxy(200), "GET", "/-/healthz")).body == b"what was said"
+
+
+def test_the_requests_id_comes_once():
+    async def twice(scope, receive, send):
+        headers = [(b"x-request-id", b"a"), (b"x-content-type-options", b"nosniff")]
+        headers.append((b"x-request-id", b"a"))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(ProxyAnswers(twice)({"type": "http", "path": "/"}, None, send))
+    assert [name for name, _ in sent[0]["headers"]].count(b"x-request-id") == 1
+
+
+# ---- a replica
+
+
+def test_a_replica_serves_what_all_processes_can(monkeypatch, environment):
+    async def scenario():
+        endpoint, gate = served(api_key="key")
+        monkeypatch.setattr("server.serving.load_app", lambda *_: (gate, endpoint))
+        replica = Replica()
+        app = replica.__serve_build_asgi_app__()
+        key = {"authorization": "Bearer key"}
+        for path in (*OF_ONE_PROCESS, "/v1/jobs/abc"):
+            assert (await call(app, "GET", path)).status == 401
+            refused = await call(app, "GET", path, key)
+            assert (refused.status, refused.code) == (400, "UNSUPPORTED"), path
+        assert (await call(app, "GET", "/ready", key)).status == 200
+        replica.check_health()
+        endpoint.recogniser.alive = False
+        with pytest.raises(RuntimeError, match="engine"):
+            replica.check_health()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_cannot_load_says_why(monkeypatch, environment):
+    def fail(*_):
+        raise SystemExit("START_FAILED: no such model")
+
+    monkeypatch.setattr("server.serving.load_app", fail)
+    with pytest.raises(RuntimeError, match="START_FAILED: no such model"):
+        Replica()
+    monkeypatch.setenv("MAX_QUEUE", "-1")
+    with pytest.raises(RuntimeError, match="MAX_QUEUE"):
+        Replica()
+
+
+# ---- the file and the command line
+
+
+def test_the_file_says_what_the_settings_say():
+    assert APPLICATION["import_path"] == "extras.ray_serve.deployment:application"
+    assert DEPLOYMENT["name"] == Replica.__name__
+    assert DEPLOYMENT["max_ongoing_requests"] == DEFAULTS["max_queue"]
+    assert DEPLOYMENT["graceful_shutdown_timeout_s"] == DEFAULTS["drain_timeout"]
+    assert TOLD["http_options"] == {name: DEFAULTS[name] for name in ("host", "port")}
+    assert DEPLOYMENT["ray_actor_options"]["num_gpus"] == 1
+
+
+def test_neither_file_nor_serve_logs_paths():
+    for part in (TOLD, DEPLOYMENT):
+        assert part["logging_config"] == {"log_level": "WARNING", "enable_access_log": False}
+
+
+def test_a_machine_without_room_for_a_replica_is_told_so():
+    wanted = {"num_gpus": 1, "num_cpus": 4}
+    deployment._require_room({"GPU": 1.0, "CPU": 4.0}, wanted)
+    with pytest.raises(SystemExit, match="num_gpus: 1 for each replica, and Ray finds 0"):
+        deployment._require_room({"CPU": 4.0}, wanted)
+    with pytest.raises(SystemExit, match="num_cpus"):
+        deployment._require_room({"GPU": 1.0, "CPU": 3.0}, wanted)
+
+
+@pytest.mark.parametrize("variable", ["ASR_MODEL", "PORT"])
+def test_what_every_replica_would_refuse_ends_the_command(monkeypatch, environment, variable):
+    monkeypatch.setenv(variable, "not this")
+    with pytest.raises(SystemExit, match=f"START_FAILED: {variable}"):
+        deployment.main([])
+    assert config.os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    module, _, name = config.os.environ[CALLBACK].partition(":")
+    assert (module, getattr(deployment, name)) == (deployment.__name__, proxy_middlewares)
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path):
+    with pytest.raises(SystemExit, match="--config"):
+        deployment._read_file(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(SystemExit, match="--config"):
+        deployment._read_file(tmp_path / "bad.yaml")
+    shipped = deployment.FILE.read_text()
+    for line, key in (("  port: 8000", "port"), ("    route_prefix: /", "route_prefix")):
+        (tmp_path / "bad.yaml").write_text(shipped.replace(line, ""))
+        with pytest.raises(SystemExit, match=f"{key} is missing"):
+            deployment._read_file(tmp_path / "bad.yaml")
+    (tmp_path / "bad.yaml").write_text(shipped.replace("applications:", "applications: [] #"))
+    with pytest.raises(SystemExit):
+        deployment._read_file(tmp_path / "bad.yaml")

@@ -1,0 +1,1 @@
+"""Synthetic speech whose words, times and speakers are known, for tests and benchmarks."""
