@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 import { clock } from "./format.js";
-import { RATE } from "./microphone.js";
+import { PIECES } from "./microphone.js";
 
 const FULL_SCALE = 32768;
 const QUIETEST_DB = 60; // below full scale: the meter's left end
@@ -12,7 +12,7 @@ const LATE_SECONDS = 5; // of speech without any word
 
 export class Listening {
   #timer = 0;
-  #silent = 0;
+  #silent = 0; // pieces
   #detail = "";
   /** @type {number[]} seconds from the ends of words to their appearance */
   #delays = [];
@@ -76,9 +76,9 @@ export class Listening {
   /** @param {Int16Array} samples of a tenth of a second */
   hear(samples) {
     const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0) / FULL_SCALE;
-    this.#silent = peak ? 0 : this.#silent + samples.length;
+    this.#silent = peak ? 0 : this.#silent + 1;
     this.#level(peak && Math.max(0, 1 + (20 * Math.log10(peak)) / QUIETEST_DB));
-    const isSilent = this.#silent >= SILENT_SECONDS * RATE;
+    const isSilent = this.#silent >= SILENT_SECONDS * PIECES;
     const detail = isSilent ? "Nothing comes from the microphone: is it muted?" : this.#detail;
     if (byId("listening-detail").textContent !== detail)
       byId("listening-detail").textContent = detail;

@@ -1,6 +1,5 @@
-/* What is heard in a live session, as it grows; in the end the transcript of a recording. */
+/* The transcript of a recording as live sessions write it. */
 
-import { rttmOf } from "./files.js";
 import { clock } from "./format.js";
 
 /**
@@ -75,17 +74,10 @@ class Item {
     this.warnings.push(`From ${clock(this.start)} on: ${reason}`);
   }
 
-  /**
-   * No more is said of it, and what begins at `start` or later is heard again. Returns whether
-   * anything is left, be it a warning.
-   * @param {number} start seconds
-   */
-  breakOff(start) {
-    this.words = this.words.filter((word) => word.start < start);
-    const isLeft = this.words.length > 0 || (this.isOver && this.start < start);
-    this.end = Math.min(this.end, start);
-    [this.unstable, this.isOver] = ["", true];
-    return isLeft;
+  /** The session is lost: final words stay. Returns whether anything is left. */
+  breakOff() {
+    if (!this.isOver) [this.unstable, this.isOver, this.end] = ["", true, this.writtenUntil];
+    return this.words.length > 0 || this.warnings.length > 0;
   }
 
   /** Those after the text is complete take the place of all before. */
@@ -118,8 +110,10 @@ export class LiveTranscript {
   #items = new Map();
   /** @type {Set<string>} */
   #labels = new Set();
-  /** @type {string[]} of the session */
+  /** @type {string[]} of the sessions */
   #warnings = [];
+  #start = 0; // of the session, in seconds
+
   /**
    * Take in an event of the server; the name of the item that it changes, "" where there is none.
    * @param {any} event
@@ -136,30 +130,27 @@ export class LiveTranscript {
     return id;
   }
 
-  /** Up to where all is written down, in seconds. */
-  get writtenUntil() {
-    const items = [...this.#items.values()];
-    return (items.find(({ isOver }) => !isOver) ?? items.at(-1))?.writtenUntil ?? 0;
-  }
-
   /** Where the first item begins whose text may still grow, in seconds; null where there is none. */
   get openSince() {
     return [...this.#items.values()].find(({ isOver }) => !isOver)?.start ?? null;
   }
 
   /**
-   * The session was lost. Guesses are gone; final words stay, but for those that another session
-   * hears again. Returns the names of items of which nothing is left.
-   * @param {number} start seconds of the recording at which the other session begins
+   * The session was lost: final words stay, and a warning tells of the gap behind them. Returns the
+   * names of items of which nothing is left.
+   * @param {number} start seconds of the recording at which another session begins
    */
   breakOff(start) {
-    const from = this.writtenUntil;
+    const items = [...this.#items.values()];
+    const last = items.find(({ isOver }) => !isOver) ?? items.at(-1);
+    const from = Math.max(this.#start, last?.writtenUntil ?? 0);
+    this.#start = start;
     if (start > from + ROUNDING)
       this.#warnings.push(
         `From ${clock(from)} to ${clock(start)} words may be missing: there was no live session.` +
           " Transcribe hears the whole recording.",
       );
-    const gone = [...this.#items].filter(([, item]) => !item.breakOff(start)).map(([id]) => id);
+    const gone = [...this.#items].filter(([, item]) => !item.breakOff()).map(([id]) => id);
     for (const id of gone) this.#items.delete(id);
     return gone;
   }
@@ -223,7 +214,6 @@ export class LiveTranscript {
       duration,
       warnings: [...new Set([...ofItems, ...this.#warnings])],
       words,
-      ...(known && { output: { rttm: rttmOf(this.#turns()) } }),
     };
   }
 
@@ -248,17 +238,6 @@ export class LiveTranscript {
       timestamp: [words[0].start, words.at(-1).end],
       ...(known && { words: words.map((word) => wordJson(item, word, known)) }),
     }));
-  }
-
-  /** When each speaks: the segments, or the words where no segments came. */
-  #turns() {
-    return this.#spoken.flatMap((item) => {
-      const segments = item.segments.filter(({ speaker }) => speaker);
-      if (segments.length) return segments;
-      return this.#blocks(item, true)
-        .filter(({ speaker }) => speaker)
-        .map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
-    });
   }
 }
 

@@ -4,9 +4,8 @@ import { byId, element } from "./dom.js";
 import { count, size } from "./format.js";
 import { MAX_NAME, cleanName } from "./speakers.js";
 
-/** Asked of every recording: the page plays words, and shows when somebody speaks. */
-const ALWAYS = { return_timestamps: "word" };
-const TURNS = { output: ["rttm"] };
+/** Asked of every recording: words to play, turns to show, and files to download. */
+const ALWAYS = { return_timestamps: "word", output: ["srt", "vtt", "tsv", "rttm"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
 const LIMITS = ["max_line_width", "max_line_count", "max_words_per_line"];
 const MOST_LETTERS = 2 ** 18; // of a text that is given
@@ -68,23 +67,12 @@ export class Options {
     return !byId("live-field").hidden && byId("live").checked;
   }
 
-  /**
-   * How subtitles look; the page makes them, so that a request does not tell it. Null where a value
-   * is impossible.
-   */
-  layout() {
-    if (!isValid(byId("subtitle-options"))) return null;
-    return {
-      ...numbers(LIMITS),
-      highlight_words: byId("highlight_words").checked,
-      subtitle_speakers: byId("subtitle_speakers").checked,
-    };
-  }
-
   /** What the request asks for: what was left alone is not sent. Null where a value is impossible. */
   read() {
     if (!isValid(this.place)) return null;
-    const parameters = { ...ALWAYS, ...((this.diarizes || byId("separate").checked) && TURNS) };
+    const parameters = { ...ALWAYS, ...numbers(LIMITS) };
+    if (byId("highlight_words").checked) parameters.highlight_words = true;
+    if (!byId("subtitle_speakers").checked) parameters.subtitle_speakers = false;
     const language = byId("language");
     if (!language.disabled && language.value) parameters.language = language.value;
     if (this.place.querySelector("[name=task]:checked").value === "translate")

@@ -3,12 +3,10 @@
 import * as api from "./api.js";
 import { Dictation } from "./dictation.js";
 import { byId, element } from "./dom.js";
-import { save } from "./downloads.js";
-import { fileText, formatsOf } from "./files.js";
+import { fileText, formatsOf, save } from "./files.js";
 import { clock, count, size } from "./format.js";
 import { LONG_BYTES, follow, forgetJob, keepJob, keptJob } from "./jobs.js";
 import { keep, kept } from "./kept.js";
-import { settings } from "./live_session.js";
 import { Options } from "./options.js";
 import { Player } from "./player.js";
 import { Progress } from "./progress.js";
@@ -175,7 +173,7 @@ async function startListening() {
   byId("failure").textContent = "";
   byId("record").setAttribute("aria-disabled", "true");
   try {
-    await dictation.start(isLive ? settings(parameters, options.diarizes) : null);
+    await dictation.start(isLive ? parameters : null, options.diarizes);
   } catch (error) {
     fail(error);
     byId("record").removeAttribute("aria-disabled");
@@ -454,8 +452,7 @@ function showDownloads() {
 /** @param {string} format */
 function download(format) {
   const stem = result.file.replace(/\.[^.]*$/, "") || "recording";
-  const layout = options.layout();
-  if (layout) save(stem, format, fileText(format, result.answer, speakers, layout, stem));
+  save(stem, format, fileText(format, result.answer, speakers, stem));
 }
 
 /**

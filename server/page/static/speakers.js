@@ -45,12 +45,12 @@ export class Speakers {
   constructor(answer, names = {}) {
     const spoken = answer.speakers.filter((each) => each.speaker !== null);
     this.#fields = new Map(spoken.map(({ speaker }) => [asField(speaker), speaker]));
-    this.turns = readTurns(answer.output?.rttm ?? "").map((turn) => ({
-      ...turn,
-      speaker: this.labelOf(turn.speaker),
-    }));
+    /** Those of RTTM, which overlap; without it, of a live session, those of the text. */
+    this.turns = answer.output?.rttm
+      ? readTurns(answer.output.rttm).map((turn) => ({ ...turn, speaker: this.labelOf(turn.speaker) }))
+      : spoken.map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
     const starts = [
-      ...this.turns.map((turn) => [turn.start, turn.speaker]),
+      ...this.turns.map(({ start, speaker }) => [start, speaker]),
       ...spoken.map((each) => [each.timestamp[0], each.speaker]),
     ];
     /** In the order in which they first speak. */
