@@ -651,13 +651,12 @@ def test_what_no_session_has_heard_is_told(person, room):
     events = [
         told_of("a", "speech_started", audio_start_ms=900),
         told_words("a", " So", 1.0, 1.5),
-        told_of("a", "speech_stopped", audio_end_ms=2000),
         told_of("a", "completed", transcript=" So"),
         told_of("b", "speech_started", audio_start_ms=90_000),
     ]
     assert broken_off(person, [], 0.0) == [[[], "", []]]
-    assert broken_off(person, events[:3], 1.5) == [[[], " So", []]]
-    assert broken_off(person, events[:4], 2.0) == [[[], " So", []]]
+    assert broken_off(person, events[:2], 1.5) == [[[], " So", []]]
+    assert broken_off(person, events[:3], 2.0) == [[[], " So", [missing("0:01", "0:02")]]]
     assert broken_off(person, events, 600.0, 700.0) == [
         [["b"], " So", [missing("1:30", "10:00")]],
         [[], " So", [missing("1:30", "10:00"), missing("10:00", "11:40")]],

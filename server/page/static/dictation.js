@@ -60,7 +60,6 @@ export class Dictation {
   /**
    * Begin; with parameters (those of `POST /`) words appear. Throws an Error that says why there is
    * no microphone.
-   * @param {any} parameters
    * @param {boolean} diarizes whether to tell speakers apart
    */
   async start(parameters, diarizes) {

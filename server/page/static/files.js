@@ -48,16 +48,12 @@ const WITH_NAMES = {
 /**
  * The formats that an answer has: a live session's has no files of the server, and only speakers
  * have turns for RTTM.
- * @param {any} answer
  */
 export const formatsOf = ({ output = {} }) =>
   Object.keys(MEDIA_TYPES).filter((format) => output[format] || ["json", "txt"].includes(format));
 
 /**
  * The text of a file.
- * @param {string} format
- * @param {any} answer
- * @param {Speakers} speakers
  * @param {string} [recording] its name in RTTM
  */
 export function fileText(format, answer, speakers, recording = "audio") {
@@ -80,12 +76,7 @@ export function fileText(format, answer, speakers, recording = "audio") {
   return lines.map((line, i) => change(line, speakers, lines[i - 1] ?? "", recording)).join("\n");
 }
 
-/**
- * Hand a file to the browser.
- * @param {string} name
- * @param {string} format
- * @param {string} text
- */
+/** Hand a file to the browser. */
 export function save(name, format, text) {
   const type = `${MEDIA_TYPES[format]};charset=utf-8`;
   const href = URL.createObjectURL(new Blob([text], { type }));
@@ -106,7 +97,6 @@ function cell(text) {
   return safe.includes('"') ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** @param {string} text */
 const onOneLine = (text) => text.trim().replace(/\s+/g, " ");
 
 const escaped = (text, table) =>

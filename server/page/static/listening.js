@@ -19,16 +19,14 @@ export class Listening {
   /** @type {number[]} of the last words */
   #recent = [];
 
-  /**
-   * @param {(state: string) => void} announce told of each state once
-   */
+  /** `announce` tells a screen reader of each state once. */
   constructor(announce) {
     this.announce = announce;
   }
 
   /**
-   * @param {() => number} seconds that were recorded
-   * @param {() => number} waiting seconds since speech began or its last words came
+   * Show the microphone. `seconds` returns the length of the recording, and `waiting` the seconds
+   * since speech began or its last words came.
    */
   start(seconds, waiting) {
     [this.#delays, this.#recent, this.#silent] = [[], [], 0];
@@ -49,11 +47,7 @@ export class Listening {
     byId("listening").hidden = true;
   }
 
-  /**
-   * What is done now.
-   * @param {string} state
-   * @param {string} [detail]
-   */
+  /** What is done now. */
   say(state, detail = "") {
     this.announce(`${state}. ${detail}`.trim());
     this.#detail = detail;
@@ -61,10 +55,7 @@ export class Listening {
     byId("listening-detail").textContent = detail;
   }
 
-  /**
-   * No more is recorded; the rest is waited for.
-   * @param {string} detail
-   */
+  /** The recording has ended; the last words are awaited. */
   finish(detail) {
     clearInterval(this.#timer);
     byId("listening").classList.remove("on");
@@ -73,7 +64,6 @@ export class Listening {
     byId("stop").textContent = "Do not wait";
   }
 
-  /** @param {Int16Array} samples of a tenth of a second */
   hear(samples) {
     const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0) / FULL_SCALE;
     this.#silent = peak ? 0 : this.#silent + 1;
@@ -84,11 +74,7 @@ export class Listening {
       byId("listening-detail").textContent = detail;
   }
 
-  /**
-   * Words have appeared.
-   * @param {number} now seconds of the recording
-   * @param {{end: number}[]} words
-   */
+  /** Words have appeared; `now` is the recording's time. */
   appeared(now, words) {
     if (!words.length) return;
     const delays = words.map(({ end }) => Math.max(0, now - end));
@@ -114,5 +100,4 @@ export class Listening {
   }
 }
 
-/** @param {number[]} values */
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];

@@ -14,7 +14,6 @@ const ROUNDING = 0.02;
 /** What an event says of its item, by the last part of its type. */
 const CHANGES = {
   speech_started: (item, event) => (item.start = event.audio_start_ms / 1000),
-  speech_stopped: (item, event) => (item.end = event.audio_end_ms / 1000),
   words: (item, event) => item.grow(event.words, event.unstable),
   segment: (item, event) => item.hearSegment(event),
   completed: (item, event) => item.complete(event),
@@ -38,13 +37,12 @@ class Item {
 
   /** @param {number} start seconds */
   constructor(start) {
-    this.start = this.end = start;
+    this.start = start;
   }
 
-  /** Up to where it is written down. */
+  /** Up to where it is written down, in seconds. */
   get writtenUntil() {
-    const last = this.words.at(-1)?.end ?? this.start;
-    return this.isOver ? Math.max(this.end, last) : last;
+    return this.words.at(-1)?.end ?? this.start;
   }
 
   grow(words, unstable) {
@@ -76,7 +74,7 @@ class Item {
 
   /** The session is lost: final words stay. Returns whether anything is left. */
   breakOff() {
-    if (!this.isOver) [this.unstable, this.isOver, this.end] = ["", true, this.writtenUntil];
+    [this.unstable, this.isOver] = ["", true];
     return this.words.length > 0 || this.warnings.length > 0;
   }
 
@@ -116,7 +114,6 @@ export class LiveTranscript {
 
   /**
    * Take in an event of the server; the name of the item that it changes, "" where there is none.
-   * @param {any} event
    */
   hear(event) {
     if (event.type === "session.speakers") this.#warnings.push(...(event.warnings ?? []));
@@ -145,7 +142,7 @@ export class LiveTranscript {
     const last = items.find(({ isOver }) => !isOver) ?? items.at(-1);
     const from = Math.max(this.#start, last?.writtenUntil ?? 0);
     this.#start = start;
-    if (start > from + ROUNDING)
+    if (start > from)
       this.#warnings.push(
         `From ${clock(from)} to ${clock(start)} words may be missing: there was no live session.` +
           " Transcribe hears the whole recording.",
@@ -163,7 +160,6 @@ export class LiveTranscript {
   /**
    * What an item says so far: a stretch for each speaker in it, in the form of an answer's, with
    * what may still change after the last one as `unstable`.
-   * @param {string} id
    */
   blocksOf(id) {
     const item = this.#items.get(id);
@@ -241,7 +237,6 @@ export class LiveTranscript {
   }
 }
 
-/** @param {Word[]} words */
 const textOf = (words) => words.map(({ word }) => word).join("");
 
 /** A word as in an answer. */

@@ -78,10 +78,7 @@ export class Microphone {
     [this.#stream, this.#context] = [stream, context];
   }
 
-  /**
-   * End, and return what was recorded; by then `onPiece` has got all of it.
-   * @returns {Promise<File>}
-   */
+  /** End, and return what was recorded; by then `onPiece` has got all of it. */
   async stop() {
     const [stream, context] = [this.#stream, this.#context];
     this.#stream = this.#context = null;
