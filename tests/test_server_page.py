@@ -393,7 +393,7 @@ def test_files_are_those_that_the_server_makes_under_the_same_names(person, url)
     sent = [response(answer, config) for answer, config in zip(answers, configs, strict=True)]
     made = person.browser.execute_async_script(script, sent, given, OUTPUT)
     for answer, called, config, files in zip(answers, given, configs, made, strict=True):
-        spoken = {turn.speaker for turn in answer.turns or ()}
+        spoken = {each.speaker for each in (*(answer.turns or ()), *(answer.segments or ()))}
         called = {label: name for label, name in called.items() if name and label in spoken}
         expected = response(renamed(answer, called), config)["output"]
         assert dict(zip(OUTPUT, files, strict=True)) == {name: expected[name] for name in OUTPUT}
