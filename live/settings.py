@@ -12,10 +12,23 @@ Delay = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
 class AudioFormat(Enum):
-    """Mono samples, as media type and rate: signed 16-bit little endian, or G.711."""
+    """Mono samples, as media type and rate: signed 16-bit little endian, or G.711.
+
+    PCM has the rates that browsers and sound cards record at.
+    """
 
     PCM_24000 = ("audio/pcm", 24000)
+    PCM_8000 = ("audio/pcm", 8000)
+    PCM_11025 = ("audio/pcm", 11025)
     PCM_16000 = ("audio/pcm", 16000)
+    PCM_22050 = ("audio/pcm", 22050)
+    PCM_32000 = ("audio/pcm", 32000)
+    PCM_44100 = ("audio/pcm", 44100)
+    PCM_48000 = ("audio/pcm", 48000)
+    PCM_88200 = ("audio/pcm", 88200)
+    PCM_96000 = ("audio/pcm", 96000)
+    PCM_176400 = ("audio/pcm", 176400)
+    PCM_192000 = ("audio/pcm", 192000)
     PCMU = ("audio/pcmu", 8000)
     PCMA = ("audio/pcma", 8000)
 

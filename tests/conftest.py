@@ -30,10 +30,12 @@ from config import NO_TELEMETRY
 
 if TYPE_CHECKING:
     import torch
+    from selenium.webdriver import Chrome
 
     from asr.model.encoder import AudioEncoder, EncoderPass
     from endpoint import Endpoint
     from handler import EndpointHandler
+    from tests.page_person import Person
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
 # rooms' tests quick, too.
@@ -383,3 +385,30 @@ def every_format() -> dict[str, bytes]:
     from testing import audio_files
 
     return audio_files.every_format()
+
+
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory) -> Path:
+    """The folder that the browser downloads into."""
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="session")
+def browser(downloads, tmp_path_factory, wav) -> Iterator[Chrome]:
+    """Chromium, started once, whose microphone plays `page_person.played`."""
+    from tests.page_person import chromium, played
+
+    file = tmp_path_factory.mktemp("microphone") / "talk.wav"
+    file.write_bytes(wav(played()))
+    with chromium(downloads, f"--use-file-for-fake-audio-capture={file}") as driver:
+        yield driver
+
+
+@pytest.fixture
+def person(browser) -> Iterator[Person]:
+    """A person at the page, whom the browser shows nothing afterwards."""
+    from tests.page_person import using
+
+    with using(browser) as someone:
+        yield someone
+    browser.get("about:blank")

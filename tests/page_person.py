@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from axe_selenium_python import Axe
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service as Driver
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
+
+from testing.audio_files import conversation
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 ARGUMENTS = (
@@ -24,6 +28,42 @@ ARGUMENTS = (
     "--use-fake-device-for-media-stream",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+
+# A microphone that records what a test says, as soon as the test says it, at this rate.
+SPOKEN_RATE = 24_000
+SPOKEN = """(() => {
+    const track = Object.assign(new EventTarget(), { stop() {} });
+    const stream = { getTracks: () => [track], getAudioTracks: () => [track] };
+    navigator.mediaDevices.getUserMedia = async () => stream;
+    window.AudioContext = class {
+      sampleRate = 24000;
+      state = "running";
+      audioWorklet = { addModule: async () => {} };
+      async resume() {}
+      async close() {}
+      createMediaStreamSource() { return { connect() {} }; }
+    };
+    window.AudioWorkletNode = class {
+      constructor(context, name, { processorOptions: { piece } }) {
+        const port = { postMessage: () => give(new Int16Array(0), true) };
+        const give = (samples, last) => port.onmessage({ data: { samples, last } });
+        this.port = port;
+        window.speak = (base64) => {
+          const samples = new Int16Array(
+            Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
+          for (let at = 0; at < samples.length; at += piece)
+            give(samples.slice(at, at + piece), false);
+        };
+      }
+    };
+})()"""
+
+
+def played() -> np.ndarray:
+    """What the browser's own microphone plays over and over: a part of the conversation in which
+    sentences are short, 20 s at 16 kHz.
+    """
+    return conversation()[16_000 * 20 + 8_000 :][: 16_000 * 20]
 
 
 @contextmanager
@@ -100,6 +140,14 @@ class Person:
     def choose(self, file: Path) -> None:
         self.all("#file")[0].send_keys(str(file))
         assert file.name in self.see("#chosen").text
+
+    def speak(self, seconds: float, sound: np.ndarray | None = None) -> None:
+        """Say `sound` (n,), at SPOKEN_RATE, or so many seconds of a hum into SPOKEN."""
+        if sound is None:
+            sound = np.sin(np.arange(round(seconds * SPOKEN_RATE)) / 20) / 2
+        data = (sound * 32_767).astype("<i2").tobytes()
+        self.see("#listening")
+        self.do("speak(arguments[0])", base64.b64encode(data).decode())
 
     def transcribe(self, file: Path) -> None:
         self.choose(file)

@@ -42,7 +42,9 @@ def pushed(audio_format: AudioFormat, data: bytes, cuts: list[int]) -> np.ndarra
 @pytest.mark.parametrize("audio_format", AudioFormat)
 def test_samples_are_those_of_the_same_audio_in_a_file(audio_format):
     """Every byte and every pair of neighbours among them; bit for bit."""
-    data = bytes(range(256)) * 40 + noise(audio_format, 20_000)
+    data = bytes(range(256)) * 40
+    # 12 * 441 samples at any of the rates are a whole number of samples at 16 kHz.
+    data += noise(audio_format, 5 * 12 * 441 - len(data) // audio_format.bytes_per_sample)
     of_file = decode_audio(wav(data, audio_format), SAMPLE_RATE, AudioLimits(60, 2**20)).samples
     assert len(of_file) == -(-len(data) * SAMPLE_RATE // audio_format.bytes_per_second)
     np.testing.assert_array_equal(pushed(audio_format, data, []), of_file)
@@ -83,7 +85,7 @@ def test_time_goes_on_after_a_flush(audio_format, counts):
         assert len(stream.flush()) == 0
 
 
-@pytest.mark.parametrize("audio_format", [AudioFormat.PCM_24000, AudioFormat.PCM_16000])
+@pytest.mark.parametrize("audio_format", [*AudioFormat][:-2])
 def test_a_tone_has_no_clicks(audio_format):
     """Pushed 20 ms at a time it is the tone alone, to the rounding of 16 bits."""
     rate = audio_format.rate

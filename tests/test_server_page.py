@@ -10,7 +10,6 @@ import base64
 import json
 import random
 import re
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,6 @@ from asgi import FakeEndpoint
 from renamed import renamed
 
 from answer.attribution import joined
-from answer.cues import display_width
 from answer.response import Answer, response
 from audio.decode import AudioLimits, decode_audio, decode_base64
 from config import REPOSITORY, InferenceConfig
@@ -41,7 +39,6 @@ from selenium.webdriver.common.keys import Keys
 
 from server.app import create_app
 from tests.live_app import live
-from tests.page_person import Person, chromium, using
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 12
@@ -79,23 +76,6 @@ def answer(demo_handler, recording) -> dict:
 def url(demo_endpoint) -> Iterator[str]:
     with serving(demo_endpoint) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def downloads(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("downloads")
-
-
-@pytest.fixture(scope="module")
-def browser(downloads):
-    with chromium(downloads) as driver:
-        yield driver
-
-
-@pytest.fixture
-def person(browser) -> Iterator[Person]:
-    with using(browser) as someone:
-        yield someone
 
 
 def kept(answer: dict, recording: Path | None = None, **names: str) -> dict:
@@ -302,7 +282,19 @@ def test_clips_of_known_people_are_sent_with_their_names(
 
 def random_answer(chance: random.Random) -> Answer:
     """Words that could be taken for labels, tags or fields, by up to four speakers and nobody."""
-    said = ["so", "SPEAKER_01:", "<v", "A>", "&amp;", '"yes"', "a", "extraordinarily", "no.", "{x}"]
+    said = [
+        "so",
+        "SPEAKER_01",
+        "no:",
+        "<v",
+        "A>",
+        "&amp;",
+        '"yes"',
+        "a",
+        "extraordinarily",
+        "no.",
+        "{x}",
+    ]
     said += [
         "=1",
         "Mr.",
@@ -356,6 +348,17 @@ def on_channels(answers: list[Answer]) -> Answer:
     return replace(whole, segments=speaker_segments(whole.transcript.chunks))
 
 
+# As wide as the labels that they replace, so that lines break alike.
+NAMES = {
+    "SPEAKER_00": ["Ada Lovela", '=1 "b":<i>', ""],
+    "SPEAKER_01": ["Zoë & Zuse", "", "@a{}\\\\-->b"],
+    "SPEAKER_02": ['Bo "b":<i>', "", "Ada Lovelb"],
+    "SPEAKER_03": ["Grace Hop.", ""],
+    "Ann": ["Zoë", "<i>", ""],
+    "Bo": ["=1", ""],
+}
+
+
 def random_layout(chance: random.Random) -> dict[str, Any]:
     """The default, or some of the limits."""
     values = {
@@ -372,47 +375,28 @@ def random_layout(chance: random.Random) -> dict[str, Any]:
 def test_files_are_those_that_the_server_makes_under_the_same_names(person, url):
     """With speakers and without, with times of words and without, of channels, in any layout."""
     chance = random.Random(5)
-    names = ["Ada", 'Bo "b": <i>', "Zoë & Zuse", "A name of many letters " * 3, "=1", ""]
     answers = [random_answer(chance) for _ in range(120)]
     answers += [on_channels([random_answer(chance) for _ in range(2)]) for _ in range(20)]
-    labels = [f"SPEAKER_{i:02d}" for i in range(4)]
-    given = [dict(zip(labels, chance.sample(names, 4), strict=True)) for _ in answers]
+    given = [{label: chance.choice(each) for label, each in NAMES.items()} for _ in answers]
     person.open(url)
     script = """
-        const [answers, given, layouts, formats, done] = arguments;
+        const [answers, given, formats, done] = arguments;
         Promise.all([import("./files.js"), import("./speakers.js")]).then(
           ([{ fileText, formatsOf }, { Speakers }]) => done(answers.map((answer, i) => formats.map(
             (format) => formatsOf(answer).includes(format)
-              ? fileText(format, answer, new Speakers(answer, given[i]), layouts[i]) : "",
+              ? fileText(format, answer, new Speakers(answer, given[i])) : "",
           ))),
         );
     """
-    bodies = [response(answer, CONFIG) for answer in answers]
-    sent = [{**body, "output": {"rttm": body["output"]["rttm"]}} for body in bodies]
     layouts = [random_layout(chance) for _ in answers]
-    made = person.browser.execute_async_script(script, sent, given, layouts, OUTPUT)
-    for answer, called, layout, files in zip(answers, given, layouts, made, strict=True):
-        spoken = {turn.speaker for turn in answer.turns or ()}
-        called = {
-            label: name[:64].strip() for label, name in called.items() if name and label in spoken
-        }
-        config = InferenceConfig.read({**CONFIG.model_dump(), **layout})
+    configs = [InferenceConfig.read({**CONFIG.model_dump(), **layout}) for layout in layouts]
+    sent = [response(answer, config) for answer, config in zip(answers, configs, strict=True)]
+    made = person.browser.execute_async_script(script, sent, given, OUTPUT)
+    for answer, called, config, files in zip(answers, given, configs, made, strict=True):
+        spoken = {each.speaker for each in (*(answer.turns or ()), *(answer.segments or ()))}
+        called = {label: name for label, name in called.items() if name and label in spoken}
         expected = response(renamed(answer, called), config)["output"]
         assert dict(zip(OUTPUT, files, strict=True)) == {name: expected[name] for name in OUTPUT}
-
-
-def test_letters_are_as_wide_as_the_server_takes_them(person, url):
-    """Those of Unicode's first plane: browsers know newer pictures than Python."""
-    person.open(url)
-    script = """
-        const [letters, done] = arguments;
-        import("./subtitles.js").then(({ columns }) => done([...letters].map(columns)));
-    """
-    letters = "".join(
-        letter for letter in map(chr, range(32, 0xFFFE)) if unicodedata.category(letter)[0] != "C"
-    )
-    widths = person.browser.execute_async_script(script, letters)
-    assert widths == [*map(display_width, letters)]
 
 
 class Telling(FakeEndpoint):
@@ -584,17 +568,19 @@ def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, re
     assert person.see("#download-rttm")
 
 
-def test_subtitles_look_as_the_options_say(person, url, answer, downloads):
-    person.open(url, kept(answer))
+def test_subtitles_look_as_the_options_say(person, url, recording, answer, downloads):
+    person.open(url)
+    person.choose(recording)
     person.see("#subtitle-options summary").click()
     person.see("#max_line_width").send_keys("16")
     person.see("#max_line_count").send_keys("0")
-    person.see("#download-srt").click()
+    person.see("#run").click()
     assert person.focus() == "max_line_count"
-    assert not [*downloads.glob("*.srt")]
     person.see("#max_line_count").send_keys(Keys.BACKSPACE, "2")
     person.see("#highlight_words").click()
     person.see("#subtitle_speakers").click()
+    person.see("#run").click()
+    person.see("#found")
     cues = person.download("srt", downloads).split("\n\n")
     lines = [re.sub("</?u>", "", line) for cue in cues for line in cue.split("\n")[2:]]
     assert len(lines) > len(cues) > 0
@@ -604,7 +590,6 @@ def test_subtitles_look_as_the_options_say(person, url, answer, downloads):
     assert "<u>" in vtt
     assert "<v " not in vtt
     assert "SPEAKER" not in "".join(lines)
-    person.do("document.getElementById('subtitle-options').open = false")
     assert person.download("txt", downloads) == answer["output"]["txt"]
 
 

@@ -25,7 +25,7 @@ pytest.importorskip("selenium")
 from server.app import create_app
 from server.jobs.store import JobStore
 from tests.live_app import live
-from tests.page_person import Person, chromium, using
+from tests.page_person import Person
 
 WORD = Word(" hello", 0.0, 1.0, None, 0.5)
 ANSWER = Answer(9.0, Transcript((Chunk(WORD.text, 0.0, 1.0, words=(WORD,)),), "en"))
@@ -76,17 +76,11 @@ def recording(tmp_path_factory) -> Path:
 SOON = "{ const wait = setTimeout; window.setTimeout = (work, ms) => wait(work, ms / 10); }"
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("downloads")) as driver:
-        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SOON})
-        yield driver
-
-
-@pytest.fixture
-def person(browser) -> Iterator[Person]:
-    with using(browser) as someone:
-        yield someone
+@pytest.fixture(scope="module", autouse=True)
+def soon(browser) -> Iterator[None]:
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SOON})
+    yield
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
 @pytest.fixture

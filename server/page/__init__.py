@@ -1,5 +1,4 @@
-"""The page at `/app`: from a recording to a transcript with speakers, in a browser.
+"""The page at `/app/`: a browser client of the server's routes.
 
-It is one more client of the server's routes, written in HTML, CSS and ES modules that are served as
-they lie in `static/`. Nothing on the server knows of it but the router that hands these files out.
+Its HTML, CSS and ES modules are served from `static/` as they are.
 """

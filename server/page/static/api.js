@@ -1,18 +1,17 @@
-/* The server's routes as the page uses them: what it can do, a recording's transcript, and what
-   opens a live session. */
+/* The server's routes as the page uses them. */
 
-import { EventReader } from "./event_stream.js";
 import { recall, remember } from "./storage.js";
 
 const KEY = "api-key";
 const SECRET_S = 60; // in which a socket is opened
+const UNREACHABLE = "The server cannot be reached.";
 
-/** A refusal or failure: a stable code ("" where there is none), and why in words. */
+/** A refusal or failure: a stable code ("" without one), and why in words. */
 export class ApiError extends Error {
   /**
    * @param {string} line as the server writes it: `CODE: reason`
-   * @param {number} [status] HTTP's; 0 where nothing was answered
-   * @param {number} [retryAfter] seconds until asking again makes sense; 0 where nothing is known
+   * @param {number} [status] HTTP's; 0 without an answer
+   * @param {number} [retryAfter] seconds until asking again makes sense; 0 if unknown
    */
   constructor(line, status = 0, retryAfter = 0) {
     const [, code, reason] = /^([A-Za-z_]+): ([^]*)$/.exec(line) ?? [line, "", line];
@@ -23,10 +22,7 @@ export class ApiError extends Error {
   }
 }
 
-/**
- * The key as the header carries it, byte by byte.
- * @returns {Record<string, string>}
- */
+/** The header with the key, byte by byte. */
 function authorization() {
   const key = recall(KEY);
   if (!key) return {};
@@ -34,25 +30,14 @@ function authorization() {
   return { Authorization: `Bearer ${String.fromCharCode(...bytes)}` };
 }
 
-/**
- * Send this key from now on, until the tab is closed.
- * @param {string} key
- */
+/** Send this key from now on, until the tab is closed. */
 export const useKey = (key) => remember(KEY, key.trim());
 
-/**
- * A route's address. The page lies one folder below the routes, wherever a proxy puts both.
- * @param {string} route
- */
+/** A route's address: the page lies one folder below the routes, wherever a proxy puts both. */
 const address = (route) => new URL(`../${route}`, document.baseURI);
 
-/**
- * @param {string} body
- * @param {number} status
- * @param {string | null} retryAfter the header of this name
- */
 function refusal(body, status, retryAfter) {
-  const seconds = Number(retryAfter) || 0; // a proxy may say a date
+  const seconds = Number(retryAfter) || 0; // a proxy may send a date
   try {
     const { detail, error } = JSON.parse(body);
     return new ApiError(detail ?? error.message, status, seconds);
@@ -62,13 +47,7 @@ function refusal(body, status, retryAfter) {
   }
 }
 
-const UNREACHABLE = "The server cannot be reached.";
-
-/**
- * The JSON that a route answers with. Throws ApiError.
- * @param {string} route
- * @param {RequestInit} [given]
- */
+/** The JSON that a route answers with. Throws ApiError. */
 async function ask(route, given = {}) {
   const headers = { ...authorization(), ...given.headers };
   try {
@@ -79,19 +58,17 @@ async function ask(route, given = {}) {
     }
     return response.status === 204 ? null : await response.json();
   } catch (error) {
-    // What is no JSON comes from something else on the way, as where a network asks for a login.
+    // Another server on the way answers without JSON, for example a network that asks for a login.
     throw error instanceof ApiError ? error : new ApiError(UNREACHABLE);
   }
 }
 
-/** What the server can do (`GET /info`). Throws ApiError. */
+/** What the server can do (`GET /info`). */
 export const info = () => ask("info");
 
 /**
- * What opens a live session that begins with these settings, for a minute: browsers send no key
- * with a WebSocket. Throws ApiError, also where no session may be opened now.
- * @param {object} session as of `session.update`
- * @returns {Promise<{value: string}>}
+ * A secret that opens a live session with these settings (`session.update`): browsers send no key
+ * with a WebSocket. Throws ApiError, also if the server takes no session now.
  */
 export const liveSecret = (session) =>
   ask("v1/realtime/client_secrets", {
@@ -100,11 +77,7 @@ export const liveSecret = (session) =>
     body: JSON.stringify({ session, expires_after: { anchor: "created_at", seconds: SECRET_S } }),
   });
 
-/**
- * A WebSocket to a live session. Throws what `liveSecret` does; a refusal of the socket itself, of
- * which browsers are told no reason, is an event of the socket.
- * @param {object} session as of `session.update`
- */
+/** A WebSocket to a live session. Throws as `liveSecret`; browsers tell no reason if it fails. */
 export async function liveSocket(session) {
   const secret = await liveSecret(session);
   const url = address("v1/realtime?intent=transcription");
@@ -119,16 +92,10 @@ export async function liveSocket(session) {
  */
 
 /**
- * Send a recording; the text of the answer, of which `onText` is told as it comes. XMLHttpRequest
- * and not fetch, which cannot say how much was sent.
- *
- * Rejects with ApiError, or with an AbortError once `signal` is aborted.
- * @param {string} route
- * @param {File} recording
+ * Send a recording; the answer's text, which `onText` gets as it comes. By XMLHttpRequest, because
+ * fetch does not tell how much was sent. Rejects with ApiError, or with an AbortError once `signal`
+ * is aborted.
  * @param {object} parameters of `POST /`
- * @param {Listeners} listeners
- * @param {(text: string) => void} [onText]
- * @returns {Promise<string>}
  */
 function send(route, recording, parameters, { onSent, signal }, onText = () => {}) {
   const form = new FormData();
@@ -166,22 +133,20 @@ function send(route, recording, parameters, { onSent, signal }, onText = () => {
 }
 
 /**
- * Transcribe a recording. Rejects as `send` does; an abort ends the work on the server too.
- * @param {File} recording
- * @param {object} parameters of `POST /`
- * @param {Listeners & {onMessage: (message: any) => void}} listeners messages are those of
- *   docs/server.md but the last, the answer
- * @returns {Promise<any>} the answer
+ * The answer to a recording. Rejects as `send` does; an abort ends the work on the server too.
+ * `onMessage` gets the messages of docs/server.md but the answer.
  */
-export async function transcribe(recording, parameters, listeners) {
-  const events = new EventReader();
-  let answer = null;
-  let failure = new ApiError("The connection ended before the answer.");
+export async function transcribe(recording, parameters, { onMessage, ...listeners }) {
+  let [rest, answer, failure] = ["", null, new ApiError("The connection ended before the answer.")];
   const onText = (text) => {
-    for (const message of events.read(text)) {
+    const events = (rest + text).split("\n\n");
+    rest = events.pop();
+    // Each event is a line of JSON; comments keep the connection open.
+    for (const event of events.filter((each) => each.startsWith("data:"))) {
+      const message = JSON.parse(event.slice(5));
       if (message.error) failure = new ApiError(message.error.message);
       else if (message.type === "answer") answer = message.answer;
-      else listeners.onMessage(message);
+      else onMessage(message);
     }
   };
   await send("?stream=true", recording, parameters, listeners, onText);
@@ -189,18 +154,12 @@ export async function transcribe(recording, parameters, listeners) {
   return answer;
 }
 
-/**
- * Have a recording transcribed later. Rejects as `send` does.
- * @param {File} recording
- * @param {object} parameters of `POST /`
- * @param {Listeners} listeners
- * @returns {Promise<any>} the job
- */
+/** A job that transcribes a recording later. Rejects as `send` does. */
 export const createJob = async (recording, parameters, listeners) =>
   JSON.parse(await send("v1/jobs", recording, parameters, listeners));
 
-/** What has become of a job. Throws ApiError. @param {string} id */
+/** What has become of a job. Throws ApiError. */
 export const job = (id) => ask(`v1/jobs/${id}`);
 
-/** Cancel a job, or have the server forget one that has ended. @param {string} id */
+/** Cancel a job; if it has ended, have the server forget it. */
 export const removeJob = (id) => ask(`v1/jobs/${id}`, { method: "DELETE" });

@@ -1,18 +1,10 @@
 /* An answer as stretches of text, each of one speaker, with words. */
 
-/**
- * @typedef {{text: string, timestamp: [number, number], speaker?: string | null,
- *   words: any[]}} Block
- */
-
 const MAX_PAUSE = 2; // seconds; a longer one ends a stretch, as on the server
 
 /**
  * What each speaker says or, where nobody looked for speakers, the chunks. Speakers of one name say
  * one stretch.
- * @param {any} answer
- * @param {import("./speakers.js").Speakers} names
- * @returns {Block[]}
  */
 export function blocksOf({ speakers, chunks, words = [] }, names) {
   if (!speakers.length) return withWords(chunks, words);
@@ -58,5 +50,4 @@ function withWords(chunks, words) {
   });
 }
 
-/** @param {string} text */
 const bare = (text) => text.replace(/\s+/g, "");

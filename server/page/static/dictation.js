@@ -1,10 +1,9 @@
-/* Speaking in place of a file: a recording, and its words while it is made. */
+/* Recording with the microphone in place of a file, with words while it is made. */
 
 import { Listening } from "./listening.js";
-import { ENDINGS, LiveSession } from "./live_session.js";
+import { ENDINGS, LiveSession, settings } from "./live_session.js";
 import { LiveTranscript } from "./live_transcript.js";
 import { Microphone } from "./microphone.js";
-import { RecentSamples } from "./recent_samples.js";
 import { Speakers } from "./speakers.js";
 
 /** @typedef {import("./transcript.js").Transcript} Transcript */
@@ -12,19 +11,13 @@ import { Speakers } from "./speakers.js";
 const GOES_ON =
   "The recording goes on without words: stop it, and Transcribe writes all of it down.";
 const STAYS = "What was written stays; Transcribe hears the whole recording.";
-const COMES_BACK =
-  "The recording goes on, and words come again once the server can be reached. Stop it, and Transcribe writes all of it down.";
 const COMES =
   "The recording goes on, and words come once the server takes a live session. Stop it, and Transcribe writes all of it down.";
-// What is over after a while where no session has been opened so far, and so many attempts then.
+// A first session is tried again after these, and a later one after a lost connection, which has no
+// code, or after one that the server ended.
 const REFUSALS = ["BUSY", "DRAINING"];
-const MOST_ATTEMPTS = 20;
-// What a new session may mend: a lost connection, which has no code, and these.
-const PASSING = ["", ...REFUSALS, ...ENDINGS];
-// Between two attempts; it doubles until words come, and is no shorter than the server asks for.
-const LEAST_PAUSE_MS = 2000;
-const MOST_PAUSE_MS = 15_000;
-const OPENS_MS = 20_000; // another attempt follows one that takes longer
+const LOSSES = ["", ...REFUSALS, ...ENDINGS];
+const RETRY_MS = 2000; // at least; the server may ask for longer
 
 export class Dictation {
   #microphone = new Microphone();
@@ -32,8 +25,7 @@ export class Dictation {
   /** @type {LiveSession | null} */
   #session = null;
   #heard = new LiveTranscript();
-  #finds = false; // who speaks
-  #recent = new RecentSamples();
+  #diarizes = false;
   /** @type {Promise<Error | null>} that no more words come, and why too soon */
   #ended = Promise.resolve(null);
   /** @type {(error: Error | null) => void} */
@@ -42,9 +34,7 @@ export class Dictation {
   #lost = null;
   #wasOpen = false; // a session
   #wordsAt = 0; // seconds of the recording at which words came last
-  #attempts = 0; // after the first one
   #retry = 0;
-  #pause = LEAST_PAUSE_MS;
   /** @type {"off" | "starting" | "on" | "stopping"} */
   #state = "off";
 
@@ -62,25 +52,22 @@ export class Dictation {
     this.#listening = new Listening(announce);
   }
 
-  /** Whether the microphone is on, or about to be, or its last words are waited for. */
+  /** Whether the microphone is on or starts, or the last words are awaited. */
   get active() {
     return this.#state !== "off";
   }
 
   /**
-   * Begin; with settings of a live session its words appear. Throws an Error that says why there is
+   * Begin; with parameters (those of `POST /`) words appear. Throws an Error that says why there is
    * no microphone.
-   * @param {{include: string[]} | null} settings
+   * @param {boolean} diarizes whether to tell speakers apart
    */
-  async start(settings) {
+  async start(parameters, diarizes) {
     this.#state = "starting";
     this.#session = this.#lost = null;
     this.#ended = Promise.resolve(null);
     this.#wasOpen = false;
-    this.#attempts = 0;
-    this.#pause = LEAST_PAUSE_MS;
-    this.#recent = new RecentSamples();
-    this.#finds = settings?.include.length > 1;
+    this.#diarizes = diarizes;
     this.#heard = new LiveTranscript();
     try {
       await this.#microphone.start({ onPiece: this.#onPiece, onLost: this.onLost });
@@ -91,21 +78,21 @@ export class Dictation {
     this.#state = "on";
     this.#wordsAt = 0;
     this.#listening.start(() => this.#microphone.seconds, this.#waiting);
-    if (settings) this.#begin(settings);
+    if (parameters) this.#begin(parameters);
     else this.#listening.say("Recording");
   }
 
   /**
-   * End, and wait for the last words: the recording, its transcript in the form of an answer (null
-   * where none was to be had), and the words' median delay in seconds. Asked again it waits for
-   * nothing more, and returns null, as it does where it has not begun.
+   * End, and wait for the last words. Returns the recording, its transcript in the form of an answer
+   * (null without words), and the words' median delay in seconds. A second call waits for nothing
+   * more and returns null, as does a call before the start.
    */
   async stop() {
     if (this.#state === "stopping") this.#session?.close();
     if (this.#state !== "on") return null;
     this.#state = "stopping";
     const recording = await this.#microphone.stop();
-    if (this.#session) this.#listening.finish(this.#finds ? "and who said what" : "");
+    if (this.#session) this.#listening.finish(this.#diarizes ? "and who said what" : "");
     if (this.#lost) this.#giveUp();
     this.#session?.finish();
     const error = await this.#ended;
@@ -125,7 +112,6 @@ export class Dictation {
 
   #onPiece = (samples) => {
     this.#listening.hear(samples);
-    this.#recent.push(samples);
     this.#session?.send(samples);
   };
 
@@ -134,63 +120,44 @@ export class Dictation {
     return since === null ? 0 : this.#microphone.now - Math.max(since, this.#wordsAt);
   };
 
-  #begin(settings) {
+  #begin(parameters) {
     this.#listening.say("Listening", "connecting");
     this.#ended = new Promise((resolve) => {
       this.#end = resolve;
     });
-    this.#open(settings, { start: 0, pieces: [] });
+    this.#open(parameters);
   }
 
-  /** Open a session, which hears first what was said before. */
-  #open(settings, heard) {
-    this.#session = new LiveSession({
+  /** Open a session, which hears the recording from now on. */
+  #open(parameters) {
+    const start = this.#microphone.seconds;
+    this.#session = new LiveSession(start, {
       onOpen: () => {
-        if (this.#lost) this.#resume(heard.start);
+        if (this.#lost) this.#resume(start);
         else if (this.#state === "on") this.#listening.say("Listening");
         this.#wasOpen = true;
       },
       onEvent: (event) => this.#hear(event),
       onError: (error) => this.onFailure(error, ""),
       onEnd: (error) => {
-        if (this.#state === "on" && this.#mayPass(error)) this.#tryAgain(settings, error);
+        const passing = this.#wasOpen ? LOSSES : REFUSALS;
+        if (this.#state === "on" && passing.includes(error?.code)) this.#tryAgain(parameters, error);
         else this.#over(error);
       },
     });
-    this.#session.open(settings, heard);
+    this.#session.open(settings(parameters, this.#diarizes, this.#microphone.rate));
   }
 
-  /** Whether another attempt makes sense after this error. */
-  #mayPass(error) {
-    if (!PASSING.includes(error?.code)) return false;
-    if (this.#wasOpen) return true;
-    return (this.#lost || REFUSALS.includes(error.code)) && this.#attempts < MOST_ATTEMPTS;
-  }
-
-  /**
-   * Open a session later. After one that was lost it has words alone: it would call the same people
-   * something else.
-   */
-  #tryAgain(settings, error) {
+  /** Open another session later, without speakers: it would label the same people anew. */
+  #tryAgain(parameters, error) {
     if (!this.#lost) {
-      this.#lost = error;
-      const waitsFor = this.#wasOpen ? "trying to connect again" : "waiting for a live session";
-      this.#listening.say("Recording", waitsFor);
-      this.onFailure(error, this.#wasOpen ? COMES_BACK : COMES);
+      this.#listening.say("Recording", "waiting for a live session");
+      this.onFailure(error, COMES);
     }
-    if (this.#wasOpen) {
-      this.#finds = false;
-      settings = { ...settings, include: settings.include.slice(0, 1) };
-    }
-    this.#attempts += 1;
-    this.#retry = setTimeout(
-      () => {
-        this.#open(settings, this.#recent.from(this.#heard.writtenUntil));
-        this.#session.openWithin(OPENS_MS);
-      },
-      Math.max(this.#pause, 1000 * error.retryAfter),
-    );
-    this.#pause = Math.min(2 * this.#pause, MOST_PAUSE_MS);
+    this.#lost = error;
+    this.#diarizes &&= !this.#wasOpen;
+    const pause = Math.max(RETRY_MS, 1000 * error.retryAfter);
+    this.#retry = setTimeout(() => this.#open(parameters), pause);
   }
 
   #resume(start) {
@@ -201,7 +168,7 @@ export class Dictation {
     this.onResumed();
   }
 
-  /** Nobody waits for a server that is gone. */
+  /** Wait for no other session. */
   #giveUp() {
     clearTimeout(this.#retry);
     this.#end(this.#lost);
@@ -225,11 +192,10 @@ export class Dictation {
     const before = this.#heard.labels.length;
     const changed = this.#heard.hear(event);
     if (!changed) return;
-    // Every line says whose it is, or that it is unknown, once anybody is known.
+    // Every line names its speaker, or says that it is unknown, once any speaker is known.
     const isFirst = this.#heard.labels.length > 0 && !before;
     for (const id of isFirst ? this.#heard.ids : [changed]) this.#show(id);
     if (!event.type.endsWith(".words")) return;
-    this.#pause = LEAST_PAUSE_MS;
     this.#wordsAt = this.#microphone.now;
     this.#listening.appeared(this.#wordsAt, event.words);
   }

@@ -3,10 +3,6 @@
 /**
  * An element with properties (`className`, `textContent`, ...), attributes (names that are no
  * property, `aria-label`) and children.
- * @param {string} tag
- * @param {Record<string, unknown>} [properties]
- * @param {...(Node | string)} children
- * @returns {HTMLElement}
  */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -19,9 +15,5 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/**
- * The element of the page with this id.
- * @param {string} id
- * @returns {any}
- */
+/** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);

@@ -1,9 +1,6 @@
 /* Times and sizes as people read them. */
 
-/**
- * 75.5 as `1:15`, 3675 as `1:01:15`.
- * @param {number} seconds
- */
+/** 75.5 as `1:15`, 3675 as `1:01:15`. */
 export function clock(seconds) {
   const whole = Math.floor(seconds);
   const two = (/** @type {number} */ number) => String(number).padStart(2, "0");
@@ -13,10 +10,7 @@ export function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${rest}` : `${minutes}:${rest}`;
 }
 
-/**
- * Time that is left, no more precise than anybody knows it.
- * @param {number} seconds
- */
+/** Time that is left, no more precise than anybody knows it. */
 export function roughly(seconds) {
   if (seconds < 10) return "a few seconds";
   if (seconds < 45) return `about ${Math.round(seconds / 10) * 10} seconds`;
@@ -25,18 +19,11 @@ export function roughly(seconds) {
   return `about ${Math.round(seconds / 3600)} hours`;
 }
 
-/**
- * @param {number} bytes
- */
 export function size(bytes) {
   if (bytes < 1e3) return count(bytes, "byte");
   if (bytes < 1e6) return `${Math.round(bytes / 1e3)} KB`;
   return `${(bytes / 1e6).toFixed(bytes < 1e8 ? 1 : 0)} MB`;
 }
 
-/**
- * `1 speaker`, `2 speakers`.
- * @param {number} number
- * @param {string} noun
- */
+/** `1 speaker`, `2 speakers`. */
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

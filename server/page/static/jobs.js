@@ -1,5 +1,5 @@
-/* Long recordings as jobs of the server: which one runs outlives the page, so that a reload, or a
-   connection that breaks, loses nothing. */
+/* Long recordings as jobs of the server: the id of the running job outlives the page, so that a
+   reload, or a broken connection, loses nothing. */
 
 import * as api from "./api.js";
 
@@ -9,19 +9,7 @@ const PAUSE_MS = 1000;
 // Longer recordings are jobs: about five minutes of MP3.
 export const LONG_BYTES = 5 * 2 ** 20;
 
-/**
- * @typedef {object} Kept a job that was begun here
- * @property {string} id
- * @property {string} file the recording's name
- * @property {number} bytes its size
- * @property {boolean} diarizes whether speakers were asked for
- * @property {number} began when, in milliseconds since 1970
- */
-
-/**
- * Whether the browser had room for it.
- * @param {Kept} job
- */
+/** Keep a job's id, and what the page shows of it. Returns whether the browser had room. */
 export function keepJob(job) {
   try {
     localStorage.setItem(NAME, JSON.stringify(job));
@@ -31,12 +19,11 @@ export function keepJob(job) {
   }
 }
 
-/** Of this id alone: another tab may have begun another. @param {string} id */
+/** Forget this job, but not another that another tab has begun. */
 export function forgetJob(id) {
   if (keptJob()?.id === id) localStorage.removeItem(NAME);
 }
 
-/** @returns {Kept | null} */
 export function keptJob() {
   try {
     return JSON.parse(localStorage.getItem(NAME) ?? "null");
@@ -46,17 +33,14 @@ export function keptJob() {
 }
 
 /**
- * The answer of a job, which expires on the server: another tab may follow it, too. Rejects with
- * ApiError where it has failed, with an AbortError once `signal` is aborted, which cancels it. A
- * server that cannot be reached is asked again: it may be starting.
- * @param {string} id
+ * The answer of a job. Rejects with ApiError if the job has failed, with an AbortError once `signal`
+ * is aborted, which cancels the job. A server that cannot be reached is asked again: it may start.
  * @param {{onLook: (job: any) => void, onLost: () => void, signal: AbortSignal}} listeners
- * @returns {Promise<any>}
  */
 export async function follow(id, { onLook, onLost, signal }) {
   for (;;) {
     if (signal.aborted) {
-      await forget(id); // which cancels it
+      await forget(id); // cancels the job
       await forget(id);
       throw new DOMException("cancelled", "AbortError");
     }
@@ -80,16 +64,14 @@ async function look(id, onLost) {
   }
 }
 
-/** It expires there in any case. */
 async function forget(id) {
   try {
     await api.removeJob(id);
   } catch {
-    // Nobody waits for it.
+    // The job expires on the server in any case.
   }
 }
 
-/** @param {AbortSignal} signal */
 const pause = (signal) =>
   new Promise((resolve) => {
     const timer = setTimeout(resolve, PAUSE_MS);

@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 import { clock } from "./format.js";
-import { RATE } from "./microphone.js";
+import { PIECES } from "./microphone.js";
 
 const FULL_SCALE = 32768;
 const QUIETEST_DB = 60; // below full scale: the meter's left end
@@ -12,23 +12,21 @@ const LATE_SECONDS = 5; // of speech without any word
 
 export class Listening {
   #timer = 0;
-  #silent = 0;
+  #silent = 0; // pieces
   #detail = "";
   /** @type {number[]} seconds from the ends of words to their appearance */
   #delays = [];
   /** @type {number[]} of the last words */
   #recent = [];
 
-  /**
-   * @param {(state: string) => void} announce told of each state once
-   */
+  /** `announce` tells a screen reader of each state once. */
   constructor(announce) {
     this.announce = announce;
   }
 
   /**
-   * @param {() => number} seconds that were recorded
-   * @param {() => number} waiting seconds since speech began or its last words came
+   * Show the microphone. `seconds` returns the length of the recording, and `waiting` the seconds
+   * since speech began or its last words came.
    */
   start(seconds, waiting) {
     [this.#delays, this.#recent, this.#silent] = [[], [], 0];
@@ -49,11 +47,7 @@ export class Listening {
     byId("listening").hidden = true;
   }
 
-  /**
-   * What is done now.
-   * @param {string} state
-   * @param {string} [detail]
-   */
+  /** What is done now. */
   say(state, detail = "") {
     this.announce(`${state}. ${detail}`.trim());
     this.#detail = detail;
@@ -61,10 +55,7 @@ export class Listening {
     byId("listening-detail").textContent = detail;
   }
 
-  /**
-   * No more is recorded; the rest is waited for.
-   * @param {string} detail
-   */
+  /** The recording has ended; the last words are awaited. */
   finish(detail) {
     clearInterval(this.#timer);
     byId("listening").classList.remove("on");
@@ -73,22 +64,17 @@ export class Listening {
     byId("stop").textContent = "Do not wait";
   }
 
-  /** @param {Int16Array} samples of a tenth of a second */
   hear(samples) {
     const peak = samples.reduce((most, each) => Math.max(most, Math.abs(each)), 0) / FULL_SCALE;
-    this.#silent = peak ? 0 : this.#silent + samples.length;
+    this.#silent = peak ? 0 : this.#silent + 1;
     this.#level(peak && Math.max(0, 1 + (20 * Math.log10(peak)) / QUIETEST_DB));
-    const isSilent = this.#silent >= SILENT_SECONDS * RATE;
+    const isSilent = this.#silent >= SILENT_SECONDS * PIECES;
     const detail = isSilent ? "Nothing comes from the microphone: is it muted?" : this.#detail;
     if (byId("listening-detail").textContent !== detail)
       byId("listening-detail").textContent = detail;
   }
 
-  /**
-   * Words have appeared.
-   * @param {number} now seconds of the recording
-   * @param {{end: number}[]} words
-   */
+  /** Words have appeared; `now` is the recording's time. */
   appeared(now, words) {
     if (!words.length) return;
     const delays = words.map(({ end }) => Math.max(0, now - end));
@@ -114,5 +100,4 @@ export class Listening {
   }
 }
 
-/** @param {number[]} values */
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];

@@ -1,51 +1,54 @@
-/* A live session: sound goes to the server while it is made, and what was heard comes back. */
+/* A live session: sends sound while it is recorded, and receives the server's events. */
 
 import { ApiError, liveSecret, liveSocket } from "./api.js";
-import { RATE } from "./microphone.js";
 
 const TRANSCRIPTION = "item.input_audio_transcription";
-const DONE = 1000; // WebSocket's status of what ends as it should
+const DONE = 1000; // WebSocket's status of a normal end
 const FAILED = 1011; // and of a server that cannot go on
 const NOT_OPENED = "No live session was opened; something on the way may take no WebSockets.";
 const NOTHING_SAID = "The connection was lost.";
 
-// Told first; then the server completes what it heard, and answers all else with TAKES_NO_MORE.
+// The server announces an end by one of these, completes what it has got, and answers anything else
+// with TAKES_NO_MORE.
 export const ENDINGS = ["DRAINING", "session_expired", "session_idle"];
 const TAKES_NO_MORE = "session_ending";
 
 /**
  * A session's settings by the parameters of a recording, as far as live sessions have them.
  * @param {any} parameters of `POST /`
- * @param {boolean} speakers whether they are to be told apart
+ * @param {boolean} speakers whether to tell speakers apart
+ * @param {number} rate samples a second
  */
-export function settings({ language, prompt, hotwords }, speakers) {
+export function settings({ language, prompt, hotwords }, speakers, rate) {
   const include = [`${TRANSCRIPTION}.words`];
   if (speakers) include.push(`${TRANSCRIPTION}.segments`);
   const transcription = { language, prompt, keywords: hotwords };
-  const format = { type: "audio/pcm", rate: RATE };
+  const format = { type: "audio/pcm", rate };
   return { type: "transcription", include, audio: { input: { format, transcription } } };
 }
 
 export class LiveSession {
-  #start = 0; // seconds of the recording at which it begins
+  #start;
   /** @type {WebSocket | null} */
   #socket = null;
-  /** @type {Int16Array[]} what was said before the socket was open */
+  /** @type {Int16Array[]} recorded before the socket was open */
   #waiting = [];
   #finishing = false;
   #ended = false;
-  /** @type {ApiError | null} what could not be done last */
+  /** @type {ApiError | null} the last failure */
   #error = null;
-  /** @type {ApiError | null} why the server ends it */
+  /** @type {ApiError | null} why the server ends the session */
   #ending = null;
 
   /**
+   * @param {number} start seconds of the recording at which the session begins
    * @param {{onOpen: () => void, onEvent: (event: any) => void, onError: (error: ApiError) => void,
-   *   onEnd: (error: ApiError | null) => void}} listeners `onEvent` hears the server's events, in
-   *   the recording's times, and `onError` what it could not do; `onEnd`, once, that no more will
-   *   come, and why where it ends too soon
+   *   onEnd: (error: ApiError | null) => void}} listeners `onEvent` gets the server's events, in
+   *   the recording's times, and `onError` its failures; `onEnd` is called once, when nothing more
+   *   will come, with the reason if that is too soon
    */
-  constructor({ onOpen, onEvent, onError, onEnd }) {
+  constructor(start, { onOpen, onEvent, onError, onEnd }) {
+    this.#start = start;
     this.onOpen = onOpen;
     this.onEvent = onEvent;
     this.onError = onError;
@@ -53,15 +56,11 @@ export class LiveSession {
   }
 
   /**
-   * Connect. What was said until then is sent first.
+   * Connect. What is recorded meanwhile is sent first.
    * @param {object} session the settings
-   * @param {{start: number, pieces: Int16Array[]}} heard what was recorded so far, from `start`
-   *   seconds on
    */
-  async open(session, { start, pieces }) {
+  async open(session) {
     let socket;
-    this.#start = start;
-    this.#waiting.push(...pieces);
     try {
       socket = await liveSocket(session);
     } catch (error) {
@@ -78,13 +77,8 @@ export class LiveSession {
       if (this.#finishing) this.finish();
       this.onOpen();
     };
-    socket.onmessage = ({ data }) => this.#hear(JSON.parse(data));
+    socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
     socket.onclose = ({ code }) => this.#closed(code, session);
-  }
-
-  /** Fail where it is not open by then. @param {number} ms */
-  openWithin(ms) {
-    setTimeout(() => this.#socket || this.#end(new ApiError(NOT_OPENED)), ms);
   }
 
   /** @param {Int16Array} samples as the microphone gives them */
@@ -94,7 +88,7 @@ export class LiveSession {
     else this.#waiting.push(samples);
   }
 
-  /** No more will be said: `onEnd` follows when all of it is written down. */
+  /** End the sound: `onEnd` follows when all of it is written down. */
   finish() {
     this.#finishing = true;
     this.#give(JSON.stringify({ type: "input_audio_buffer.commit", final: true }));
@@ -106,13 +100,13 @@ export class LiveSession {
     this.#socket?.close();
   }
 
-  /** Nobody takes what is sent while the session ends. */
+  /** A session that is ending takes nothing. */
   #give(message) {
     if (this.#ending || this.#socket?.readyState !== WebSocket.OPEN) return;
     this.#socket.send(message);
   }
 
-  #hear(event) {
+  #receive(event) {
     if (this.#ended) return;
     if (event.type !== "error") {
       this.onEvent(later(event, this.#start));
@@ -131,10 +125,10 @@ export class LiveSession {
     else this.#end(await whyRefused(session));
   }
 
-  /** What the server said of its end; other errors, before, have ended nothing. */
+  /** The reason that the server gave; earlier failures have ended nothing. */
   #reason(code) {
-    const said = this.#ending ?? (code === FAILED ? this.#error : null);
-    return said ?? new ApiError(NOTHING_SAID);
+    const given = this.#ending ?? (code === FAILED ? this.#error : null);
+    return given ?? new ApiError(NOTHING_SAID);
   }
 
   #end(error) {

@@ -1,6 +1,5 @@
-/* What is heard in a live session, as it grows; in the end the transcript of a recording. */
+/* The transcript of a recording as live sessions write it. */
 
-import { rttmOf } from "./files.js";
 import { clock } from "./format.js";
 
 /**
@@ -15,7 +14,6 @@ const ROUNDING = 0.02;
 /** What an event says of its item, by the last part of its type. */
 const CHANGES = {
   speech_started: (item, event) => (item.start = event.audio_start_ms / 1000),
-  speech_stopped: (item, event) => (item.end = event.audio_end_ms / 1000),
   words: (item, event) => item.grow(event.words, event.unstable),
   segment: (item, event) => item.hearSegment(event),
   completed: (item, event) => item.complete(event),
@@ -39,13 +37,12 @@ class Item {
 
   /** @param {number} start seconds */
   constructor(start) {
-    this.start = this.end = start;
+    this.start = start;
   }
 
-  /** Up to where it is written down. */
+  /** Up to where it is written down, in seconds. */
   get writtenUntil() {
-    const last = this.words.at(-1)?.end ?? this.start;
-    return this.isOver ? Math.max(this.end, last) : last;
+    return this.words.at(-1)?.end ?? this.start;
   }
 
   grow(words, unstable) {
@@ -75,17 +72,10 @@ class Item {
     this.warnings.push(`From ${clock(this.start)} on: ${reason}`);
   }
 
-  /**
-   * No more is said of it, and what begins at `start` or later is heard again. Returns whether
-   * anything is left, be it a warning.
-   * @param {number} start seconds
-   */
-  breakOff(start) {
-    this.words = this.words.filter((word) => word.start < start);
-    const isLeft = this.words.length > 0 || (this.isOver && this.start < start);
-    this.end = Math.min(this.end, start);
+  /** The session is lost: final words stay. Returns whether anything is left. */
+  breakOff() {
     [this.unstable, this.isOver] = ["", true];
-    return isLeft;
+    return this.words.length > 0 || this.warnings.length > 0;
   }
 
   /** Those after the text is complete take the place of all before. */
@@ -118,11 +108,12 @@ export class LiveTranscript {
   #items = new Map();
   /** @type {Set<string>} */
   #labels = new Set();
-  /** @type {string[]} of the session */
+  /** @type {string[]} of the sessions */
   #warnings = [];
+  #start = 0; // of the session, in seconds
+
   /**
    * Take in an event of the server; the name of the item that it changes, "" where there is none.
-   * @param {any} event
    */
   hear(event) {
     if (event.type === "session.speakers") this.#warnings.push(...(event.warnings ?? []));
@@ -136,30 +127,27 @@ export class LiveTranscript {
     return id;
   }
 
-  /** Up to where all is written down, in seconds. */
-  get writtenUntil() {
-    const items = [...this.#items.values()];
-    return (items.find(({ isOver }) => !isOver) ?? items.at(-1))?.writtenUntil ?? 0;
-  }
-
   /** Where the first item begins whose text may still grow, in seconds; null where there is none. */
   get openSince() {
     return [...this.#items.values()].find(({ isOver }) => !isOver)?.start ?? null;
   }
 
   /**
-   * The session was lost. Guesses are gone; final words stay, but for those that another session
-   * hears again. Returns the names of items of which nothing is left.
-   * @param {number} start seconds of the recording at which the other session begins
+   * The session was lost: final words stay, and a warning tells of the gap behind them. Returns the
+   * names of items of which nothing is left.
+   * @param {number} start seconds of the recording at which another session begins
    */
   breakOff(start) {
-    const from = this.writtenUntil;
-    if (start > from + ROUNDING)
+    const items = [...this.#items.values()];
+    const last = items.find(({ isOver }) => !isOver) ?? items.at(-1);
+    const from = Math.max(this.#start, last?.writtenUntil ?? 0);
+    this.#start = start;
+    if (start > from)
       this.#warnings.push(
         `From ${clock(from)} to ${clock(start)} words may be missing: there was no live session.` +
           " Transcribe hears the whole recording.",
       );
-    const gone = [...this.#items].filter(([, item]) => !item.breakOff(start)).map(([id]) => id);
+    const gone = [...this.#items].filter(([, item]) => !item.breakOff()).map(([id]) => id);
     for (const id of gone) this.#items.delete(id);
     return gone;
   }
@@ -172,7 +160,6 @@ export class LiveTranscript {
   /**
    * What an item says so far: a stretch for each speaker in it, in the form of an answer's, with
    * what may still change after the last one as `unstable`.
-   * @param {string} id
    */
   blocksOf(id) {
     const item = this.#items.get(id);
@@ -223,7 +210,6 @@ export class LiveTranscript {
       duration,
       warnings: [...new Set([...ofItems, ...this.#warnings])],
       words,
-      ...(known && { output: { rttm: rttmOf(this.#turns()) } }),
     };
   }
 
@@ -249,20 +235,8 @@ export class LiveTranscript {
       ...(known && { words: words.map((word) => wordJson(item, word, known)) }),
     }));
   }
-
-  /** When each speaks: the segments, or the words where no segments came. */
-  #turns() {
-    return this.#spoken.flatMap((item) => {
-      const segments = item.segments.filter(({ speaker }) => speaker);
-      if (segments.length) return segments;
-      return this.#blocks(item, true)
-        .filter(({ speaker }) => speaker)
-        .map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
-    });
-  }
 }
 
-/** @param {Word[]} words */
 const textOf = (words) => words.map(({ word }) => word).join("");
 
 /** A word as in an answer. */

@@ -1,8 +1,7 @@
 /* The microphone: samples while it is on, and all of them as a file when it is off. */
 
-/** Samples a second; of speech nothing is lost, and the server's live sessions take it. */
-export const RATE = 24_000;
-const PIECE = RATE / 10;
+/** Pieces a second in which samples come. */
+export const PIECES = 10;
 // Pieces that become one part of the file, which browsers may keep out of their memory.
 const PART = 100;
 const HEADER_BYTES = 44;
@@ -16,6 +15,8 @@ const REASONS = {
 };
 
 export class Microphone {
+  /** Samples a second, the browser's own: the server resamples. */
+  rate = 1;
   /** @type {MediaStream | null} */
   #stream = null;
   /** @type {AudioContext | null} */
@@ -31,26 +32,21 @@ export class Microphone {
   /** @type {() => void} */
   #onLast = () => {};
 
-  /** Whether something is being recorded. */
-  get active() {
-    return this.#stream !== null;
-  }
-
   /** Seconds that were recorded. */
   get seconds() {
-    return this.#samples / RATE;
+    return this.#samples / this.rate;
   }
 
-  /** Where in the recording something is that is said now; goes on when the recording has ended. */
+  /** The recording's time of a sound that is made now; goes on when the recording has ended. */
   get now() {
     return this.seconds + (performance.now() - this.#heardAt) / 1000;
   }
 
   /**
    * Begin. Throws an Error that says why there is no microphone.
-   * @param {{onPiece: (samples: Int16Array) => void, onLost: () => void}} listeners `onPiece` hears
-   *   a tenth of a second at a time, little-endian as every machine with a browser is; `onLost`,
-   *   that the microphone was taken away
+   * @param {{onPiece: (samples: Int16Array) => void, onLost: () => void}} listeners `onPiece` gets
+   *   a tenth of a second at a time, little-endian as every machine with a browser is; `onLost` is
+   *   called when the microphone is taken away
    */
   async start({ onPiece, onLost }) {
     const stream = await this.#ask();
@@ -59,11 +55,12 @@ export class Microphone {
     try {
       await context.audioWorklet.addModule(new URL("microphone_worklet.js", import.meta.url));
       await context.resume();
+      this.rate = context.sampleRate;
       this.#node = new AudioWorkletNode(context, "pieces", {
         numberOfOutputs: 0,
         channelCount: 1,
         channelCountMode: "explicit",
-        processorOptions: { rate: RATE, piece: PIECE },
+        processorOptions: { piece: Math.round(this.rate / PIECES) },
       });
       context.createMediaStreamSource(stream).connect(this.#node);
     } catch {
@@ -81,14 +78,11 @@ export class Microphone {
     [this.#stream, this.#context] = [stream, context];
   }
 
-  /**
-   * End, and hand over what was recorded; by then `onPiece` has heard all of it.
-   * @returns {Promise<File>}
-   */
+  /** End, and return what was recorded; by then `onPiece` has got all of it. */
   async stop() {
     const [stream, context] = [this.#stream, this.#context];
     this.#stream = this.#context = null;
-    // A context that the system has suspended says nothing.
+    // A context that the system has suspended sends no last piece.
     if (context.state === "running") {
       await new Promise((resolve) => {
         this.#onLast = () => resolve(null);
@@ -98,7 +92,7 @@ export class Microphone {
     for (const track of stream.getTracks()) track.stop();
     await context.close();
     const now = new Date().toLocaleString("sv").slice(0, 16).replace(":", ".");
-    const parts = [header(this.#samples), ...this.#parts, ...this.#pieces];
+    const parts = [header(this.#samples, this.rate), ...this.#parts, ...this.#pieces];
     [this.#parts, this.#pieces] = [[], []];
     return new File(parts, `Recording ${now}.wav`, { type: "audio/wav" });
   }
@@ -125,7 +119,7 @@ export class Microphone {
 }
 
 /** The first bytes of a WAV file of so many 16-bit samples, mono. */
-function header(samples) {
+function header(samples, rate) {
   const view = new DataView(new ArrayBuffer(HEADER_BYTES));
   const text = (at, letters) =>
     [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
@@ -136,8 +130,8 @@ function header(samples) {
   view.setUint32(16, 16, true);
   view.setUint16(20, 1, true); // PCM
   view.setUint16(22, 1, true); // channels
-  view.setUint32(24, RATE, true);
-  view.setUint32(28, 2 * RATE, true);
+  view.setUint32(24, rate, true);
+  view.setUint32(28, 2 * rate, true);
   view.setUint16(32, 2, true);
   view.setUint16(34, 16, true);
   text(36, "data");

@@ -1,24 +1,20 @@
-/* Runs in the browser's audio thread: what the microphone hears, in pieces, as 16-bit samples. */
-
-import { Resampler } from "./resampler.js";
+/* Runs in the browser's audio thread: cuts the microphone's samples into pieces of 16 bits. */
 
 class Pieces extends AudioWorkletProcessor {
-  #resampler;
   #samples;
   #count = 0;
   #ended = false;
 
-  /** @param {any} options with `processorOptions`: the `rate`, and the samples of a `piece` */
-  constructor({ processorOptions: { rate, piece } }) {
+  /** @param {any} options with `processorOptions`: the samples of a `piece` */
+  constructor({ processorOptions: { piece } }) {
     super();
-    this.#resampler = new Resampler(sampleRate, rate);
     this.#samples = new Int16Array(piece);
     this.port.onmessage = () => this.#end();
   }
 
   /** @param {Float32Array[][]} inputs of one channel, which is absent while nothing is connected */
   process([[channel]]) {
-    if (channel && !this.#ended) this.#add(this.#resampler.push(channel));
+    if (channel && !this.#ended) this.#add(channel);
     return !this.#ended;
   }
 
@@ -32,7 +28,6 @@ class Pieces extends AudioWorkletProcessor {
 
   #end() {
     this.#ended = true;
-    this.#add(this.#resampler.flush());
     this.#post(true);
   }
 

@@ -4,9 +4,8 @@ import { byId, element } from "./dom.js";
 import { count, size } from "./format.js";
 import { MAX_NAME, cleanName } from "./speakers.js";
 
-/** Asked of every recording: the page plays words, and shows when somebody speaks. */
-const ALWAYS = { return_timestamps: "word" };
-const TURNS = { output: ["rttm"] };
+/** Asked of every recording: the page plays words and hands out files. */
+const ALWAYS = { return_timestamps: "word", output: ["srt", "vtt", "tsv"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
 const LIMITS = ["max_line_width", "max_line_count", "max_words_per_line"];
 const MOST_LETTERS = 2 ** 18; // of a text that is given
@@ -17,9 +16,6 @@ export class Options {
   /** @type {{name: HTMLInputElement, reference: string}[]} clips of known people, as data URLs */
   #clips = [];
 
-  /**
-   * @param {HTMLElement} place
-   */
   constructor(place) {
     this.place = place;
     byId("separate").addEventListener("change", () => this.#layOutSpeakers());
@@ -29,10 +25,7 @@ export class Options {
     this.place.open = matchMedia("(min-width: 56rem)").matches;
   }
 
-  /**
-   * Offer what this server can do, and nothing else.
-   * @param {any} info the answer of `GET /info`
-   */
+  /** Offer what this server can do (`GET /info`), and nothing else. */
   offer(info) {
     this.#diarization = info.diarization;
     const languages = info.languages.map(({ code, name }) =>
@@ -68,23 +61,13 @@ export class Options {
     return !byId("live-field").hidden && byId("live").checked;
   }
 
-  /**
-   * How subtitles look; the page makes them, so that a request does not tell it. Null where a value
-   * is impossible.
-   */
-  layout() {
-    if (!isValid(byId("subtitle-options"))) return null;
-    return {
-      ...numbers(LIMITS),
-      highlight_words: byId("highlight_words").checked,
-      subtitle_speakers: byId("subtitle_speakers").checked,
-    };
-  }
-
   /** What the request asks for: what was left alone is not sent. Null where a value is impossible. */
   read() {
     if (!isValid(this.place)) return null;
-    const parameters = { ...ALWAYS, ...((this.diarizes || byId("separate").checked) && TURNS) };
+    const parameters = { ...ALWAYS, ...numbers(LIMITS) };
+    if (this.diarizes || byId("separate").checked) parameters.output = [...ALWAYS.output, "rttm"];
+    if (byId("highlight_words").checked) parameters.highlight_words = true;
+    if (!byId("subtitle_speakers").checked) parameters.subtitle_speakers = false;
     const language = byId("language");
     if (!language.disabled && language.value) parameters.language = language.value;
     if (this.place.querySelector("[name=task]:checked").value === "translate")
@@ -109,7 +92,7 @@ export class Options {
     return { ...numbers(NUMBERS), ...(known.length && { known_speakers: known }) };
   }
 
-  /** Each clip gets a line with the person's name, at first the file's. @param {File[]} files */
+  /** Each clip gets a line with the person's name, at first the file's. */
   async #takeClips(files) {
     const bytes = files.reduce((sum, { size }) => sum + size, this.#bytesOfClips);
     byId("clip").value = "";
@@ -138,7 +121,6 @@ export class Options {
   }
 }
 
-/** @param {File} file */
 const nameField = (file) =>
   element("input", {
     type: "text",
@@ -149,10 +131,7 @@ const nameField = (file) =>
     "aria-label": `Who speaks in ${file.name}`,
   });
 
-/**
- * @param {File} file
- * @returns {Promise<string>} empty where it cannot be read
- */
+/** @returns {Promise<string>} empty where it cannot be read */
 const dataUrl = (file) =>
   new Promise((resolve) => {
     const reader = new FileReader();
@@ -187,10 +166,7 @@ function measureText() {
   byId("text-size").textContent = words ? `· ${count(words, "word")}` : "";
 }
 
-/**
- * What a field holds, separated by commas.
- * @param {string} id
- */
+/** What a field holds, separated by commas. */
 const listed = (id) =>
   byId(id)
     .value.split(",")

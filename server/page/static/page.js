@@ -3,12 +3,10 @@
 import * as api from "./api.js";
 import { Dictation } from "./dictation.js";
 import { byId, element } from "./dom.js";
-import { save } from "./downloads.js";
-import { fileText, formatsOf } from "./files.js";
+import { fileText, formatsOf, save } from "./files.js";
 import { clock, count, size } from "./format.js";
 import { LONG_BYTES, follow, forgetJob, keepJob, keptJob } from "./jobs.js";
-import { keep, kept } from "./kept.js";
-import { settings } from "./live_session.js";
+import { keep, kept } from "./storage.js";
 import { Options } from "./options.js";
 import { Player } from "./player.js";
 import { Progress } from "./progress.js";
@@ -16,7 +14,7 @@ import { Speakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { Transcript, timeButton } from "./transcript.js";
 
-/** @typedef {import("./kept.js").Result} Result */
+/** @typedef {import("./storage.js").Result} Result */
 
 /** What a code means to somebody who did not write the server; the server's reason follows. */
 const MEANINGS = {
@@ -60,12 +58,11 @@ const timeline = new Timeline(byId("timeline"), {
   onRename: rename,
 });
 
-/** Say something to who cannot see the page. @param {string} text */
+/** Tell screen readers. */
 function announce(text) {
   byId("announcement").textContent = text;
 }
 
-/** @param {number} seconds */
 function markTime(seconds) {
   transcript.mark(seconds);
   timeline.mark(seconds);
@@ -86,7 +83,7 @@ async function start() {
   }
 }
 
-/** @param {any} given the answer of `GET /info` */
+/** Offer what the server can do (`GET /info`), and bring back what this browser has kept. */
 function layOut(given) {
   info = given;
   for (const id of ["source", "result", "options"]) byId(id).hidden = false;
@@ -107,13 +104,11 @@ function layOut(given) {
   }
 }
 
-/** @param {any} given the answer of `GET /info` */
 function modelLine({ embedded, model }) {
   if (embedded) return "Demonstration model: it knows 133 English words. --model names a real one.";
   return `Model: ${model}`;
 }
 
-/** @param {api.ApiError} error */
 function showStartFailure(error) {
   const locked = error.status === 401;
   byId("login").hidden = !locked;
@@ -123,7 +118,7 @@ function showStartFailure(error) {
 }
 
 byId("again").onclick = start;
-byId("login").onsubmit = async (/** @type {Event} */ event) => {
+byId("login").onsubmit = async (event) => {
   event.preventDefault();
   byId("login-failure").textContent = "";
   api.useKey(byId("key").value);
@@ -133,13 +128,11 @@ byId("login").onsubmit = async (/** @type {Event} */ event) => {
 
 // The recording: chosen, dropped, or spoken.
 
-/** @param {File} chosen */
 function choose(chosen) {
   byId("failure").textContent = "";
   take(chosen);
 }
 
-/** @param {File} chosen */
 function take(chosen) {
   file = chosen;
   byId("chosen").replaceChildren(
@@ -175,7 +168,7 @@ async function startListening() {
   byId("failure").textContent = "";
   byId("record").setAttribute("aria-disabled", "true");
   try {
-    await dictation.start(isLive ? settings(parameters, options.diarizes) : null);
+    await dictation.start(isLive ? parameters : null, options.diarizes);
   } catch (error) {
     fail(error);
     byId("record").removeAttribute("aria-disabled");
@@ -206,10 +199,7 @@ byId("stop").onclick = stopListening;
 
 // The request, from its first byte to the transcript or the reason why there is none.
 
-/**
- * @param {Error & {code?: string, status?: number}} error
- * @param {string} [consequence] what it means here
- */
+/** Say what went wrong, and its `consequence` here. */
 function fail(error, consequence = "") {
   const meaning = MEANINGS[error.code ?? ""];
   const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
@@ -241,10 +231,6 @@ async function transcribe() {
   if (parameters) await run(file, parameters);
 }
 
-/**
- * @param {File} recording
- * @param {object} parameters
- */
 async function run(recording, parameters) {
   const about = {
     file: recording.name,
@@ -256,12 +242,7 @@ async function run(recording, parameters) {
   await finish(about, (isLong ? asJob : asStream)(recording, parameters, about), recording);
 }
 
-/**
- * Show an answer when it comes, or why none does.
- * @param {{file: string, bytes: number, diarizes: boolean, began: number}} about
- * @param {(signal: AbortSignal) => Promise<any>} answering
- * @param {File} [recording] to play, where it is here
- */
+/** Show an answer when it comes, or why none does; `recording` is played if the page has it. */
 async function finish({ began, ...about }, answering, recording) {
   const before = result;
   running = new AbortController();
@@ -295,7 +276,7 @@ const asStream = (recording, parameters, { diarizes }) => (signal) => {
 // The server takes the recording, but no job.
 const NO_ROOM = ["JOBS_FULL", "STORAGE_FAILED"];
 
-/** As a job, which is found again when the page is loaded again; where there is no room, as others. */
+/** As a job, which a reload finds again; as other recordings if the server has no room. */
 const asJob = (recording, parameters, about) => async (signal) => {
   let id;
   try {
@@ -308,12 +289,7 @@ const asJob = (recording, parameters, about) => async (signal) => {
   return answerOf(id, about.diarizes, signal, isKept);
 };
 
-/**
- * @param {string} id a job's
- * @param {boolean} diarizes
- * @param {AbortSignal} signal
- * @param {boolean} [isKept] whether the page finds it again when it is loaded again
- */
+/** The answer of a job, which a reload finds again if it `isKept`. */
 async function answerOf(id, diarizes, signal, isKept = true) {
   const onLook = ({ progress: heard }) => {
     if (heard) progress.transcribed(heard.done, heard.total, diarizes);
@@ -348,11 +324,7 @@ function end() {
   progress.end();
 }
 
-/**
- * Say why, and bring back what was there before.
- * @param {Error & {code?: string, status?: number, retryAfter?: number}} error
- * @param {Result | null} before
- */
+/** Say why there is no answer, and bring back what was shown before. */
 function showNothingNew(error, before) {
   bringBack(before);
   if (!before && error.code === "INVALID_AUDIO") player.unload();
@@ -360,7 +332,6 @@ function showNothingNew(error, before) {
   else fail(error, error.retryAfter ? `Try again in ${error.retryAfter} s.` : "");
 }
 
-/** @param {Result | null} before what was shown, if anything was */
 function bringBack(before) {
   transcript.clear();
   if (before) show(before);
@@ -372,7 +343,6 @@ byId("cancel").onclick = () => running?.abort();
 
 // The result.
 
-/** @param {Result} shown */
 function show(shown) {
   result = shown;
   speakers = new Speakers(shown.answer, shown.names);
@@ -391,7 +361,6 @@ function show(shown) {
   announce(`Done: ${found.join(", ")}.`);
 }
 
-/** @param {Result} shown */
 function summary({ answer, seconds, isLive }) {
   const language =
     info.languages.find(({ code }) => code === answer.language)?.name ?? answer.language;
@@ -406,7 +375,7 @@ function summary({ answer, seconds, isLive }) {
   return facts.filter(Boolean);
 }
 
-/** Why something is missing, and the server's warnings. @param {Result} shown */
+/** Why something is missing, and the server's warnings. */
 function notes({ answer, diarizes, isLive }) {
   const said = answer.chunks.length && !speakers.labels.length;
   const missing = diarizes
@@ -421,7 +390,7 @@ function notes({ answer, diarizes, isLive }) {
   return [...(said ? [missing] : []), ...(unknown.length ? [notFound] : []), ...answer.warnings];
 }
 
-/** What of a given text nobody says, with where it would have been. @param {any[]} parts */
+/** What of a given text nobody says, with where it would have been. */
 function showUnspoken(parts) {
   const list = byId("unspoken");
   list.hidden = !parts.length;
@@ -451,18 +420,12 @@ function showDownloads() {
   byId("downloads").replaceChildren(byId("downloads").firstElementChild, ...buttons);
 }
 
-/** @param {string} format */
 function download(format) {
   const stem = result.file.replace(/\.[^.]*$/, "") || "recording";
-  const layout = options.layout();
-  if (layout) save(stem, format, fileText(format, result.answer, speakers, layout, stem));
+  save(stem, format, fileText(format, result.answer, speakers, stem));
 }
 
-/**
- * Call a speaker something else, everywhere; returns the name as it was taken.
- * @param {string} label
- * @param {string} name
- */
+/** Rename a speaker everywhere; returns the name as it was taken. */
 function rename(label, name) {
   speakers.rename(label, name);
   transcript.draw(result.answer, speakers);

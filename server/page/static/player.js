@@ -26,10 +26,7 @@ export class Player {
   );
   #unplayable = element("p", { className: "quiet", role: "status" });
 
-  /**
-   * @param {HTMLElement} place
-   * @param {(seconds: number) => void} onTime told of every moment while it plays, and of every jump
-   */
+  /** `onTime` gets the second that is played, continuously, and after every jump. */
   constructor(place, onTime) {
     this.place = place;
     this.onTime = onTime;
@@ -53,10 +50,7 @@ export class Player {
     return this.#audio.src;
   }
 
-  /**
-   * Make ready to play a file.
-   * @param {File} file
-   */
+  /** Make ready to play a file. */
   load(file) {
     this.unload();
     this.#audio.src = URL.createObjectURL(file);
@@ -76,16 +70,12 @@ export class Player {
     this.place.hidden = true;
   }
 
-  /**
-   * The recording's length as the server knows it: of what was just recorded, browsers do not.
-   * @param {number} seconds
-   */
+  /** The recording's length as the server knows it: of what was just recorded, browsers do not. */
   setLength(seconds) {
     this.#seconds = 0;
     this.#measure(seconds);
   }
 
-  /** @param {number} seconds */
   playFrom(seconds) {
     if (!this.source) return;
     this.#audio.currentTime = seconds;

@@ -8,9 +8,7 @@ export class Progress {
   #speechBegan = 0;
   #timer = 0;
 
-  /**
-   * @param {(stage: string) => void} announce told of each stage once, for who cannot see the bar
-   */
+  /** `announce` tells a screen reader of each stage once. */
   constructor(announce) {
     this.announce = announce;
   }
@@ -29,10 +27,6 @@ export class Progress {
     byId("progress").hidden = true;
   }
 
-  /**
-   * @param {number} bytes
-   * @param {number} total
-   */
   sent(bytes, total) {
     if (bytes >= total) this.#say("Sent; waiting for the server to begin");
     else this.#say("Sending the recording", `${size(bytes)} of ${size(total)}`, bytes / total);
@@ -46,17 +40,12 @@ export class Progress {
     this.#say("The server cannot be reached; trying again");
   }
 
-  /** @param {number} seconds the recording's */
   decoded(seconds) {
     this.#speechBegan = performance.now();
     this.#say("Listening for speech", `in ${clock(seconds)} of audio`);
   }
 
-  /**
-   * @param {number} done seconds of speech
-   * @param {number} total
-   * @param {boolean} diarizes whether speakers come after the text
-   */
+  /** So many seconds of speech are done; with `diarizes` speakers come after the text. */
   transcribed(done, total, diarizes) {
     if (done >= total) {
       const rest = diarizes ? "working out who said what" : "finishing";

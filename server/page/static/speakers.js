@@ -3,14 +3,8 @@
 export const MAX_NAME = 64; // letters, as in the API
 const COLOURS = 8;
 
-/** @typedef {{speaker: string, start: number, end: number}} Turn seconds */
-
-/**
- * The turns in a file of the form RTTM, whose fields end at spaces.
- * @param {string} text
- * @returns {Turn[]}
- */
-export function readTurns(text) {
+/** The turns in a file of the form RTTM, whose fields end at spaces. */
+function readTurns(text) {
   return text
     .split("\n")
     .filter(Boolean)
@@ -20,13 +14,10 @@ export function readTurns(text) {
     });
 }
 
-/** A field of RTTM, which ends at a space. @param {string} name */
+/** A field of RTTM, which ends at a space. */
 export const asField = (name) => name.trim().replace(/\s+/g, "_");
 
-/**
- * One line of printable characters.
- * @param {string} text
- */
+/** One line of printable characters. */
 export function cleanName(text) {
   const words = text.replace(/[\p{C}\p{Z}]+/gu, " ").trim();
   return [...words].slice(0, MAX_NAME).join("").trim();
@@ -38,19 +29,16 @@ export class Speakers {
   /** @type {Map<string, string>} labels by their form in RTTM */
   #fields;
 
-  /**
-   * @param {any} answer
-   * @param {Record<string, string>} [names] given before
-   */
+  /** @param {Record<string, string>} [names] given before */
   constructor(answer, names = {}) {
     const spoken = answer.speakers.filter((each) => each.speaker !== null);
     this.#fields = new Map(spoken.map(({ speaker }) => [asField(speaker), speaker]));
-    this.turns = readTurns(answer.output?.rttm ?? "").map((turn) => ({
-      ...turn,
-      speaker: this.labelOf(turn.speaker),
-    }));
+    /** Those of RTTM, which overlap; without it, of a live session, those of the text. */
+    this.turns = answer.output?.rttm
+      ? readTurns(answer.output.rttm).map((turn) => ({ ...turn, speaker: this.labelOf(turn.speaker) }))
+      : spoken.map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
     const starts = [
-      ...this.turns.map((turn) => [turn.start, turn.speaker]),
+      ...this.turns.map(({ start, speaker }) => [start, speaker]),
       ...spoken.map((each) => [each.timestamp[0], each.speaker]),
     ];
     /** In the order in which they first speak. */
@@ -63,29 +51,21 @@ export class Speakers {
     return Object.fromEntries(this.#names);
   }
 
-  /** The label that a field of RTTM stands for. @param {string} field */
+  /** The label that a field of RTTM stands for. */
   labelOf(field) {
     return this.#fields.get(field) ?? field;
   }
 
-  /** @param {string} label */
   nameOf(label) {
     return this.#names.get(label) ?? label;
   }
 
-  /**
-   * The class that colours what belongs to a speaker.
-   * @param {string} label
-   */
+  /** The class that colours what belongs to a speaker. */
   colourOf(label) {
     return `s${this.labels.indexOf(label) % COLOURS}`;
   }
 
-  /**
-   * Call a speaker something else; an empty name brings the label back.
-   * @param {string} label
-   * @param {string} name
-   */
+  /** Call a speaker something else; an empty name brings the label back. */
   rename(label, name) {
     const clean = cleanName(name);
     if (clean && clean !== label) this.#names.set(label, clean);

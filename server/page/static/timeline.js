@@ -4,8 +4,6 @@ import { element } from "./dom.js";
 import { clock } from "./format.js";
 import { MAX_NAME } from "./speakers.js";
 
-/** @typedef {import("./speakers.js").Speakers} Speakers */
-
 // Seconds between the axis' marks: the first that gives at most MOST_MARKS.
 const MARKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
 const MOST_MARKS = 8;
@@ -14,11 +12,7 @@ const UNWRITTEN = "Speech without text";
 export class Timeline {
   #duration = 1;
 
-  /**
-   * @param {HTMLElement} place
-   * @param {{onSeek: (seconds: number) => void, onRename: (label: string, name: string) => string}}
-   *   listeners `onRename` returns the name as it was taken
-   */
+  /** `onRename(label, name)` returns the name as it was taken. */
   constructor(place, { onSeek, onRename }) {
     this.place = place;
     place.addEventListener("click", (event) => {
@@ -39,10 +33,7 @@ export class Timeline {
     });
   }
 
-  /**
-   * @param {Speakers} speakers
-   * @param {any} answer whose `unwritten` spans hold speech without text
-   */
+  /** Draw who spoke when; `unwritten` spans hold speech without text. */
   draw(speakers, { duration, unwritten = [] }) {
     this.#duration = duration;
     const lanes = speakers.labels.map((label) => this.#speakerLane(label, speakers));
@@ -54,7 +45,7 @@ export class Timeline {
     this.place.hidden = !lanes.length;
   }
 
-  /** @param {number} seconds where the recording is played */
+  /** Show where the recording is played. */
   mark(seconds) {
     this.place.style.setProperty("--now", String(seconds / this.#duration));
   }

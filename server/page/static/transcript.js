@@ -4,7 +4,6 @@ import { blocksOf } from "./blocks.js";
 import { element } from "./dom.js";
 import { clock } from "./format.js";
 
-/** @typedef {import("./speakers.js").Speakers} Speakers */
 /** @typedef {{element: HTMLElement, start: number, end: number}} TimedWord seconds */
 
 export class Transcript {
@@ -17,10 +16,6 @@ export class Transcript {
   /** @type {Map<string, HTMLElement>} parts that still change, by name */
   #parts = new Map();
 
-  /**
-   * @param {HTMLElement} place
-   * @param {(seconds: number) => void} onPlay
-   */
   constructor(place, onPlay) {
     this.place = place;
     const play = (item) => onPlay(Number(item.dataset.at));
@@ -46,19 +41,14 @@ export class Transcript {
     this.#parts.clear();
   }
 
-  /**
-   * Text as it comes, before anybody knows who says it; it only grows.
-   * @param {any[]} chunks
-   */
+  /** Text as it comes, before anybody knows who says it; it only grows. */
   hear(chunks) {
     this.place.append(...chunks.map((chunk) => this.#turn(chunk, null)));
   }
 
   /**
-   * Show a part that still changes as it is now. The page scrolls along with who watches the end.
-   * @param {string} id its name
-   * @param {any[]} blocks with what may change as `unstable`, behind their text
-   * @param {Speakers} speakers
+   * Show a part that still changes: blocks with a guess as `unstable`, behind their text. The page
+   * scrolls along with a person who watches the end.
    */
   follow(id, blocks, speakers) {
     const last = this.place.lastElementChild;
@@ -74,18 +64,12 @@ export class Transcript {
     if (watched && !endIsVisible(end)) end.scrollIntoView({ block: "end" });
   }
 
-  /**
-   * Show a part no more. @param {string} id its name
-   */
+  /** Remove a part. */
   forget(id) {
     this.#parts.get(id)?.remove();
     this.#parts.delete(id);
   }
 
-  /**
-   * @param {any} answer with the words' times
-   * @param {Speakers} speakers
-   */
   draw(answer, speakers) {
     this.clear();
     const blocks = blocksOf(answer, speakers);
@@ -97,7 +81,6 @@ export class Transcript {
   /**
    * Mark the word that is said at a moment. The page scrolls along with a person who watches, and
    * leaves alone whoever has scrolled away.
-   * @param {number} seconds
    */
   mark(seconds) {
     const word = this.#wordAt(seconds);
@@ -180,10 +163,7 @@ export class Transcript {
   }
 }
 
-/**
- * What plays from a moment, as soon as it is told how.
- * @param {number} at seconds
- */
+/** A button with a time, for a listener to play from there. */
 export const timeButton = (at) =>
   element("button", {
     type: "button",

@@ -1,0 +1,93 @@
+"""Prints which lines of the page's JavaScript its tests run:
+
+    .venv/bin/python -m tests.page_coverage
+
+Chromium counts them itself (V8's precise coverage, by the DevTools protocol), but not those of the
+audio worklet, which runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from config import REPOSITORY
+from server.page.routes import STATIC
+
+TESTS = [f"tests/test_server_page{part}.py" for part in ("", "_jobs", "_live")]
+UNCOUNTED = {"microphone_worklet.js"}
+NO_CODE = re.compile(r"^[ \t]*//[^\n]*|/\*.*?\*/", re.DOTALL | re.MULTILINE)
+
+
+class Coverage:
+    """A plugin of pytest that counts in the tests' browser."""
+
+    def __init__(self) -> None:
+        paths = [path for path in STATIC.glob("*.js") if path.name not in UNCOUNTED]
+        self.texts = {path.name: path.read_text("utf-8") for path in sorted(paths)}
+        # For each character whether a test has run it.
+        self.ran = {name: bytearray(len(text)) for name, text in self.texts.items()}
+
+    @pytest.fixture(scope="session", autouse=True)
+    def counting(self, browser) -> None:
+        browser.execute_cdp_cmd("Profiler.enable", {})
+        every_call = {"callCount": True, "detailed": True}
+        browser.execute_cdp_cmd("Profiler.startPreciseCoverage", every_call)
+
+    @pytest.fixture(autouse=True)
+    def taking(self, counting, person) -> Iterator[None]:
+        yield
+        counted = person.browser.execute_cdp_cmd("Profiler.takePreciseCoverage", {})
+        for script in counted["result"]:
+            name = script["url"].rpartition("/app/")[2]
+            if name in self.ran:
+                self._add(name, script["functions"])
+
+    def _add(self, name: str, functions: list[dict]) -> None:
+        ran = bytearray(len(self.texts[name]))
+        for function in functions:  # outer ones first
+            for each in function["ranges"]:
+                start, end = each["startOffset"], each["endOffset"]
+                ran[start:end] = bytes([each["count"] > 0]) * (end - start)
+        self.ran[name] = bytearray(a | b for a, b in zip(self.ran[name], ran, strict=True))
+
+    def report(self) -> str:
+        """Return a line for each file: lines of code, the percentage that ran, and the others."""
+        rows, total, covered = [], 0, 0
+        for name, text in self.texts.items():
+            code = NO_CODE.sub(lambda found: re.sub(r"\S", " ", found[0]), text)
+            lines = list(re.finditer(r"^.*\S.*$", code, re.MULTILINE))
+            missed = [
+                1 + text.count("\n", 0, line.start())
+                for line in lines
+                if not all(self.ran[name][at] for at in self._letters(line))
+            ]
+            total, covered = total + len(lines), covered + len(lines) - len(missed)
+            rows.append(row(name, len(lines), len(missed)) + " ".join(map(str, missed)))
+        return "\n".join([*rows, row("all", total, total - covered)])
+
+    @staticmethod
+    def _letters(line: re.Match[str]) -> Iterator[int]:
+        """Yield the places of a line's letters; brackets alone are no code."""
+        for found in re.finditer(r"\w", line[0]):
+            yield line.start() + found.start()
+
+
+def row(name: str, lines: int, missed: int) -> str:
+    return f"{name:22} {lines:5} {100 * (lines - missed) / lines:6.1f}%  "
+
+
+def main() -> int:
+    """Run the tests of the page, print the coverage, and return their exit status."""
+    coverage = Coverage()
+    arguments = ["-q", "-n", "0", "--rootdir", str(REPOSITORY), *sys.argv[1:]]
+    status = pytest.main([*arguments, *(str(REPOSITORY / each) for each in TESTS)], [coverage])
+    print(coverage.report())
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
