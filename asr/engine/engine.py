@@ -35,7 +35,7 @@ from asr.engine.prefill import LanguagePosterior, language_posterior
 from asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
 from asr.engine.results import ResultReader
 from asr.engine.runner import StepRunner
-from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Part, Plan, Scheduler
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
 from asr.engine.state import StateMemory
 from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
@@ -44,7 +44,6 @@ from asr.model.draft_heads import BaseHead
 from asr.model.encoder import Encoder
 from errors import OutOfMemory
 from runtime.errors import is_device_lost, is_out_of_memory
-from runtime.turns import Work
 from transcript import DecodeStats
 
 logger = logging.getLogger("endpoint")
@@ -191,25 +190,6 @@ class Engine:
         for batch in holding:
             self._restart(batch)
 
-    # The caller's own small steps, between the engine's units
-
-    def callers_turn(self, ready: abc.Collection[Work]) -> Work | None:
-        """Return the class in which the caller steps now; None if it is the engine's turn."""
-        return self.scheduler.callers_turn(ready)
-
-    @contextmanager
-    def charged(self, work: Work) -> abc.Iterator[Spent]:
-        """Charge the seconds of the block to a class."""
-        began, spent = self.scheduler.clock(), Spent()
-        try:
-            yield spent
-        finally:
-            spent.cost = self.scheduler.charge_caller(work, self.scheduler.clock() - began)
-
-    def left(self, work: Work, cost: float) -> None:
-        """Charge small steps of a `cost` again, because their client left before its answer."""
-        self.scheduler.charge_in_vain(work, Part.CALLER, cost)
-
     # Failures
 
     def _recover(self, batch: Batch, error: Exception) -> None:
@@ -284,12 +264,6 @@ class Engine:
         for batch in idle:
             batch.clear()
         return bool(idle)
-
-
-class Spent:
-    """The `cost` of a charged block, set when the block ends."""
-
-    cost = 0.0
 
 
 class DecodeEngine(Engine):
