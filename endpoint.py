@@ -9,6 +9,7 @@ answers. The event loop only waits. Every queue serves short recordings first, b
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, contextmanager, suppress
@@ -96,6 +97,8 @@ class Endpoint:
             partial(set_threads, 1),
         )
         self.diarization = DiarizationThread(threads, device)
+        # The engine's thread holds the models. It ends with an endpoint that nobody closed, too.
+        weakref.finalize(self, recogniser.stop).atexit = False
 
     @property
     def held_audio_bytes(self) -> int:

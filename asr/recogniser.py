@@ -110,7 +110,7 @@ class Call:
 class Recogniser:
     """Recognises speech with one set of models; safe to call from any thread.
 
-    Its thread and its models stay until `close`. `alive` is False once the thread has stopped; then
+    Its thread and its models stay until `stop`. `alive` is False once the thread has stopped; then
     all jobs have failed, and no job is accepted. `failure` is the error that stopped the thread.
     """
 
@@ -152,9 +152,13 @@ class Recogniser:
         self._put(job)
         return job
 
-    def close(self) -> None:
-        """Stop the thread after its current unit of work, and fail every job."""
+    def stop(self) -> None:
+        """Let the thread end after its current unit of work, and fail every job."""
         self._inbox.put(None)
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end."""
+        self.stop()
         self._thread.join()
 
     def _put(self, entry: Job[Any] | Call) -> None:

@@ -4,7 +4,8 @@ An assistant reads tokens: a small model with its own caches runs once per draft
 hidden state of the main model that chose a row's newest token. So they keep only that vector per
 row, but every step must write it.
 
-Both have the methods that a step calls. Drafts never decide a token, so a drafter changes only speed.
+Both have the methods that a step calls. Drafts never decide a token, so a drafter changes only
+speed.
 """
 
 from __future__ import annotations
