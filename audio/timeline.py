@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
@@ -43,12 +42,6 @@ _CLOCKED = {
 BARE = {"aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd"}
 
 
-class _Timed(Protocol):
-    """A packet or a frame."""
-
-    pts: int | None
-
-
 class Timeline:
     """The timeline of one stream, on which its frames are placed.
 
@@ -76,7 +69,7 @@ class Timeline:
             self._last = (begin or 0.0) + duration + _ROUNDED
         self._longest_gap = LONGEST_LOSS if format_name in _BROADCASTS else float("inf")
 
-    def seconds(self, timed: _Timed) -> float | None:
+    def seconds(self, timed: Packet[AudioStream] | AudioFrame) -> float | None:
         """Return the second of a packet or frame on the file's clock; None if it has none."""
         return timed.pts * self._tick if self.has_clock and timed.pts is not None else None
 

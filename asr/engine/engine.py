@@ -37,9 +37,8 @@ from asr.engine.results import ResultReader
 from asr.engine.runner import StepRunner
 from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
 from asr.engine.state import StateMemory
-from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
-from asr.model.decoder import Decoder
+from asr.model.decoder import Decoder, alignment_heads
 from asr.model.draft_heads import BaseHead
 from asr.model.encoder import Encoder
 from errors import OutOfMemory
@@ -284,7 +283,8 @@ class DecodeEngine(Engine):
         )
         self.draft_model = draft_model(models, self.main)
         self.runner = runner_for(models.device, cuda_graphs)
-        self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
+        on_cpu = models.device.type == "cpu"
+        self.threads = CpuThreads(torch.get_num_threads() if on_cpu else 1)
         self.context = DecodeContext(
             encoder=Encoder(models, self.threads, self.runner.encode),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
@@ -293,7 +293,6 @@ class DecodeEngine(Engine):
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
         batches = Batches(self.main, self.draft_model, self.context)
-        on_cpu = models.device.type == "cpu"
         scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=self.runner.pipelined)
         super().__init__(scheduler, batches)
         self._thread = get_ident()
@@ -354,17 +353,6 @@ class DecodeEngine(Engine):
     def memory(self) -> StateMemory:
         """Return the memory of the greedy lane."""
         return self.batch(1).memory
-
-    @contextmanager
-    def endless_texts(self) -> abc.Iterator[None]:
-        """Inside the block, let every text run to its length limit."""
-        with self.computing():
-            ends = self.context.filters.forbid_ends()
-        try:
-            yield
-        finally:
-            with self.computing():
-                self.context.filters.restore_ends(ends)
 
     # Inside
 

@@ -100,20 +100,6 @@ class LogitFilter:
             ),
         )
 
-    @torch.inference_mode()
-    def forbid_ends(self) -> tuple[Tensor, Tensor]:
-        """Forbid the end of text, in graphs too. Return the argument of `restore_ends`."""
-        biases = self.bias, self.first_bias
-        before = self.bias[self.eos].clone(), self.first_bias[self.eos].clone()
-        for each in biases:
-            each[self.eos] = NEVER
-        return before
-
-    @torch.inference_mode()
-    def restore_ends(self, before: tuple[Tensor, Tensor]) -> None:
-        for each, was in zip((self.bias, self.first_bias), before, strict=True):
-            each[self.eos] = was
-
     def choose(
         self, logits: Tensor, history: History, grammar: bool = True, scored: bool = True
     ) -> Choice:

@@ -20,7 +20,7 @@ from asr.engine.beam_search import Text, best_text, likeliest_text
 from asr.engine.fallback import START_TOKENS, Attend, Loop, ends_in_repetition, read_repetitions
 from asr.engine.request import DecodeResult, Sequence
 from asr.engine.state import DecodeState, SequenceState
-from asr.model.alignment_heads import normalize_attention
+from asr.model.decoder import normalize_attention
 from errors import ModelError
 from timebase import SAMPLES_PER_TOKEN
 
