@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
@@ -101,7 +101,7 @@ class Timeline:
         """
         ahead: deque[Packet[AudioStream]] = deque()
         pace = _Pace()
-        for packet in _and_none(packets, LOOKAHEAD):
+        for packet in chain(packets, repeat(None, LOOKAHEAD)):
             if packet is not None:
                 ahead.append(packet)
                 if len(ahead) <= LOOKAHEAD:
@@ -199,15 +199,6 @@ class _Pace:
             after - before > MAX_STEP and after >= (self._last or 0.0)
             for before, after in pairwise([start, *later])
         )
-
-
-def _and_none(
-    packets: Iterable[Packet[AudioStream]], count: int
-) -> Iterator[Packet[AudioStream] | None]:
-    """Yield the packets, and then `count` times None."""
-    yield from packets
-    for _ in range(count):
-        yield None
 
 
 def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:

@@ -105,10 +105,11 @@ class DiarizationClient:
         """Return the diarization of each channel, given its detected `speech`; None without speech
         or if no speakers are wanted. Raises the errors of `Diarizer.diarize`.
         """
-        return [
-            None if begun is None or not spans else await _touching(begun, spans)
-            for begun, spans in zip_longest(self._begun, speech)
-        ]
+        found: list[Diarization | None] = []
+        for begun, spans in zip_longest(self._begun, speech):
+            own = await asyncio.wrap_future(begun) if begun is not None and spans else None
+            found.append(own and own.touching(spans).numbered({}))
+        return found
 
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
@@ -130,12 +131,6 @@ class DiarizationClient:
             return None
 
         return self._thread.compute(recording, unless_left)
-
-
-async def _touching(begun: Future[Diarization | None], speech: Sequence[Span]) -> Diarization:
-    found = await asyncio.wrap_future(begun)
-    assert found is not None  # the client has not left
-    return found.touching(speech).numbered({})
 
 
 class SessionSpeakers:

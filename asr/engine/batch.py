@@ -198,10 +198,11 @@ class Batch:
             followed=self._drafts.follows and bool(draftable),
             drafts_given=looked_up > 0,
         )
-        if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
-            self._view = state.view(0, rows)
+        view, place = self._view, state.rows.tokens.data_ptr()
+        if view is None or view.capacity != rows or view.rows.tokens.data_ptr() != place:
+            self._view = view = state.view(0, rows)
         self._written = max(self._written, shape.kv_len)
-        result = runner.launch(self._view, self.context.filters, shape)
+        result = runner.launch(view, self.context.filters, shape)
         self._pending.append((result, shape))
         self._longest += shape.drafts + 1
         for sequence in self.rows:
@@ -312,10 +313,6 @@ def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
 
 def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
     return list({id(each.session): each.session.stats for each in sequences}.values())
-
-
-def _shares(view: DecodeState, state: DecodeState) -> bool:
-    return view.rows.tokens.data_ptr() == state.rows.tokens.data_ptr()
 
 
 class Batches(dict[Lane, Batch]):

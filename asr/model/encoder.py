@@ -101,19 +101,17 @@ class EncoderLayer:
     def forward(self, x: Tensor) -> Tensor:
         """(windows, frames, d_model) -> (windows, frames, d_model)."""
         normed = self.query.rounded(self.norm(x))
+        query = self.query(normed)
+        # Scaled before the product with the keys: the order affects rounding.
+        query = query * float((query.shape[-1] // self.heads) ** -0.5)
         query, keys, values = (
             each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for each in (self._scaled_query(normed), self.key(normed), self.value(normed))
+            for each in (query, self.key(normed), self.value(normed))
         )
         mixed = encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
         x = self.out(mixed).to(x.dtype).add_(x)
         x = self.fc2(self.fc1(self.inner_norm(x))).to(x.dtype).add_(x)
         return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
-
-    def _scaled_query(self, normed: Tensor) -> Tensor:
-        """Return the query, scaled before the product with the keys: the order affects rounding."""
-        query = self.query(normed)
-        return query * float((query.shape[-1] // self.heads) ** -0.5)
 
 
 class AudioEncoder:
@@ -192,7 +190,8 @@ class Encoder:
         together = encoder_batch_size(len(windows), self.device)
         for start in range(0, len(windows), together):
             part = slice(start, start + together)
-            shorter = self._shorter(frames[part])
+            wanted = [each for each in frames[part] if each is not None]
+            shorter = max(wanted) if len(wanted) == len(frames[part]) else None
             passes.append(self._encode(windows[part], drafted, known[part], shorter))
             if time.perf_counter() >= until:
                 break
@@ -218,11 +217,6 @@ class Encoder:
         needed = (seconds + SPARE_SECONDS) * FRAMES_PER_SECOND
         parts = [each for each in PARTS if whole % each == 0]
         return next((whole // each for each in parts if needed <= whole // each), None)
-
-    def _shorter(self, frames: Sequence[int | None]) -> int | None:
-        """Return the number of frames for windows encoded together; None for all."""
-        wanted = [each for each in frames if each is not None]
-        return max(wanted) if len(wanted) == len(frames) else None
 
     def _encode(
         self,
