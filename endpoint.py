@@ -16,7 +16,7 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -154,8 +154,8 @@ class Endpoint:
         """Yield the request's steps; the end of the block frees its rows, samples and turns."""
         self.outstanding += 1
         try:
-            with Call(self, request) as call:
-                yield call
+            with ExitStack() as resources:
+                yield Call(self, request, resources)
         finally:
             self.outstanding -= 1
 
@@ -204,24 +204,18 @@ class Endpoint:
 class Call:
     """The steps of one request, in the order of `Endpoint.stream`.
 
-    Raises EndpointError in each step. Leaving the `with` block frees the request's samples and
-    rows and cancels its diarization.
+    Raises EndpointError in each step. `resources` are the request's samples and its diarization.
     """
 
-    def __init__(self, endpoint: Endpoint, request: TranscriptionRequest) -> None:
-        self._endpoint, self._request = endpoint, request
+    def __init__(
+        self, endpoint: Endpoint, request: TranscriptionRequest, resources: ExitStack
+    ) -> None:
+        self._endpoint, self._request, self._resources = endpoint, request, resources
         diarizer = None if request.speakers is None else endpoint.diarizer
         self._speakers = DiarizationClient(endpoint.diarization, diarizer)
         self._known = KnownVoices(())
         self._transcripts: list[Transcript] = []
-
-    def __enter__(self) -> Self:
-        self._resources = ExitStack()
-        self._resources.callback(self._speakers.leave)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._resources.close()
+        resources.callback(self._speakers.leave)
 
     async def enrol(self) -> None:
         """Embed the reference clips of known speakers, before the request's audio is read."""

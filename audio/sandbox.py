@@ -113,7 +113,6 @@ class Confined:
         return Step(answer["value"], content, answer["last"])
 
     def close(self) -> None:
-        """End the process."""
         _close(self._stream)
 
 

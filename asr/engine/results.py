@@ -89,7 +89,6 @@ class ResultReader:
                 state.rows.finished[row] = True
 
     def words(self, tokens: abc.Iterable[int]) -> list[int]:
-        """Return the text tokens among `tokens`."""
         return [token for token in tokens if token < self.special_tokens.end_of_text]
 
     def _text(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> Text:
