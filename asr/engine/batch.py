@@ -316,18 +316,11 @@ def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
 
 
 class Batches(dict[Lane, Batch]):
-    """Batches by lane, each made on first use. On CUDA a batch has at most `max_rows` rows."""
+    """Batches by lane, each made on first use."""
 
-    def __init__(
-        self,
-        main: Decoder,
-        drafts: DraftModel | None,
-        context: DecodeContext,
-        max_rows: int = MAX_ROWS,
-    ) -> None:
+    def __init__(self, main: Decoder, drafts: DraftModel | None, context: DecodeContext) -> None:
         super().__init__()
         self._main, self._drafts, self._context = main, drafts, context
-        self._max_rows = max_rows
 
     def __missing__(self, lane: Lane) -> Batch:
         """Make a batch. Only one-beam lanes have a drafter. Graphs are captured for the numbers of
@@ -335,8 +328,7 @@ class Batches(dict[Lane, Batch]):
         """
         runner, most = self._context.runner, MAX_ROWS
         if runner.pipelined:
-            rows = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
-            most = min(self._max_rows, rows)
+            most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
         captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
         prepare = {"prepare": partial(runner.prepare, context=self._context)} if captured else {}
         drafts = self._drafts if lane.num_beams == 1 else None

@@ -346,8 +346,8 @@ class DecodeEngine(Engine):
 
     # For tests and benchmarks
 
-    def batch(self, num_beams: int, live: bool = False) -> Batch:
-        return self.batches[Lane(num_beams, live)]
+    def batch(self, num_beams: int) -> Batch:
+        return self.batches[Lane(num_beams)]
 
     @property
     def memory(self) -> StateMemory:
