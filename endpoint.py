@@ -9,13 +9,14 @@ answers. The event loop only waits. Every queue serves short recordings first, b
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -125,6 +126,8 @@ class Endpoint:
             partial(set_threads, 1),
         )
         self.diarization = DiarizationThread(threads, device)
+        # The engine's thread holds the models. It ends with an endpoint that nobody closed, too.
+        weakref.finalize(self, _stop, models).atexit = False
 
     def loaded(self) -> AbstractAsyncContextManager[Models]:
         """Hold the models in memory during the block; load them first if they are not."""
@@ -215,8 +218,8 @@ class Endpoint:
         """Yield the request's steps; the end of the block frees its rows, samples and turns."""
         self.outstanding += 1
         try:
-            with Call(self, request) as call:
-                yield call
+            with ExitStack() as resources:
+                yield Call(self, request, resources)
         finally:
             self.outstanding -= 1
 
@@ -265,24 +268,18 @@ class Endpoint:
 class Call:
     """The steps of one request, in the order of `Endpoint.stream`.
 
-    Raises EndpointError in each step. Leaving the `with` block frees the request's samples and
-    rows and cancels its diarization.
+    Raises EndpointError in each step. `resources` are the request's samples and its diarization.
     """
 
-    def __init__(self, endpoint: Endpoint, request: TranscriptionRequest) -> None:
-        self._endpoint, self._request = endpoint, request
+    def __init__(
+        self, endpoint: Endpoint, request: TranscriptionRequest, resources: ExitStack
+    ) -> None:
+        self._endpoint, self._request, self._resources = endpoint, request, resources
         diarizer = None if request.speakers is None else endpoint.diarizer
         self._speakers = DiarizationClient(endpoint.diarization, diarizer)
         self._known = KnownVoices(())
         self._transcripts: list[Transcript] = []
-
-    def __enter__(self) -> Self:
-        self._resources = ExitStack()
-        self._resources.callback(self._speakers.leave)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._resources.close()
+        resources.callback(self._speakers.leave)
 
     async def enrol(self) -> None:
         """Embed the reference clips of known speakers, before the request's audio is read."""
@@ -355,6 +352,11 @@ class Call:
         answer = attributed(audio.duration, self._transcripts, found, self._known, config)
         warnings = (*self._request.warnings, *audio.warnings, *answer.warnings)
         return replace(answer, warnings=warnings + _undrafted(config, self._transcripts))
+
+
+def _stop(models: OnDemand[Models]) -> None:
+    if models.loaded is not None:
+        models.loaded.recogniser.stop()
 
 
 async def answer_of(events: AsyncGenerator[Event]) -> Answer:

@@ -1,18 +1,5 @@
 """The endpoint's errors: a client reads a stable code and one line, never a traceback.
 
-    EndpointError
-    |-- ClientError(ValueError)      the request's fault: the servers answer 400
-    |   |-- InvalidRequest           INVALID_REQUEST     the body's shape
-    |   |-- InvalidParameter         INVALID_PARAMETER   a parameter's type, bound or combination
-    |   |-- InvalidAudio             INVALID_AUDIO       the bytes hold no usable audio
-    |   |-- InvalidReference         INVALID_REFERENCE   a clip of known_speakers is unusable
-    |   |-- AudioTooLong             AUDIO_TOO_LONG      a duration or size limit of this endpoint
-    |   `-- Unsupported              UNSUPPORTED         well formed, but not offered here
-    |-- ServerError                  the endpoint's fault: the servers answer 500
-    |   |-- ModelError               MODEL_ERROR         a model raised or returned nonsense
-    |   `-- OutOfMemory              OUT_OF_MEMORY       not even one window fits into memory
-    `-- StartError                   START_FAILED        a model or setting that stops the process
-
 Only the constructor formats messages: code first, one line of ASCII, at most 500 characters.
 """
 

@@ -109,7 +109,7 @@ def load_endpoint(
 
     `limits` bound the batch; `max_decoded_bytes` bounds the decoded audio of all requests. Raises
     SystemExit with one line if a model cannot be loaded. If the device is lost, a process that
-    `serves` restarts without CUDA graphs (`runtime.restart`).
+    `serves` restarts without CUDA graphs (`runtime.servers`).
     """
     settings = settings or read_settings()
     began = time.perf_counter()

@@ -12,8 +12,7 @@ from config import ModelReference, ModelSettings, misspelt_variables
 from endpoint import Endpoint
 from errors import EndpointError, StartError
 from runtime.errors import causes, end_process, endpoint_errors, is_device_lost
-from runtime.restart import restart_without_graphs
-from runtime.server_logs import hide_bodies, keep_one_line
+from runtime.servers import hide_bodies, keep_one_line, restart_without_graphs
 from runtime.versions import describe_versions
 
 logger = logging.getLogger("endpoint")

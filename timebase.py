@@ -1,4 +1,4 @@
-"""The models' two units of time: samples at 16 kHz, and Whisper's grid of 20 ms.
+"""The models' two units of time, samples at 16 kHz and Whisper's grid of 20 ms, and two helpers.
 
 One encoder position (two mel frames) is one step of the timestamp tokens and one column of the
 cross-attention. Names are as in openai/whisper's `audio.py`.
@@ -23,3 +23,24 @@ def runs(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
     import numpy as np  # not above: command lines read the constants and start without numpy
 
     return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
+
+
+def likeliest_path(evidence: NDArray[np.float64], change_cost: float) -> list[int]:
+    """Return the likeliest path, n states, for `evidence` (n, states) (Viterbi 1967).
+
+    It maximises the sum of the evidence, less `change_cost` for every change of state. Because
+    every change costs the same, the best change starts from the best state so far.
+    """
+    import numpy as np
+
+    stay = np.arange(evidence.shape[1])
+    total, backpointers = evidence[0], []
+    for row in evidence[1:]:
+        best = int(total.argmax())
+        changed = total[best] - change_cost
+        backpointers.append(np.where(total >= changed, stay, best))
+        total = np.maximum(total, changed) + row
+    path = [int(total.argmax())]
+    for previous in reversed(backpointers):
+        path.append(int(previous[path[-1]]))
+    return path[::-1]

@@ -148,7 +148,6 @@ def _named(answer: Answer, channel: int, rename: Rename) -> Answer:
 
 
 def _turns(words: Sequence[Word]) -> list[SpeakerTurn]:
-    """Join the words of one speaker to turns."""
     turns: list[SpeakerTurn] = []
     for word in words:
         if turns and word.start - turns[-1].end <= MAX_PAUSE:
@@ -192,7 +191,6 @@ def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, .
 
 
 def _best_matches(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpeaker, ...]:
-    """Return, for each name, the entry of the channel with the best match."""
     return tuple(
         max(each, key=lambda known: (known.matched, known.similarity or -1.0))
         for each in zip(*channels, strict=True)

@@ -181,7 +181,6 @@ def _timed_words(words: Iterable[Word]) -> Iterator[Word]:
 
 
 def _group_words(words: Iterable[Word], named: bool) -> Iterator[list[Word]]:
-    """Yield the words of each cue."""
     group: list[Word] = []
     for word in _split_words(words, named):
         if group and (

@@ -25,8 +25,7 @@ from asr.engine.prefill import LanguagePosterior
 from asr.frontend.schedule import Schedule
 from asr.frontend.windows import Window
 from payload.languages import language_name
-from timebase import SAMPLE_RATE
-from viterbi import likeliest_path
+from timebase import SAMPLE_RATE, likeliest_path
 
 # The evidence is log-probability times seconds. No language is less likely than LEAST in a window,
 # or one window could outweigh all others: the evidence of a second of speech is at most 4.6.

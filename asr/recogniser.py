@@ -3,7 +3,7 @@
 A thread that computes has worker threads of its own, and several such teams on the same processors
 wait for each other. So models load, warm up and decode in this thread alone. It does one unit of
 work after another: a small step of a recognition, or the engine's next step. The engine chooses
-(`DecodeEngine.callers_turn`), by the classes of work that are ready, so that no recording waits for
+(`Scheduler.callers_turn`), by the classes of work that are ready, so that no recording waits for
 another to end. Within a class recognitions take turns.
 """
 
@@ -21,6 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from asr.engine.request import work_class
+from asr.engine.scheduler import Part
 from asr.recognition import Recognition
 from asr.transcriber import Transcriber
 from errors import ModelError
@@ -109,7 +110,7 @@ class Call:
 class Recogniser:
     """Recognises speech with one set of models; safe to call from any thread.
 
-    Its thread and its models stay until `close`. `alive` is False once the thread has stopped; then
+    Its thread and its models stay until `stop`. `alive` is False once the thread has stopped; then
     all jobs have failed, and no job is accepted. `failure` is the error that stopped the thread.
     """
 
@@ -156,9 +157,13 @@ class Recogniser:
         self._put(job)
         return job
 
-    def close(self) -> None:
-        """Stop the thread after its current unit of work, and fail every job."""
+    def stop(self) -> None:
+        """Let the thread end after its current unit of work, and fail every job."""
         self._inbox.put(None)
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end."""
+        self.stop()
         self._thread.join()
 
     def _put(self, entry: Job[Any] | Call) -> None:
@@ -197,7 +202,7 @@ class Recogniser:
             del entry  # so that the waiting thread holds nothing
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
-            self._engine.left(job.work, job.cost)
+            self._engine.scheduler.charge_in_vain(job.work, Part.CALLER, job.cost)
             self._remove(job)
         return not ended
 
@@ -209,7 +214,7 @@ class Recogniser:
 
     def _work(self) -> None:
         ready = [job for job in self._jobs if not job.recognition.waiting]
-        work = self._engine.callers_turn({job.work for job in ready})
+        work = self._engine.scheduler.callers_turn({job.work for job in ready})
         if work is None:
             rows = self._engine.step()
             self.counts.steps += rows > 0
@@ -223,14 +228,16 @@ class Recogniser:
     def _step(self, job: Job[Any], work: Work) -> None:
         """Take one step of a job. An error of the step fails only this job."""
         recognition, read_before = job.recognition, job.recognition.windows_read
+        scheduler = self._engine.scheduler
+        began = scheduler.clock()
         try:
-            with self._engine.charged(work) as charged:
-                recognition.step()
+            recognition.step()
         except Exception as error:
             self._remove(job)
             job.result.set_exception(error)
             return
-        job.cost += charged.cost
+        finally:
+            job.cost += scheduler.charge_caller(work, scheduler.clock() - began)
         self.counts.windows += recognition.windows_read - read_before
         result = recognition.result
         self._report(job, result is not None)

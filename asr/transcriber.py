@@ -28,7 +28,7 @@ from asr.transcription import NO_PRIOR, Prior, Transcription
 from errors import InvalidParameter, ModelError, Unsupported
 from payload.languages import ENGLISH, language_code, language_name
 from runtime.errors import is_device_lost
-from runtime.restart import ADVICE
+from runtime.servers import ADVICE
 from runtime.steps import give_way, run_steps
 from timebase import SAMPLE_RATE
 from transcript import Transcript
@@ -167,7 +167,7 @@ def start_transcriber(
 ) -> Transcriber:
     """Return a transcriber; without CUDA graphs if the start fails with them. Most failures leave
     the device usable. The error of a lost device is raised, because only a new process can try
-    again (`runtime.restart`).
+    again (`runtime.servers`).
     """
     if cuda_graphs and models.device.type == "cuda":
         try:

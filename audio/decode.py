@@ -25,6 +25,11 @@ STEP_SECONDS = 30  # of audio decoded in one step
 # second of audio. A second of silence in FLAC at 192 kHz and eight channels takes 0.01 s; an hour
 # of it has 0.5 MiB.
 BUDGET = 10.0, 5.0, 0.002
+# A mean above this share of the samples' standard deviation is an offset, which recorders add and
+# nobody hears. With an offset Whisper base changes its text, and word times move by up to 0.3 s. Of
+# sixteen real recordings none has over 1/38, and six seconds of a recording with rumble have 1/15:
+# these means stay.
+OFFSET = 1 / 10
 
 
 @dataclass(frozen=True)
@@ -119,14 +124,18 @@ async def decoding_steps(
             _append(channels, step.content, count)
             await give_way(DecodingStep(decoded, expected))
     found = step.value
-    _append(channels, step.content, len(found["offsets"]))
-    each = []
-    for channel, offset in zip(channels, found["offsets"], strict=True):
-        samples = np.frombuffer(channel, np.float32)[: found["length"]]
-        if offset:
-            samples -= np.float32(offset)
-        each.append(samples)
-    return Audio(tuple(each), found["seconds"], tuple(found["warnings"]))
+    _append(channels, step.content, found["channels"])
+    each = tuple(_without_offset(np.frombuffer(channel, np.float32)) for channel in channels)
+    each = tuple(samples[: found["length"]] for samples in each)
+    return Audio(each, found["seconds"], tuple(found["warnings"]))
+
+
+def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Subtract the mean, in place, if it counts as an offset."""
+    mean = float(samples.mean(dtype=np.float64)) if len(samples) else 0.0
+    if mean**2 > OFFSET**2 * (float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2):
+        samples -= np.float32(mean)
+    return samples
 
 
 def check_container(data: bytes) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import Protocol
+from itertools import chain, pairwise, repeat
 
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
@@ -43,12 +42,6 @@ _CLOCKED = {
 BARE = {"aac", "ac3", "dts", "dtshd", "eac3", "loas", "mlp", "mp3", "truehd"}
 
 
-class _Timed(Protocol):
-    """A packet or a frame."""
-
-    pts: int | None
-
-
 class Timeline:
     """The timeline of one stream, on which its frames are placed.
 
@@ -76,7 +69,7 @@ class Timeline:
             self._last = (begin or 0.0) + duration + _ROUNDED
         self._longest_gap = LONGEST_LOSS if format_name in _BROADCASTS else float("inf")
 
-    def seconds(self, timed: _Timed) -> float | None:
+    def seconds(self, timed: Packet[AudioStream] | AudioFrame) -> float | None:
         """Return the second of a packet or frame on the file's clock; None if it has none."""
         return timed.pts * self._tick if self.has_clock and timed.pts is not None else None
 
@@ -108,7 +101,7 @@ class Timeline:
         """
         ahead: deque[Packet[AudioStream]] = deque()
         pace = _Pace()
-        for packet in _and_none(packets, LOOKAHEAD):
+        for packet in chain(packets, repeat(None, LOOKAHEAD)):
             if packet is not None:
                 ahead.append(packet)
                 if len(ahead) <= LOOKAHEAD:
@@ -206,15 +199,6 @@ class _Pace:
             after - before > MAX_STEP and after >= (self._last or 0.0)
             for before, after in pairwise([start, *later])
         )
-
-
-def _and_none(
-    packets: Iterable[Packet[AudioStream]], count: int
-) -> Iterator[Packet[AudioStream] | None]:
-    """Yield the packets, and then `count` times None."""
-    yield from packets
-    for _ in range(count):
-        yield None
 
 
 def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:

@@ -395,7 +395,6 @@ class MelFeatures:
         return self.n_fft // 2
 
     def count(self, samples: torch.Tensor) -> int:
-        """Return the number of frames of `samples`."""
         return len(samples) // self.hop_length
 
     def frames(self, samples: torch.Tensor, first: int, last: int) -> torch.Tensor:

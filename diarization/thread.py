@@ -43,25 +43,16 @@ T = TypeVar("T")
 # The thread, and its clients
 
 
-class DiarizationThread:
+class DiarizationThread(ShortestFirst):
     """Runs work on `device` in one thread, with `threads` OpenMP threads."""
 
     def __init__(self, threads: int, device: torch.device) -> None:
-        self._threads, self._device = threads, device
-        self._works = ShortestFirst("diarization")
+        super().__init__("diarization")
+        self._compute = partial(compute_beside, threads=threads, device=device)
 
-    def submit(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
+    def compute(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
         """Queue `work` on a recording. Cancelling the future drops the work and its samples."""
-        computed = partial(compute_beside, work, self._threads, self._device)
-        return self._works.submit(recording, in_one_step(computed))
-
-    def between_batches(self, recording: Recording) -> Callable[[], None]:
-        """Return a function to call between batches, which runs the work of shorter recordings."""
-        return self._works.between_batches(recording)
-
-    def shutdown(self) -> None:
-        """Cancel the queue and wait for the running work."""
-        self._works.shutdown()
+        return self.submit(recording, in_one_step(partial(self._compute, work)))
 
 
 class DiarizationClient:
@@ -114,10 +105,11 @@ class DiarizationClient:
         """Return the diarization of each channel, given its detected `speech`; None without speech
         or if no speakers are wanted. Raises the errors of `Diarizer.diarize`.
         """
-        return [
-            None if begun is None or not spans else await _touching(begun, spans)
-            for begun, spans in zip_longest(self._begun, speech)
-        ]
+        found: list[Diarization | None] = []
+        for begun, spans in zip_longest(self._begun, speech):
+            own = await asyncio.wrap_future(begun) if begun is not None and spans else None
+            found.append(own and own.touching(spans).numbered({}))
+        return found
 
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
@@ -138,13 +130,7 @@ class DiarizationClient:
                     return work()
             return None
 
-        return self._thread.submit(recording, unless_left)
-
-
-async def _touching(begun: Future[Diarization | None], speech: Sequence[Span]) -> Diarization:
-    found = await asyncio.wrap_future(begun)
-    assert found is not None  # the client has not left
-    return found.touching(speech).numbered({})
+        return self._thread.compute(recording, unless_left)
 
 
 class SessionSpeakers:

@@ -188,7 +188,8 @@ class ShortestFirst:
         ]
         if not ready:
             return None
-        oldest, work = min(ready, key=_arrival), min(ready, key=_length)
+        oldest = min(ready, key=lambda each: each.recording.number)
+        work = min(ready, key=lambda each: (each.recording.seconds, each.recording.number))
         if work is oldest:  # passed over by none, so it saves no turns
             turns.reset()
         elif turns.next((OLDEST, SHORTEST)) == OLDEST:
@@ -238,11 +239,3 @@ async def in_one_step(work: Callable[[], T]) -> T:
 
 def _turns_of_recordings() -> Turns[str]:
     return Turns({OLDEST: 1 / SHARE, SHORTEST: 1.0})
-
-
-def _arrival(work: Work) -> int:
-    return work.recording.number
-
-
-def _length(work: Work) -> tuple[float, int]:
-    return work.recording.seconds, work.recording.number

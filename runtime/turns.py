@@ -42,7 +42,6 @@ class Turns(Generic[K]):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all charges."""
         self._virtual = dict.fromkeys(self._weights, 0.0)
         self._now = 0.0  # virtual time of the class that was chosen last
 

@@ -26,10 +26,8 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.results import ResultReader
 from asr.engine.state import DecodeState
-from asr.frontend.features import LogMel
-from asr.model.alignment_heads import alignment_heads
-from asr.model.decoder import Decoder
-from asr.model.encoder import Encoder
+from asr.model.decoder import Decoder, alignment_heads
+from asr.model.encoder import Encoder, LogMel
 from benchmarks import report
 from testing.tiny_whispers import Published
 

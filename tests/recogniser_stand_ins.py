@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+import time
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from asr import TranscriptionOptions
+from asr.engine.scheduler import Part
 from asr.model.cpu_threads import CpuThreads
 from endpoint import Models
 from runtime.on_demand import OnDemand
@@ -21,8 +21,8 @@ from transcript import DecodeStats, Transcript
 class StandInEngine:
     """Counts its steps; `before` is called with the number of each.
 
-    Callers have their turns before a step, as many as they want or `turns_a_step`. `charged` and
-    `left` keep what callers tell.
+    Callers have their turns before a step, as many as they want or `turns_a_step`. It is its own
+    scheduler, and keeps what callers are charged.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class StandInEngine:
     ) -> None:
         self.steps, self.before, self.rows = 0, before, rows
         self.turns_a_step, self.turns = turns_a_step, 0
+        self.scheduler, self.clock = self, time.monotonic
         self.threads = CpuThreads(1)
         self.charges: list[Work] = []
         self.leavers: list[tuple[Work, float]] = []
@@ -43,12 +44,11 @@ class StandInEngine:
         self.turns += 1
         return max(ready, key=lambda each: each.value)
 
-    @contextmanager
-    def charged(self, work: Work) -> Iterator[SimpleNamespace]:
+    def charge_caller(self, work: Work, seconds: float) -> float:
         self.charges.append(work)
-        yield SimpleNamespace(cost=1.0)
+        return 1.0
 
-    def left(self, work: Work, cost: float) -> None:
+    def charge_in_vain(self, work: Work, part: Part, cost: float) -> None:
         self.leavers.append((work, cost))
 
     def step(self) -> int:

@@ -9,8 +9,7 @@ import torch
 from asr.checkpoint.medusa import BLOCK
 from asr.engine.drafters import MedusaDrafter, draft_model
 from asr.engine.state import ALIGNMENT, DecodeState
-from asr.model.alignment_heads import alignment_heads
-from asr.model.decoder import Decoder
+from asr.model.decoder import Decoder, alignment_heads
 
 
 @pytest.fixture(scope="module")

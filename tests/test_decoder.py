@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from asr.model import cpu_kernels
-from asr.model.alignment_heads import alignment_heads
-from asr.model.decoder import Decoder
+from asr.model.decoder import Decoder, alignment_heads
 from errors import StartError
 from runtime.device import choose_dtype
 from testing.tiny_whispers import model_of

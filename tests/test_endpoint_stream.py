@@ -287,7 +287,7 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clip
         go_on.set()
 
     asyncio.run(leave())
-    endpoint.diarization.submit(Recording(0.0), over.set).result(60)
+    endpoint.diarization.compute(Recording(0.0), over.set).result(60)
     assert over.is_set()
     assert endpoint.diarizer.heard == [4]
     assert endpoint.held_audio_bytes == 0

@@ -501,7 +501,7 @@ def test_an_engine_is_for_the_thread_that_made_it():
         session.close,
         lambda: engine.detect_language(window.samples),
         lambda: decode(engine, [window], DecodeOptions()),
-        lambda: engine.endless_texts().__enter__(),
+        lambda: engine.computing().__enter__(),
     ]
     with ThreadPoolExecutor(1) as another:
         for call in calls:

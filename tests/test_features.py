@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from asr.frontend.features import LogMel
+from asr.model.encoder import LogMel
 
 
 @pytest.mark.parametrize("bins", [80, 128])

@@ -165,7 +165,8 @@ def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeyp
     assert recogniser.counts.cancelled == cancelled + 1
 
 
-def test_a_handler_that_was_closed_and_let_go_of_ends_its_threads(whisper_folder, hum):
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_handler_that_is_let_go_of_ends_its_threads(whisper_folder, hum, closed):
     before = set(threading.enumerate())
     made = EndpointHandler(settings=ModelSettings(asr_model=str(whisper_folder)))
     made.endpoint.models.diarizer = StandInDiarizer()
@@ -173,7 +174,8 @@ def test_a_handler_that_was_closed_and_let_go_of_ends_its_threads(whisper_folder
     own = set(threading.enumerate()) - before
     kinds = {thread.name.partition("_")[0] for thread in own}
     assert kinds == {"engine", "endpoint", "asyncio", "preparation", "diarization"}
-    made.endpoint.close()
+    if closed:
+        made.endpoint.close()
     del made
     gc.collect()
     for thread in own:

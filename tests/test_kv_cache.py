@@ -6,8 +6,7 @@ import oracle
 import pytest
 import torch
 
-from asr.model.alignment_heads import alignment_heads
-from asr.model.decoder import Decoder
+from asr.model.decoder import Decoder, alignment_heads
 from asr.model.kv_cache import KVCache
 
 

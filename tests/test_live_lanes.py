@@ -134,11 +134,11 @@ def test_after_a_live_window_others_enter_one_by_one_for_a_while():
 def test_a_live_caller_is_asked_before_all_other_work():
     engine = shared(device := Device())
     files(engine)
-    assert engine.callers_turn([Work.LIVE]) is Work.LIVE
-    assert engine.callers_turn([Work.LIVE, Work.SHORT]) is Work.LIVE
-    with engine.charged(Work.LIVE):
-        device.clock.now += 9.0
-    assert engine.callers_turn([Work.LIVE]) is None
+    assert engine.scheduler.callers_turn([Work.LIVE]) is Work.LIVE
+    assert engine.scheduler.callers_turn([Work.LIVE, Work.SHORT]) is Work.LIVE
+    device.clock.now += 9.0
+    engine.scheduler.charge_caller(Work.LIVE, 9.0)
+    assert engine.scheduler.callers_turn([Work.LIVE]) is None
     engine.step()
     assert device.works[-1].lane == Lane(1)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import combinations_with_replacement
@@ -13,6 +16,7 @@ from oracle import encoder_passes
 from stand_ins import asking
 
 from asr import Guess, Prior, Recogniser
+from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.live_pass import FEWEST_NEW, MOST_TOKENS_A_SECOND, SPARE_TOKENS, Hypothesis, LivePass
 from asr.model.decoder import Decoder
@@ -60,6 +64,20 @@ def run(transcriber: Transcriber, live: LivePass) -> Hypothesis:
         else:
             live.step()
     return live.result
+
+
+@contextmanager
+def endless_texts(engine: DecodeEngine) -> Iterator[None]:
+    """Inside the block, every text runs to its length limit."""
+    filters = engine.context.filters
+    biases = filters.bias, filters.first_bias
+    before = [each[filters.eos].clone() for each in biases]
+    with torch.inference_mode():
+        for each in biases:
+            each[filters.eos] = -math.inf
+        yield
+        for each, was in zip(biases, before, strict=True):
+            each[filters.eos] = was
 
 
 def rounded(hypothesis: Hypothesis) -> Hypothesis:
@@ -165,7 +183,7 @@ def test_progress_is_that_of_one_window(transcriber):
 def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber):
     """And some behind its prefix, however long that is."""
     most = round(SECONDS * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
-    with transcriber.engine.endless_texts():
+    with endless_texts(transcriber.engine):
         found = run(transcriber, begun(transcriber))
         longer = run(transcriber, begun(transcriber, prefix=found.tokens))
     assert len(found.tokens) == most
@@ -189,7 +207,7 @@ def test_neither_beams_nor_chance_are_for_live_passes(transcriber, options):
 @pytest.mark.parametrize("steps", range(5))
 def test_a_pass_that_is_closed_leaves_no_row(transcriber, steps):
     live = begun(transcriber, language=None)
-    with transcriber.engine.endless_texts():
+    with endless_texts(transcriber.engine):
         for _ in range(steps):
             live.step()
             transcriber.engine.step()

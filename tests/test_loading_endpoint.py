@@ -13,7 +13,7 @@ import handler
 from asr.model.cpu_threads import CpuThreads
 from config import ModelSettings
 from handler import load_endpoint
-from runtime import server_logs
+from runtime import servers
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_a_start_that_fails_leaves_no_thread(monkeypatch, whisper_folder, fails)
 def test_the_filter_is_there_once_however_often_the_endpoint_is_made(whisper_folder):
     for _ in range(2):
         load_endpoint(ModelSettings(asr_model=str(whisper_folder))).close()
-    assert logging.getLogger("hf-serve").filters.count(server_logs.hide_body) == 1
+    assert logging.getLogger("hf-serve").filters.count(servers.hide_body) == 1

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.logit_filters import History, LogitFilter, SamplingParams, _likeliest
+from asr.engine.logit_filters import History, LogitFilter, _likeliest
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
 SPECIAL_TOKENS = SpecialTokens(
@@ -212,12 +212,11 @@ def test_sampling_follows_the_distribution_that_the_filters_leave(timestamps, gr
     logits = torch.randn(SIZE, generator=torch.Generator().manual_seed(3)).double()
     tokens = torch.tensor([[9, *said]]).expand(count, -1)
     begin, ends = torch.ones(count, dtype=torch.long), torch.full((count, 1), 4)
-    params = SamplingParams(
-        torch.full((count,), temperature), (torch.arange(count)[:, None] + 0.5) / count
-    )
+    temperatures = torch.full((count,), temperature)
+    uniform = (torch.arange(count)[:, None] + 0.5) / count
     history = history_of(tokens, begin, ends, [timestamps] * count)
     biased = (logits + FILTERS.bias).expand(count, 1, -1)
-    choice = FILTERS.sample(biased, history, params, grammar)
+    choice = FILTERS.sample(biased, history, temperatures, uniform, grammar)
     scores = expected_scores([9, *said], 1, timestamps, logits)
     shares = torch.bincount(choice.tokens[:, 0], minlength=SIZE) / count
     expected = (scores / temperature).softmax(-1)

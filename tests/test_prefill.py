@@ -20,8 +20,7 @@ from asr.engine.prefill import (
     uniform,
 )
 from asr.engine.state import DecodeState, SequenceState
-from asr.model.alignment_heads import alignment_heads
-from asr.model.decoder import Decoder
+from asr.model.decoder import Decoder, alignment_heads
 from asr.model.encoder import Encoder, EncoderOutput
 
 

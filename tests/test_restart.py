@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from config import REPOSITORY
-from runtime import restart
+from runtime import servers
 from runtime.environment import turn_graphs_off
 
 SCRIPT = """
 import logging, os, sys, threading
-from runtime.restart import restart_without_graphs
+from runtime.servers import restart_without_graphs
 
 logging.basicConfig(format="%(message)s")
 print(os.getpid(), os.environ.get("CUDA_GRAPHS"), sys.argv[1:], flush=True)
@@ -54,7 +54,7 @@ def test_the_process_begins_again_once_as_it_was(tmp_path, argument):
 
 FORKED = """
 import os
-from runtime.restart import began_by_command_line
+from runtime.servers import began_by_command_line
 
 print(began_by_command_line(), flush=True)
 if not (child := os.fork()):
@@ -76,14 +76,14 @@ def test_the_first_process_of_a_container_has_no_parent(tmp_path, monkeypatch):
     own = tmp_path / "self"
     own.mkdir()
     (own / "cmdline").write_bytes(b"python\0-m\0serve\0")
-    assert restart.began_by_command_line(tmp_path)
+    assert servers.began_by_command_line(tmp_path)
     (own / "cmdline").write_bytes(b"renamed\0")
-    assert not restart.began_by_command_line(tmp_path)
+    assert not servers.began_by_command_line(tmp_path)
 
 
 def test_graphs_that_are_off_already_are_no_reason_to_begin_again(monkeypatch):
     monkeypatch.setenv("CUDA_GRAPHS", "0")
     monkeypatch.setattr(os, "execv", None)
-    monkeypatch.setattr(restart, "began_by_command_line", lambda: True)
+    monkeypatch.setattr(servers, "began_by_command_line", lambda: True)
     assert not turn_graphs_off()
-    restart.restart_without_graphs("device lost")
+    servers.restart_without_graphs("device lost")

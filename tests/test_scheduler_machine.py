@@ -177,14 +177,14 @@ class EngineMachine(RuleBasedStateMachine):
         """The caller takes small steps in its turns."""
         self.forget_seconds()
         for _ in range(count):
-            work = self.engine.callers_turn(callers)
+            work = self.scheduler.callers_turn(callers)
             if work is None:
                 assert not callers or self.scheduler.busy or self.engine.lost is not None
                 self.engine.step()
                 continue
             assert work in callers
-            with self.engine.charged(work):
-                self.device.clock.now += STEP_SECONDS
+            self.device.clock.now += STEP_SECONDS
+            self.scheduler.charge_caller(work, STEP_SECONDS)
         self.forget_seconds()
 
     def step_once(self):

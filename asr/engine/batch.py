@@ -198,10 +198,11 @@ class Batch:
             followed=self._drafts.follows and bool(draftable),
             drafts_given=looked_up > 0,
         )
-        if self._view is None or self._view.capacity != rows or not _shares(self._view, state):
-            self._view = state.view(0, rows)
+        view, place = self._view, state.rows.tokens.data_ptr()
+        if view is None or view.capacity != rows or view.rows.tokens.data_ptr() != place:
+            self._view = view = state.view(0, rows)
         self._written = max(self._written, shape.kv_len)
-        result = runner.launch(self._view, self.context.filters, shape)
+        result = runner.launch(view, self.context.filters, shape)
         self._pending.append((result, shape))
         self._longest += shape.drafts + 1
         for sequence in self.rows:
@@ -314,23 +315,12 @@ def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
     return list({id(each.session): each.session.stats for each in sequences}.values())
 
 
-def _shares(view: DecodeState, state: DecodeState) -> bool:
-    return view.rows.tokens.data_ptr() == state.rows.tokens.data_ptr()
-
-
 class Batches(dict[Lane, Batch]):
-    """Batches by lane, each made on first use. On CUDA a batch has at most `max_rows` rows."""
+    """Batches by lane, each made on first use."""
 
-    def __init__(
-        self,
-        main: Decoder,
-        drafts: DraftModel | None,
-        context: DecodeContext,
-        max_rows: int = MAX_ROWS,
-    ) -> None:
+    def __init__(self, main: Decoder, drafts: DraftModel | None, context: DecodeContext) -> None:
         super().__init__()
         self._main, self._drafts, self._context = main, drafts, context
-        self._max_rows = max_rows
 
     def __missing__(self, lane: Lane) -> Batch:
         """Make a batch. Only one-beam lanes have a drafter. Graphs are captured for the numbers of
@@ -338,8 +328,7 @@ class Batches(dict[Lane, Batch]):
         """
         runner, most = self._context.runner, MAX_ROWS
         if runner.pipelined:
-            rows = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
-            most = min(self._max_rows, rows)
+            most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
         captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
         prepare = {"prepare": partial(runner.prepare, context=self._context)} if captured else {}
         drafts = self._drafts if lane.num_beams == 1 else None

@@ -364,7 +364,6 @@ def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> lis
 
 
 def pass_sizes(count: int) -> list[int]:
-    """Split `count` into PASS_SIZES."""
     sizes: list[int] = []
     for size in PASS_SIZES:
         sizes += [size] * (count // size)

@@ -4,15 +4,15 @@ An assistant reads tokens: a small model with its own caches runs once per draft
 hidden state of the main model that chose a row's newest token. So they keep only that vector per
 row, but every step must write it.
 
-A step uses both through the `Drafter` interface. Drafts never decide a token, so a drafter changes
-only speed.
+Both have the methods that a step calls. Drafts never decide a token, so a drafter changes only
+speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -32,15 +32,17 @@ DraftModel = Decoder | MedusaModel
 Scored = tuple[Tensor, Tensor]  # places (rows, 1), scores (rows, 1, vocabulary)
 
 
-class Drafter(Protocol):
-    """A draft model and its state of some rows: tensors that are updated in place."""
+@dataclass(frozen=True)
+class AssistantDrafter(RowTensors):
+    """A smaller decoder and its cache."""
 
-    @property
-    def cache(self) -> KVCache | None:
-        """Return the drafter's own keys and values, if it has any."""
+    decoder: Decoder
+    cache: KVCache
 
     def listen(self, encoded: EncoderOutput) -> None:
         """Project the audio of these rows into the cache."""
+        assert encoded.assistant is not None
+        self.decoder.fill_cross_kv(encoded.assistant, self.cache)
 
     def read_prompt(
         self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
@@ -50,47 +52,14 @@ class Drafter(Protocol):
         `hidden` (rows, longest, d_model) are the main model's states. The state at `chosen_at`
         (rows,) chose the row's newest token; later states are undefined.
         """
+        self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
         """Yield the place (rows, 1) and the scores with `bias` of each of `shape.drafts` tokens.
 
-        The caller writes its choice into `rows` before it requests the next token.
+        The caller writes its choice into `rows` before it requests the next token. Each takes a
+        pass; the first also reads the tokens that became final since the last step.
         """
-
-    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        """Read a verifying pass: the main model's states at `positions` (rows, drafts + 1).
-
-        `gained` (rows,) counts the tokens that the pass made final. Called if `shape.followed`.
-        """
-
-    def view(self, start: int, stop: int) -> Self:
-        """Return rows `start` to `stop`, sharing memory."""
-
-    def take(self, rows: Tensor) -> Self:
-        """Return rows number `rows` (n,): caches are shared, all else is copied until `put`."""
-
-    def put(self, rows: Tensor, taken: Self) -> None:
-        """Overwrite rows number `rows` (n,) with the copies in `taken`."""
-
-
-@dataclass(frozen=True)
-class AssistantDrafter(RowTensors):
-    """A smaller decoder and its cache."""
-
-    decoder: Decoder
-    cache: KVCache
-
-    def listen(self, encoded: EncoderOutput) -> None:
-        assert encoded.assistant is not None
-        self.decoder.fill_cross_kv(encoded.assistant, self.cache)
-
-    def read_prompt(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor, chosen_at: Tensor
-    ) -> None:
-        self.decoder.forward(tokens, positions, self.cache, tokens.shape[1])
-
-    def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Run one pass per draft; the first also reads tokens that became final since the last."""
         for step in range(shape.drafts):
             ends = rows.length[:, None] + step
             # Rows shorter than the lag read their first token several times, which changes nothing.
@@ -102,7 +71,10 @@ class AssistantDrafter(RowTensors):
             yield ends, self.decoder.logits(hidden[:, -1:].contiguous(), bias)
 
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        pass
+        """Read a verifying pass: the main model's states at `positions` (rows, drafts + 1).
+
+        `gained` (rows,) counts the tokens that the pass made final. Called if `shape.followed`.
+        """
 
 
 @dataclass(frozen=True)
@@ -137,6 +109,9 @@ class MedusaDrafter(RowTensors):
         states = self.model.states(hidden, positions, self.cache, kv_len)
         newest = _at(states, (gained - 1).clamp(min=0))
         self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))
+
+
+Drafter = AssistantDrafter | MedusaDrafter
 
 
 def _at(states: Tensor, index: Tensor) -> Tensor:

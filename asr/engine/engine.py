@@ -35,16 +35,14 @@ from asr.engine.prefill import LanguagePosterior, language_posterior
 from asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
 from asr.engine.results import ResultReader
 from asr.engine.runner import StepRunner
-from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Part, Plan, Scheduler
+from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
 from asr.engine.state import StateMemory
-from asr.model.alignment_heads import alignment_heads
 from asr.model.cpu_threads import CpuThreads
-from asr.model.decoder import Decoder
+from asr.model.decoder import Decoder, alignment_heads
 from asr.model.draft_heads import BaseHead
 from asr.model.encoder import Encoder
 from errors import OutOfMemory
 from runtime.errors import is_device_lost, is_out_of_memory
-from runtime.turns import Work
 from transcript import DecodeStats
 
 logger = logging.getLogger("endpoint")
@@ -191,25 +189,6 @@ class Engine:
         for batch in holding:
             self._restart(batch)
 
-    # The caller's own small steps, between the engine's units
-
-    def callers_turn(self, ready: abc.Collection[Work]) -> Work | None:
-        """Return the class in which the caller steps now; None if it is the engine's turn."""
-        return self.scheduler.callers_turn(ready)
-
-    @contextmanager
-    def charged(self, work: Work) -> abc.Iterator[Spent]:
-        """Charge the seconds of the block to a class."""
-        began, spent = self.scheduler.clock(), Spent()
-        try:
-            yield spent
-        finally:
-            spent.cost = self.scheduler.charge_caller(work, self.scheduler.clock() - began)
-
-    def left(self, work: Work, cost: float) -> None:
-        """Charge small steps of a `cost` again, because their client left before its answer."""
-        self.scheduler.charge_in_vain(work, Part.CALLER, cost)
-
     # Failures
 
     def _recover(self, batch: Batch, error: Exception) -> None:
@@ -286,12 +265,6 @@ class Engine:
         return bool(idle)
 
 
-class Spent:
-    """The `cost` of a charged block, set when the block ends."""
-
-    cost = 0.0
-
-
 class DecodeEngine(Engine):
     """Decodes with one set of models, only in the thread that made it."""
 
@@ -310,7 +283,8 @@ class DecodeEngine(Engine):
         )
         self.draft_model = draft_model(models, self.main)
         self.runner = runner_for(models.device, cuda_graphs)
-        self.threads = CpuThreads(torch.get_num_threads() if models.device.type == "cpu" else 1)
+        on_cpu = models.device.type == "cpu"
+        self.threads = CpuThreads(torch.get_num_threads() if on_cpu else 1)
         self.context = DecodeContext(
             encoder=Encoder(models, self.threads, self.runner.encode),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
@@ -319,7 +293,6 @@ class DecodeEngine(Engine):
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
         batches = Batches(self.main, self.draft_model, self.context)
-        on_cpu = models.device.type == "cpu"
         scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=self.runner.pipelined)
         super().__init__(scheduler, batches)
         self._thread = get_ident()
@@ -373,24 +346,13 @@ class DecodeEngine(Engine):
 
     # For tests and benchmarks
 
-    def batch(self, num_beams: int, live: bool = False) -> Batch:
-        return self.batches[Lane(num_beams, live)]
+    def batch(self, num_beams: int) -> Batch:
+        return self.batches[Lane(num_beams)]
 
     @property
     def memory(self) -> StateMemory:
         """Return the memory of the greedy lane."""
         return self.batch(1).memory
-
-    @contextmanager
-    def endless_texts(self) -> abc.Iterator[None]:
-        """Inside the block, let every text run to its length limit."""
-        with self.computing():
-            ends = self.context.filters.forbid_ends()
-        try:
-            yield
-        finally:
-            with self.computing():
-                self.context.filters.restore_ends(ends)
 
     # Inside
 

@@ -50,13 +50,6 @@ class Choice(NamedTuple):
     log_probs: Tensor
 
 
-class SamplingParams(NamedTuple):
-    """Temperatures (rows,), and a random number in [0, 1) per choice (rows, positions)."""
-
-    temperature: Tensor
-    uniform: Tensor
-
-
 class MaskedLogits(NamedTuple):
     """Logits with forbidden ids at minus infinity, and their maxima; (rows, positions[, ids])."""
 
@@ -107,20 +100,6 @@ class LogitFilter:
             ),
         )
 
-    @torch.inference_mode()
-    def forbid_ends(self) -> tuple[Tensor, Tensor]:
-        """Forbid the end of text, in graphs too. Return the argument of `restore_ends`."""
-        biases = self.bias, self.first_bias
-        before = self.bias[self.eos].clone(), self.first_bias[self.eos].clone()
-        for each in biases:
-            each[self.eos] = NEVER
-        return before
-
-    @torch.inference_mode()
-    def restore_ends(self, before: tuple[Tensor, Tensor]) -> None:
-        for each, was in zip((self.bias, self.first_bias), before, strict=True):
-            each[self.eos] = was
-
     def choose(
         self, logits: Tensor, history: History, grammar: bool = True, scored: bool = True
     ) -> Choice:
@@ -160,9 +139,16 @@ class LogitFilter:
         return own - torch.where(is_allowed, total, torch.logaddexp(total, own))
 
     def sample(
-        self, logits: Tensor, history: History, params: SamplingParams, grammar: bool = True
+        self,
+        logits: Tensor,
+        history: History,
+        temperature: Tensor,
+        uniform: Tensor,
+        grammar: bool = True,
     ) -> Choice:
-        """Draw allowed tokens at a temperature; their log-probabilities are at temperature 1."""
+        """Draw allowed tokens at temperatures (rows,), with a random number in [0, 1) for each
+        choice (rows, positions); their log-probabilities are at temperature 1.
+        """
         masked = upcast(logits)
         if grammar:
             allowed = self._allowed(history)
@@ -171,9 +157,9 @@ class LogitFilter:
             masked = masked.masked_fill(
                 ~self._members(allowed._replace(text_from=text_from), history, 0), NEVER
             )
-        temperature = params.temperature.clamp(min=1e-3)[:, None, None]
+        temperature = temperature.clamp(min=1e-3)[:, None, None]
         cumulative = (masked / temperature).softmax(dim=-1).double().cumsum(dim=-1)
-        threshold = params.uniform[..., None] * cumulative[..., -1:]
+        threshold = uniform[..., None] * cumulative[..., -1:]
         token = torch.searchsorted(cumulative, threshold, right=True)
         token = token.clamp(max=logits.shape[-1] - 1)
         log_probs = masked.gather(-1, token).squeeze(-1) - _log_sum(masked)

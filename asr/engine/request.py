@@ -89,7 +89,7 @@ class DecodeResult:
     0 for shorter texts and for texts that are not greedy.
 
     `attention` (tokens, frames of 20 ms) shows when in the window each token was spoken
-    (`asr.model.alignment_heads.normalize_attention`). It is None without tokens, and not compared.
+    (`asr.model.decoder.normalize_attention`). It is None without tokens, and not compared.
     `timestamps` says whether the tokens may hold timestamps; a second attempt may differ from the
     options in this. `repetitive` texts repeat themselves. `cut` texts were cut at a loop
     (`asr.engine.fallback`).

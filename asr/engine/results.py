@@ -20,7 +20,7 @@ from asr.engine.beam_search import Text, best_text, likeliest_text
 from asr.engine.fallback import START_TOKENS, Attend, Loop, ends_in_repetition, read_repetitions
 from asr.engine.request import DecodeResult, Sequence
 from asr.engine.state import DecodeState, SequenceState
-from asr.model.alignment_heads import normalize_attention
+from asr.model.decoder import normalize_attention
 from errors import ModelError
 from timebase import SAMPLES_PER_TOKEN
 
@@ -89,7 +89,6 @@ class ResultReader:
                 state.rows.finished[row] = True
 
     def words(self, tokens: abc.Iterable[int]) -> list[int]:
-        """Return the text tokens among `tokens`."""
         return [token for token in tokens if token < self.special_tokens.end_of_text]
 
     def _text(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> Text:

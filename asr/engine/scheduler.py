@@ -214,25 +214,25 @@ class Scheduler:
     # The next unit
 
     def next(self) -> Plan | None:
-        turn = self._next_turn(())
-        if turn is None or not turn.units:
+        work, part, units = self._next_turn(())
+        if work is None:
             return None
-        unit = min(turn.units, key=lambda each: each.queue.served[turn.part])
+        unit = min(units, key=lambda each: each.queue.served[part])
         queue, running = unit.queue, len(unit.queue.running)
-        queue.served[turn.part] = next(self._served)
-        if turn.part is Part.STEP:
-            return Plan(queue.lane, turn.work, [], running, math.inf)
-        most, hold = self._unit_size(turn.work)
+        queue.served[part] = next(self._served)
+        if part is Part.STEP:
+            return Plan(queue.lane, work, [], running, math.inf)
+        most, hold = self._unit_size(work)
         queue.entering = encoded_together(unit.eligible)[:most]
         rows = running + len(unit.eligible)
-        return Plan(queue.lane, turn.work, queue.entering, rows, self.clock() + hold)
+        return Plan(queue.lane, work, queue.entering, rows, self.clock() + hold)
 
     def callers_turn(self, callers: abc.Collection[Work]) -> Work | None:
         """Return the class in which the caller takes a small step before the next unit, if any."""
         if Work.LIVE in callers:
             self._note_live()
-        turn = self._next_turn(callers)
-        return turn.work if turn is not None and turn.part is Part.CALLER else None
+        work, part, _ = self._next_turn(callers)
+        return work if part is Part.CALLER else None
 
     # Events
 
@@ -388,11 +388,12 @@ class Scheduler:
         if lane in self._starved:
             self._starved.remove(lane)
 
-    def _next_turn(self, callers: abc.Collection[Work]) -> _Turn | None:
+    def _next_turn(self, callers: abc.Collection[Work]) -> tuple[Work | None, Part, list[_Unit]]:
+        """Return the class and part of the next turn, and the engine's units for it."""
         units = list(self._units())
         work = self._turns.next({*callers, *(each.work for each in units)})
         if work is None:
-            return None
+            return None, Part.STEP, []
         units = [each for each in units if each.work is work]
         parts = {each.part for each in units}
         if work in callers:
@@ -401,7 +402,7 @@ class Scheduler:
             parts.discard(Part.STEP)  # a session alone fills its rows first
         part = self._parts[work].next(parts)
         assert part is not None
-        return _Turn(work, part, [each for each in units if each.part is part])
+        return work, part, [each for each in units if each.part is part]
 
     def _unit_size(self, work: Work) -> tuple[int, float]:
         """Return the most windows that may enter in one unit, and the seconds of encoding."""
@@ -476,14 +477,6 @@ class _Unit(NamedTuple):
     work: Work
     part: Part
     eligible: list[Sequence] = []  # noqa: RUF012
-
-
-class _Turn(NamedTuple):
-    """The class and part of the next turn, and the engine's units for it."""
-
-    work: Work
-    part: Part
-    units: list[_Unit]
 
 
 def _plain(lane: Lane) -> Lane:

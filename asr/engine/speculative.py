@@ -26,7 +26,7 @@ from torch import Tensor
 
 from asr.engine.beam_search import beam_step
 from asr.engine.drafters import Drafter
-from asr.engine.logit_filters import Choice, LogitFilter, SamplingParams
+from asr.engine.logit_filters import Choice, LogitFilter
 from asr.engine.state import DecodeState, ModelWithCache, SequenceState, StepShape
 
 
@@ -76,8 +76,8 @@ def sample_first(
 ) -> Choice:
     """Return `choice` with the first position sampled in rows whose temperature is above 0."""
     first = rows.length[:, None]
-    params = SamplingParams(rows.temperature, rows.uniform.gather(1, first))
-    sample = filters.sample(logits[:, :1], rows.before(first), params, grammar)
+    uniform = rows.uniform.gather(1, first)
+    sample = filters.sample(logits[:, :1], rows.before(first), rows.temperature, uniform, grammar)
     sampled = rows.temperature[:, None] > 0
     columns = []
     for greedy, drawn in zip(choice, sample, strict=True):

@@ -110,7 +110,9 @@ class SpeechDetector:
 
     def blocks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         """Yield the `probabilities` of one block after another."""
-        stream = SileroStream(self.network, _block_gain)
+        stream = SileroStream(
+            self.network, lambda steps: gain_for(loudness(steps.abs().amax(dim=1)))
+        )
         for first in range(0, len(samples), BLOCK):
             block = np.asarray(samples[first : first + BLOCK], np.float32)
             yield stream.push(np.pad(block, (0, -len(block) % STEP)))
@@ -261,7 +263,3 @@ def loudness(peaks: Tensor) -> float:
 def gain_for(level: float) -> float:
     """Return the factor, 1 to MAX_GAIN, that amplifies the peak `level` to TARGET_PEAK."""
     return min(max(TARGET_PEAK / max(level, 1e-9), 1.0), MAX_GAIN)
-
-
-def _block_gain(steps: Tensor) -> float:
-    return gain_for(loudness(steps.abs().amax(dim=1)))

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import WhisperFeatureExtractor
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.weights import Weights, WhisperModel, below
-from asr.frontend.features import LogMel
 from asr.model.cpu_kernels import EncoderLinear, encoder_attention, encoder_batch_size
 from asr.model.cpu_threads import CpuThreads
 from asr.model.decoder import Norm
@@ -34,6 +34,8 @@ PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
 FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
 # transformers' limit: half precision would overflow in some checkpoints.
 LARGEST_HALF = torch.finfo(torch.float16).max - 1000
+MIN_POWER = 1e-10  # of a mel band, so that its logarithm exists
+DYNAMIC_RANGE = 8.0  # powers of ten below the window's loudest value; lower values are raised
 
 
 class EncoderOutput(NamedTuple):
@@ -41,6 +43,43 @@ class EncoderOutput(NamedTuple):
 
     main: Tensor
     assistant: Tensor | None = None
+
+
+class LogMel:
+    """Computes log-mel spectrograms of many windows at once, on the model's device, with the
+    parameters of a checkpoint's feature extractor.
+
+    Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
+    into windows, would be cheaper and wrong: a loud sound in another window would change this one.
+    The values equal those of transformers' WhisperFeatureExtractor, which works on the CPU.
+    """
+
+    def __init__(self, feature_extractor: WhisperFeatureExtractor, device: torch.device) -> None:
+        self.n_samples: int = feature_extractor.n_samples
+        self.n_fft: int = feature_extractor.n_fft
+        self.hop_length: int = feature_extractor.hop_length
+        self.window = torch.hann_window(self.n_fft, device=device)
+        filters = np.asarray(feature_extractor.mel_filters, dtype=np.float32)
+        self.filters = torch.from_numpy(filters.T.copy()).to(device)  # (bands, frequencies)
+
+    def __call__(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Return features (windows, bands, frames), float32, of windows of samples (n,).
+
+        Each window is cut or padded with silence to `n_samples`.
+        """
+        padded = np.zeros((len(windows), self.n_samples), dtype=np.float32)
+        for row, window in zip(padded, windows, strict=True):
+            row[: len(window)] = window[: self.n_samples]
+        samples = torch.from_numpy(padded).to(self.window.device)
+        spectrum = torch.stft(
+            samples, self.n_fft, self.hop_length, window=self.window, return_complex=True
+        )
+        spectrum = spectrum[..., :-1]
+        # A complex abs() takes three times as long on a CPU, and CUDA compiles it at its first use.
+        power = (spectrum.real.square() + spectrum.imag.square()).contiguous()
+        log_power = (self.filters @ power).clamp(min=MIN_POWER).log10()
+        loudest = log_power.amax(dim=(1, 2), keepdim=True)
+        return (torch.maximum(log_power, loudest - DYNAMIC_RANGE) + 4.0) / 4.0
 
 
 class EncoderLayer:
@@ -62,19 +101,17 @@ class EncoderLayer:
     def forward(self, x: Tensor) -> Tensor:
         """(windows, frames, d_model) -> (windows, frames, d_model)."""
         normed = self.query.rounded(self.norm(x))
+        query = self.query(normed)
+        # Scaled before the product with the keys: the order affects rounding.
+        query = query * float((query.shape[-1] // self.heads) ** -0.5)
         query, keys, values = (
             each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for each in (self._scaled_query(normed), self.key(normed), self.value(normed))
+            for each in (query, self.key(normed), self.value(normed))
         )
         mixed = encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
         x = self.out(mixed).to(x.dtype).add_(x)
         x = self.fc2(self.fc1(self.inner_norm(x))).to(x.dtype).add_(x)
         return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
-
-    def _scaled_query(self, normed: Tensor) -> Tensor:
-        """Return the query, scaled before the product with the keys: the order affects rounding."""
-        query = self.query(normed)
-        return query * float((query.shape[-1] // self.heads) ** -0.5)
 
 
 class AudioEncoder:
@@ -153,7 +190,8 @@ class Encoder:
         together = encoder_batch_size(len(windows), self.device)
         for start in range(0, len(windows), together):
             part = slice(start, start + together)
-            shorter = self._shorter(frames[part])
+            wanted = [each for each in frames[part] if each is not None]
+            shorter = max(wanted) if len(wanted) == len(frames[part]) else None
             passes.append(self._encode(windows[part], drafted, known[part], shorter))
             if time.perf_counter() >= until:
                 break
@@ -179,11 +217,6 @@ class Encoder:
         needed = (seconds + SPARE_SECONDS) * FRAMES_PER_SECOND
         parts = [each for each in PARTS if whole % each == 0]
         return next((whole // each for each in parts if needed <= whole // each), None)
-
-    def _shorter(self, frames: Sequence[int | None]) -> int | None:
-        """Return the number of frames for windows encoded together; None for all."""
-        wanted = [each for each in frames if each is not None]
-        return max(wanted) if len(wanted) == len(frames) else None
 
     def _encode(
         self,

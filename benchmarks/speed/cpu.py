@@ -21,9 +21,8 @@ import torch
 from asr.checkpoint.loading import WhisperModels
 from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
-from asr.frontend.features import LogMel
 from asr.model.cpu_kernels import attention
-from asr.model.encoder import AudioEncoder
+from asr.model.encoder import AudioEncoder, LogMel
 from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table

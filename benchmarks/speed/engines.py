@@ -30,9 +30,9 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions, Request
 from asr.engine.speculative import decode_step, draft
 from asr.engine.state import DecodeState, StepShape
-from asr.frontend.features import LogMel
 from asr.frontend.schedule import Schedule
 from asr.frontend.vad import SpeechDetector
+from asr.model.encoder import LogMel
 from asr.transcriber import Transcriber
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once

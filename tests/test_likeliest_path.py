@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viterbi import likeliest_path
+from timebase import likeliest_path
 
 evidence = st.integers(1, 6).flatmap(
     lambda count: st.lists(
