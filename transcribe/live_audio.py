@@ -1,20 +1,26 @@
 """Where live audio comes from: a microphone, standard input, or a file that is played.
 
-All give signed 16-bit little endian samples, mono, in pieces of at most BLOCK_SECONDS. A microphone
-is the ffmpeg program's business, which knows every system's; it is not needed for anything else.
+Sources give signed 16-bit little endian samples, mono, in pieces of at most BLOCK_SECONDS. The
+ffmpeg program records microphones, because it knows those of every system.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import shutil
-import struct
 import subprocess
 import sys
+import threading
 import time
+import wave
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
 
 from errors import EndpointError
 from timebase import SAMPLE_RATE
@@ -24,32 +30,37 @@ from transcribe.options import STANDARD_INPUT
 BLOCK_SECONDS = 0.1
 BYTES_PER_SAMPLE = 2
 WIRE_RATES = (16_000, 24_000)  # Hz
-# What a file of sound begins with, for standard input holds samples or WAV alone.
-CONTAINERS = (b"OggS", b"fLaC", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff")
+# Blocks of a microphone that wait while a session takes none: an hour, 115 MB.
+MOST_BLOCKS = 36_000
+# First bytes of audio files other than WAV.
+CONTAINERS = (b"OggS", b"fLaC", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff", b"RF64", b"RIFX")
 CONVERT = "ffmpeg -i FILE -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -"
 MOST_SECONDS, MOST_BYTES = 24 * 3600.0, 2**31  # of a file
+QUIET = ("-hide_banner", "-loglevel", "error", "-nostdin")
+# Each packet is written at once: ffmpeg would keep a second of audio.
+SAMPLES = ("-f", "s16le", "-ar", str(SAMPLE_RATE), "-ac", "1", "-flush_packets", "1")
 
 
 class Source(Protocol):
     """Audio that is read once. Its methods raise Failed and OSError.
 
-    `waits` is whether nothing is lost of it while nobody reads.
+    `waits` is whether nothing is lost while nobody reads.
     """
 
     waits: bool
 
     def open(self) -> int:
-        """Begin; the samples a second."""
+        """Begin, and return the samples per second."""
 
     def read(self) -> bytes:
-        """The next samples, whole or not; none at the end."""
+        """Return the next bytes; none at the end."""
 
     def close(self) -> None:
-        """End it from any thread; what is being read may still come."""
+        """End the source, from any thread; a read that has begun may still return bytes."""
 
 
 def choose_source(recordings: list[Path], microphone: str | None, realtime: bool) -> Source:
-    """What a command line asks for. Raises Unusable where it cannot be had."""
+    """Return the source of a command line. Raises Unusable without ffmpeg for a microphone."""
     if not recordings:
         return Microphone(microphone)
     if recordings == [STANDARD_INPUT]:
@@ -58,7 +69,7 @@ def choose_source(recordings: list[Path], microphone: str | None, realtime: bool
 
 
 class Microphone:
-    """What ffmpeg records, until it is told to end."""
+    """The recording of an ffmpeg process."""
 
     waits = False
 
@@ -74,7 +85,7 @@ class Microphone:
         self._closed = False
 
     def open(self) -> int:
-        """Start ffmpeg in a group of its own, so that Ctrl+C is not for it."""
+        """Start ffmpeg in a process group of its own, which Ctrl+C does not reach."""
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
@@ -85,7 +96,7 @@ class Microphone:
         return SAMPLE_RATE
 
     def read(self) -> bytes:
-        """What was recorded since. Raises Failed where ffmpeg ends by itself."""
+        """Return what was recorded. Raises Failed if ffmpeg ends by itself."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -99,19 +110,14 @@ class Microphone:
         return b""
 
     def close(self) -> None:
-        """End ffmpeg, which first gives what it has."""
+        """End ffmpeg, which first writes what it has recorded."""
         self._closed = True
         if self._process is not None:
             self._process.terminate()
 
 
-# Each packet is written at once: ffmpeg would keep a second of audio.
-QUIET = ("-hide_banner", "-loglevel", "error", "-nostdin")
-SAMPLES = ("-f", "s16le", "-ar", str(SAMPLE_RATE), "-ac", "1", "-flush_packets", "1")
-
-
 def input_options(platform: str, name: str | None) -> list[str]:
-    """How ffmpeg is told of a microphone; one that is not named is the system's default."""
+    """Return ffmpeg's options for a microphone, by default the system's."""
     if platform == "darwin":
         return ["-f", "avfoundation", "-i", f":{name or 'default'}"]
     if platform in ("win32", "cygwin"):
@@ -127,14 +133,13 @@ def input_options(platform: str, name: str | None) -> list[str]:
 
 
 class Pipe:
-    """Samples at 16 kHz from a file descriptor that cannot be sought, or a WAV file with a rate of
-    the wire's.
+    """Samples at 16 kHz, or a WAV file with a rate of the wire's, from a file descriptor.
 
-    Python's own buffer has a lock, which the thread that waits in a read would hold to the end: an
-    interpreter that ends then aborts (python/cpython#86883).
+    Python's buffered reader is not used: the thread that waits in a read would hold its lock, and
+    an interpreter that ends then aborts (python/cpython#86883).
     """
 
-    waits = True  # as its writer does
+    waits = True
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -142,49 +147,41 @@ class Pipe:
         self._begun = b""
 
     def open(self) -> int:
-        """Wait for the first bytes. Raises Failed where they are of a file that is not WAV."""
-        head = self._exactly(12)
-        if head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:] == b"WAVE":
+        """Wait for the first bytes. Raises Failed for a file that is not WAV."""
+        self._begun = head = self._exactly(12)
+        if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+            self._begun = b"RIFF\xff\xff\xff\xffWAVE"  # a stream's size is often wrong
             self._rate = self._wav_rate()
         elif head.startswith(CONTAINERS) or head[4:8] == b"ftyp":
             raise Failed(
                 f"standard input is neither samples nor WAV; this makes samples: {CONVERT}"
             )
-        else:
-            self._begun = head
         return self._rate
 
     def read(self) -> bytes:
-        """What has come."""
-        if begun := self._begun:
-            self._begun = b""
-            return begun
-        return os.read(self._descriptor, _block_bytes(self._rate))
+        begun, self._begun = self._begun, b""
+        return begun or os.read(self._descriptor, _block_bytes(self._rate))
 
     def close(self) -> None:
-        """Nothing: a read that waits cannot be ended."""
+        """Do nothing: a read that waits cannot be ended."""
 
     def _wav_rate(self) -> int:
-        """The rate of a WAV file whose samples come next."""
-        rate = 0
-        while True:
-            name, size = struct.unpack("<4sI", self._exactly(8).ljust(8, b"\0"))
-            if name == b"data" and rate:
-                return rate
-            if name == b"\0\0\0\0" or size > 2**16:
-                raise Failed("standard input is a WAV file that ends in its header")
-            content = self._exactly(size + size % 2)
-            if name == b"fmt ":
-                form, channels, rate, _, _, bits = struct.unpack("<HHIIHH", content[:16].ljust(16))
-                if (form, channels, bits) != (1, 1, 16) or rate not in WIRE_RATES:
-                    raise Failed(
-                        f"a WAV file on standard input should be mono, with 16 bits and"
-                        f" {' or '.join(map(str, WIRE_RATES))} Hz; this makes samples: {CONVERT}"
-                    )
+        """Read the header of a WAV file, up to its samples."""
+        try:
+            with wave.open(cast("Any", SimpleNamespace(read=self._exactly))) as header:
+                form, rate = (header.getnchannels(), header.getsampwidth()), header.getframerate()
+        except (wave.Error, EOFError) as error:
+            raise Failed(f"standard input is a WAV file with a wrong header: {error}") from error
+        if form != (1, BYTES_PER_SAMPLE) or rate not in WIRE_RATES:
+            raise Failed(
+                "a WAV file on standard input should be mono, with 16 bits and"
+                f" {' or '.join(map(str, WIRE_RATES))} Hz; this makes samples: {CONVERT}"
+            )
+        return rate
 
     def _exactly(self, count: int) -> bytes:
-        """So many bytes, fewer where the stream ends."""
-        data = b""
+        """Read `count` bytes, fewer if the stream ends."""
+        data, self._begun = self._begun[:count], self._begun[count:]
         while len(data) < count and (more := os.read(self._descriptor, count - len(data))):
             data += more
         return data
@@ -202,7 +199,7 @@ class Played:
         self._closed = False
 
     def open(self) -> int:
-        """Decode it. Raises Failed."""
+        """Decode the file. Raises Failed."""
         import numpy as np
 
         from audio.decode import AudioLimits, decode_audio
@@ -220,7 +217,7 @@ class Played:
         return SAMPLE_RATE
 
     def read(self) -> bytes:
-        """The next block, in real time when it has been spoken."""
+        """Return the next block, in real time once it would have been spoken."""
         block = b"" if self._closed else self._samples.read(_block_bytes(SAMPLE_RATE))
         if self._realtime and block:
             spoken = self._samples.tell() / BYTES_PER_SAMPLE / SAMPLE_RATE
@@ -228,8 +225,90 @@ class Played:
         return block
 
     def close(self) -> None:
-        """Play no more of it."""
         self._closed = True
+
+
+class Audio:
+    """A source's audio. A thread reads it that nothing waits for, because standard input may never
+    end: a block ahead of a source that waits, and all of any other.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.rate = 0  # samples per second
+        self._taken = 0  # bytes
+        self.failure: Exception | None = None
+        self.waits = source.waits
+        self._loop = asyncio.get_running_loop()
+        self._parts: asyncio.Queue[int | bytes | Exception] = asyncio.Queue(
+            1 if source.waits else MOST_BLOCKS
+        )
+        self._next: bytes | None = None
+        self._ended = False
+        threading.Thread(target=self._read_all, args=(source,), daemon=True).start()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio that were taken."""
+        return self._taken / BYTES_PER_SAMPLE / self.rate if self.rate else 0.0
+
+    async def begin(self) -> None:
+        """Wait for the rate. Raises Failed, OSError."""
+        rate = await self._parts.get()
+        if isinstance(rate, Exception):
+            raise rate
+        assert isinstance(rate, int)
+        self.rate = rate
+
+    async def more(self) -> bool:
+        """Wait until there is more audio; return False at the end or after a `failure`."""
+        if self._next is None:
+            part = b"" if self._ended and self._parts.empty() else await self._parts.get()
+            if isinstance(part, Exception):
+                self.failure, part = part, b""
+            assert isinstance(part, bytes)
+            self._next = part
+        return bool(self._next)
+
+    async def take(self) -> bytes:
+        """Return the next whole samples; none at the end."""
+        if not await self.more():
+            return b""
+        data, self._next = self._next or b"", None
+        self._taken += len(data)
+        return data
+
+    def end(self) -> None:
+        """End the audio after what was read, also if the source does not end."""
+        self._ended = True
+        with suppress(asyncio.QueueFull):
+            self._parts.put_nowait(b"")
+
+    def _read_all(self, source: Source) -> None:
+        for part in _parts(source):
+            putting = self._parts.put(part)
+            try:
+                asyncio.run_coroutine_threadsafe(putting, self._loop).result()
+            except (CancelledError, RuntimeError):  # the event loop has ended
+                putting.close()
+                return
+            if self._ended:
+                return
+
+
+def _parts(source: Source) -> Iterator[int | bytes | Exception]:
+    """Yield the rate, whole samples and an empty end, or what keeps the source from going on."""
+    try:
+        yield source.open()
+        odd = b""
+        while data := source.read():
+            data = odd + data
+            whole = len(data) - len(data) % BYTES_PER_SAMPLE
+            odd = data[whole:]
+            if whole:
+                yield data[:whole]
+        yield b""
+    except Exception as error:
+        yield error
 
 
 def _block_bytes(rate: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +25,6 @@ from asr.engine.request import DecodeOptions
 from asr.frontend.features import LogMel
 from asr.model.cpu_kernels import attention
 from asr.model.encoder import AudioEncoder
-from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
 from benchmarks.speed.engines import decode
@@ -151,9 +151,8 @@ def _encode_one_by_one(encoder: Callable[[torch.Tensor], object], features: torc
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure, print, and keep the figures and the page."""
-    options = read_options("cpu")
     repeats = 1 if options.quick else options.repeats
     attended = list(positions(["demo"] if options.quick else HEADS, repeats))
     models = ["demo"] if options.quick else list(PAIRS)
@@ -182,7 +181,3 @@ def main() -> None:
         "neighbours": table(by_threads, disturbed),
     }
     keep("cpu", results, figures, options)
-
-
-if __name__ == "__main__":
-    main()
