@@ -33,7 +33,7 @@ from testing import audio_files as files
 from transcribe import live_audio, live_local, live_remote
 from transcribe.__main__ import main
 from transcribe.client import Failed, Unusable
-from transcribe.live_audio import Pipe, input_options
+from transcribe.live_audio import input_options, piped
 from transcribe.live_remote import websocket_address
 from transcribe.live_screen import LiveScreen
 from transcribe.live_transcript import LiveTranscript
@@ -69,7 +69,7 @@ def recording(tmp_path) -> Path:
 
 
 @contextmanager
-def piped(data: bytes) -> Iterator[int]:
+def written(data: bytes) -> Iterator[int]:
     """The end of a pipe from which `data` can be read, and then its end."""
     reading, writing = os.pipe()
 
@@ -90,7 +90,7 @@ def piped(data: bytes) -> Iterator[int]:
 def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
     """Standard input with `data`, or one that goes on with zeros and then never says a word."""
     if data is not None:
-        with piped(data) as reading:
+        with written(data) as reading:
             monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
             yield
         return
@@ -426,7 +426,7 @@ class Counting:
     def __init__(self, monkeypatch, lose: Lose, *seconds: float) -> None:
         self._lose, self._seconds = lose, list(seconds)
         self._reading, writing = os.pipe()
-        self._speaker = open(writing, "wb")
+        self._speaker = os.fdopen(writing, "wb")
         self.heard = bytearray()
         self.include: list[list[str]] = []
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: self._reading))
@@ -641,14 +641,13 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch, capsys):
 def test_a_session_is_opened_when_standard_input_begins(server, monkeypatch):
     """A server ends those in which nothing comes for long."""
     sessions: list[int] = []
-    begin = Pipe.open
 
-    def look(pipe: Pipe) -> int:
-        rate = begin(pipe)
+    def look(descriptor: int) -> Iterator[int | bytes]:
+        first, *parts = piped(descriptor)
         sessions.append(len(server.paths))
-        return rate
+        yield from (first, *parts)
 
-    monkeypatch.setattr(Pipe, "open", look)
+    monkeypatch.setattr(live_audio, "piped", look)
     with standard_input(monkeypatch, bytes(6_400)):
         assert run(server, "-") == 0
     assert (sessions, len(server.paths), len(server.audio)) == ([0], 1, 6_400)
@@ -720,14 +719,11 @@ def wav(rate: int, body: bytes, channels: int = 1, size: int | None = None) -> b
     ],
 )
 def test_standard_input_has_samples_or_wav(data, rate, samples):
-    with piped(data) as reading:
-        pipe = Pipe(reading)
-        assert pipe.open() == rate
-        read = b""
-        while part := pipe.read():
-            assert len(part) <= rate // 5
-            read += part
-    assert read == samples
+    with written(data) as reading:
+        first, *parts = piped(reading)
+    assert first == rate
+    assert max(map(len, parts), default=0) <= rate // 5
+    assert b"".join(parts) == samples
 
 
 @pytest.mark.parametrize(
@@ -741,8 +737,8 @@ def test_standard_input_has_samples_or_wav(data, rate, samples):
     ],
 )
 def test_another_file_on_standard_input_is_told_what_makes_samples(data):
-    with piped(data) as reading, pytest.raises(Failed, match=r"standard input"):
-        Pipe(reading).open()
+    with written(data) as reading, pytest.raises(Failed, match=r"standard input"):
+        next(piped(reading))
 
 
 def test_standard_input_is_sent_at_the_rate_it_has(server, monkeypatch, tmp_path):
@@ -914,22 +910,27 @@ def tiny(monkeypatch, tiny_endpoint) -> None:
     monkeypatch.setattr("handler.load_endpoint", lambda _: tiny_endpoint)
 
 
-@pytest.mark.usefixtures("tiny")
-def test_models_of_this_process_need_no_server(tmp_path, capsys, tiny_handler):
-    """An item's text is that of a file."""
+@pytest.mark.slow
+def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, demo_endpoint):
+    """A conversation, as it is said, with its speakers."""
+    monkeypatch.setattr("handler.load_endpoint", lambda _: demo_endpoint)
     path = tmp_path / "talk.wav"
-    path.write_bytes(files.wav_file(files.speech(4.0), RATE))
-    options = ["--embedded", "--language", "en", "-o", str(tmp_path / "out"), "--words"]
+    path.write_bytes(files.wav_file(files.conversation()[: int(10.2 * RATE)], RATE))
+    options = ["--embedded", "-o", str(tmp_path / "out"), "--words"]
     assert main(["transcribe", "--live", str(path), *options]) == 0
     answer = answered(tmp_path / "out")
-    assert answer["duration"] == pytest.approx(4.0)
-    assert (answer["language"], answer["warnings"]) == ("en", [])
-    assert answer["text"].strip()
+    text = (
+        "good morning how can i help you my name is david and i live in london"
+        " i would like to book a ticket for two people on friday at nine"
+    )
+    assert answer["text"].strip() == text
+    assert (answer["language"], answer["duration"], answer["warnings"]) == ("en", 10.2, [])
+    assert [each["speaker"] for each in answer["speakers"]] == ["SPEAKER_00", "SPEAKER_01"]
+    assert all(word["speaker"] for word in answer["words"])
     shown = capsys.readouterr()
-    assert shown.err == "Loading the demo models ...\n"
-    assert answer["text"].split() == [
-        word for line in shown.out.splitlines() for word in line.split()[1:]
-    ]
+    assert "Loading the demo models ...\n" in shown.err
+    _, *named = shown.out.split("\n\n")  # the lines once more, with names
+    assert [line.split()[1] for line in named[0].splitlines()] == ["SPEAKER_00", "SPEAKER_01"]
 
 
 @pytest.mark.usefixtures("tiny")

@@ -7,7 +7,6 @@ ffmpeg program records microphones, because it knows those of every system.
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import shutil
 import subprocess
@@ -15,12 +14,13 @@ import sys
 import threading
 import time
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from errors import EndpointError
 from timebase import SAMPLE_RATE
@@ -41,79 +41,59 @@ QUIET = ("-hide_banner", "-loglevel", "error", "-nostdin")
 SAMPLES = ("-f", "s16le", "-ar", str(SAMPLE_RATE), "-ac", "1", "-flush_packets", "1")
 
 
-class Source(Protocol):
-    """Audio that is read once. Its methods raise Failed and OSError.
+@dataclass(frozen=True)
+class Source:
+    """Audio that is read once: `parts` are the samples per second, and then bytes of samples.
 
-    `waits` is whether nothing is lost while nobody reads.
+    `parts` raises Failed and OSError. `waits` is whether nothing is lost while nobody reads.
+    `close` ends the audio, from any thread, or does nothing.
     """
 
-    waits: bool
-
-    def open(self) -> int:
-        """Begin, and return the samples per second."""
-
-    def read(self) -> bytes:
-        """Return the next bytes; none at the end."""
-
-    def close(self) -> None:
-        """End the source, from any thread; a read that has begun may still return bytes."""
+    parts: Iterator[int | bytes]
+    waits: bool = True
+    close: Callable[[], object] = bool
 
 
-def choose_source(recordings: list[Path], microphone: str | None, realtime: bool) -> Source:
-    """Return the source of a command line. Raises Unusable without ffmpeg for a microphone."""
+def choose_source(recordings: list[Path], name: str | None, realtime: bool) -> Source:
+    """Return the source of a command line; `name` is a microphone. Raises Unusable."""
     if not recordings:
-        return Microphone(microphone)
+        return microphone(name)
     if recordings == [STANDARD_INPUT]:
-        return Pipe(sys.stdin.fileno())
-    return Played(recordings[0], realtime)
+        return Source(piped(sys.stdin.fileno()))
+    closed = threading.Event()
+    return Source(played(recordings[0], realtime, closed), close=closed.set)
 
 
-class Microphone:
-    """The recording of an ffmpeg process."""
-
-    waits = False
-
-    def __init__(self, name: str | None) -> None:
-        program = shutil.which("ffmpeg")
-        if program is None:
-            raise Unusable(
-                "the microphone is read by the ffmpeg program, which is not installed; samples of"
-                " another can be sent to scripts/transcribe --live -"
-            )
-        self._command = [program, *QUIET, *input_options(sys.platform, name), *SAMPLES, "-"]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
-
-    def open(self) -> int:
-        """Start ffmpeg in a process group of its own, which Ctrl+C does not reach."""
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+def microphone(name: str | None) -> Source:
+    """Return the recording of an ffmpeg process. Raises Unusable without ffmpeg."""
+    program = shutil.which("ffmpeg")
+    if program is None:
+        raise Unusable(
+            "the microphone is read by the ffmpeg program, which is not installed; samples of"
+            " another can be sent to scripts/transcribe --live -"
         )
-        return SAMPLE_RATE
+    command = [program, *QUIET, *input_options(sys.platform, name), *SAMPLES, "-"]
+    processes: list[subprocess.Popen[bytes]] = []
 
-    def read(self) -> bytes:
-        """Return what was recorded. Raises Failed if ffmpeg ends by itself."""
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        if data := os.read(process.stdout.fileno(), _block_bytes(SAMPLE_RATE)):
-            return data
-        _, told = process.communicate()
-        if not self._closed:
+    def record() -> Iterator[int | bytes]:
+        # In a group of its own, which Ctrl+C does not reach.
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+            processes.append(process)
+            assert process.stdout is not None
+            yield SAMPLE_RATE
+            yield from _blocks(process.stdout.fileno(), SAMPLE_RATE)
+            _, told = process.communicate()
+        if processes:
             lines = told.decode("utf-8", "replace").split("\n")
             last = next((line for line in reversed(lines) if line.strip()), "it ended")
             raise Failed(f"ffmpeg hears no microphone: {last}; --microphone NAME names another")
-        return b""
 
-    def close(self) -> None:
-        """End ffmpeg, which first writes what it has recorded."""
-        self._closed = True
-        if self._process is not None:
-            self._process.terminate()
+    def close() -> None:  # ffmpeg first writes what it has recorded
+        while processes:
+            processes.pop().terminate()
+
+    return Source(record(), waits=False, close=close)
 
 
 def input_options(platform: str, name: str | None) -> list[str]:
@@ -132,100 +112,84 @@ def input_options(platform: str, name: str | None) -> list[str]:
     return ["-f", "pulse" if pulse else "alsa", "-i", name or "default"]
 
 
-class Pipe:
-    """Samples at 16 kHz, or a WAV file with a rate of the wire's, from a file descriptor.
+def piped(descriptor: int) -> Iterator[int | bytes]:
+    """Read samples at 16 kHz, or a WAV file with a rate of the wire's. Raises Failed.
 
     Python's buffered reader is not used: the thread that waits in a read would hold its lock, and
     an interpreter that ends then aborts (python/cpython#86883).
     """
-
-    waits = True
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._rate = SAMPLE_RATE
-        self._begun = b""
-
-    def open(self) -> int:
-        """Wait for the first bytes. Raises Failed for a file that is not WAV."""
-        self._begun = head = self._exactly(12)
-        if head[:4] == b"RIFF" and head[8:] == b"WAVE":
-            self._begun = b"RIFF\xff\xff\xff\xffWAVE"  # a stream's size is often wrong
-            self._rate = self._wav_rate()
-        elif head.startswith(CONTAINERS) or head[4:8] == b"ftyp":
-            raise Failed(
-                f"standard input is neither samples nor WAV; this makes samples: {CONVERT}"
-            )
-        return self._rate
-
-    def read(self) -> bytes:
-        begun, self._begun = self._begun, b""
-        return begun or os.read(self._descriptor, _block_bytes(self._rate))
-
-    def close(self) -> None:
-        """Do nothing: a read that waits cannot be ended."""
-
-    def _wav_rate(self) -> int:
-        """Read the header of a WAV file, up to its samples."""
-        try:
-            with wave.open(cast("Any", SimpleNamespace(read=self._exactly))) as header:
-                form, rate = (header.getnchannels(), header.getsampwidth()), header.getframerate()
-        except (wave.Error, EOFError) as error:
-            raise Failed(f"standard input is a WAV file with a wrong header: {error}") from error
-        if form != (1, BYTES_PER_SAMPLE) or rate not in WIRE_RATES:
-            raise Failed(
-                "a WAV file on standard input should be mono, with 16 bits and"
-                f" {' or '.join(map(str, WIRE_RATES))} Hz; this makes samples: {CONVERT}"
-            )
-        return rate
-
-    def _exactly(self, count: int) -> bytes:
-        """Read `count` bytes, fewer if the stream ends."""
-        data, self._begun = self._begun[:count], self._begun[count:]
-        while len(data) < count and (more := os.read(self._descriptor, count - len(data))):
-            data += more
-        return data
+    head = _exactly(descriptor, 12)
+    if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+        rate = _wav_rate(descriptor)
+        yield rate
+        yield from _blocks(descriptor, rate)
+        return
+    if head.startswith(CONTAINERS) or head[4:8] == b"ftyp":
+        raise Failed(f"standard input is neither samples nor WAV; this makes samples: {CONVERT}")
+    yield SAMPLE_RATE
+    yield head
+    yield from _blocks(descriptor, SAMPLE_RATE)
 
 
-class Played:
-    """A file's audio, as fast as it is taken, or in `realtime`."""
+def _wav_rate(descriptor: int) -> int:
+    """Read the header of a WAV file from its 13th byte on, up to its samples."""
+    begun = [b"RIFF", b"\xff\xff\xff\xff", b"WAVE"]  # a stream's size is often wrong
 
-    waits = True
+    def read(count: int) -> bytes:
+        return begun.pop(0) if begun else _exactly(descriptor, count)
 
-    def __init__(self, path: Path, realtime: bool) -> None:
-        self._path, self._realtime = path, realtime
-        self._samples = io.BytesIO()
-        self._began = 0.0
-        self._closed = False
+    try:
+        with wave.open(cast("Any", SimpleNamespace(read=read))) as header:
+            form, rate = (header.getnchannels(), header.getsampwidth()), header.getframerate()
+    except (wave.Error, EOFError) as error:
+        raise Failed(f"standard input is a WAV file with a wrong header: {error}") from error
+    if form != (1, BYTES_PER_SAMPLE) or rate not in WIRE_RATES:
+        raise Failed(
+            "a WAV file on standard input should be mono, with 16 bits and"
+            f" {' or '.join(map(str, WIRE_RATES))} Hz; this makes samples: {CONVERT}"
+        )
+    return rate
 
-    def open(self) -> int:
-        """Decode the file. Raises Failed."""
-        import numpy as np
 
-        from audio.decode import AudioLimits, decode_audio
+def _exactly(descriptor: int, count: int) -> bytes:
+    """Read `count` bytes, fewer if the stream ends."""
+    data = b""
+    while len(data) < count and (more := os.read(descriptor, count - len(data))):
+        data += more
+    return data
 
-        try:
-            data = self._path.read_bytes()
-            found = decode_audio(data, SAMPLE_RATE, AudioLimits(MOST_SECONDS, MOST_BYTES))
-        except OSError as error:
-            raise Failed(f"{self._path}: {error.strerror}") from error
-        except EndpointError as error:
-            raise Failed(f"{self._path}: {error}") from error
-        scaled = np.round(found.samples * 32_768).clip(-32_768, 32_767)
-        self._samples = io.BytesIO(scaled.astype("<i2").tobytes())
-        self._began = time.monotonic()
-        return SAMPLE_RATE
 
-    def read(self) -> bytes:
-        """Return the next block, in real time once it would have been spoken."""
-        block = b"" if self._closed else self._samples.read(_block_bytes(SAMPLE_RATE))
-        if self._realtime and block:
-            spoken = self._samples.tell() / BYTES_PER_SAMPLE / SAMPLE_RATE
-            time.sleep(max(0.0, self._began + spoken - time.monotonic()))
-        return block
+def _blocks(descriptor: int, rate: int) -> Iterator[bytes]:
+    while data := os.read(descriptor, int(rate * BLOCK_SECONDS) * BYTES_PER_SAMPLE):
+        yield data
 
-    def close(self) -> None:
-        self._closed = True
+
+def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int | bytes]:
+    """Decode a file, and yield it until it is `closed`; in `realtime` a block once it would have
+    been spoken. Raises Failed.
+    """
+    import numpy as np
+
+    from audio.decode import AudioLimits, decode_audio
+
+    try:
+        limits = AudioLimits(MOST_SECONDS, MOST_BYTES)
+        samples = decode_audio(path.read_bytes(), SAMPLE_RATE, limits).samples
+    except OSError as error:
+        raise Failed(f"{path}: {error.strerror}") from error
+    except EndpointError as error:
+        raise Failed(f"{path}: {error}") from error
+    scaled = np.round(samples * 32_768).clip(-32_768, 32_767).astype("<i2")
+    began, block = time.monotonic(), int(SAMPLE_RATE * BLOCK_SECONDS)
+    yield SAMPLE_RATE
+    for start in range(0, len(scaled), block):
+        data = scaled[start : start + block]
+        if realtime:
+            spoken = (start + len(data)) / SAMPLE_RATE
+            time.sleep(max(0.0, began + spoken - time.monotonic()))
+        if closed.is_set():
+            return
+        yield data.tobytes()
 
 
 class Audio:
@@ -296,20 +260,16 @@ class Audio:
 
 
 def _parts(source: Source) -> Iterator[int | bytes | Exception]:
-    """Yield the rate, whole samples and an empty end, or what keeps the source from going on."""
+    """Yield the rate, whole samples and an empty end, or the exception that ends the source."""
     try:
-        yield source.open()
         odd = b""
-        while data := source.read():
-            data = odd + data
-            whole = len(data) - len(data) % BYTES_PER_SAMPLE
-            odd = data[whole:]
-            if whole:
-                yield data[:whole]
+        for part in source.parts:
+            if isinstance(part, bytes):
+                data = odd + part
+                whole = len(data) - len(data) % BYTES_PER_SAMPLE
+                odd, part = data[whole:], data[:whole]
+            if part:
+                yield part
         yield b""
     except Exception as error:
         yield error
-
-
-def _block_bytes(rate: int) -> int:
-    return int(rate * BLOCK_SECONDS) * BYTES_PER_SAMPLE

@@ -1,7 +1,7 @@
-"""A live session on a terminal: words as they come, the guess of what follows dimmed.
+"""Shows a live session: words as they come, and dimmed the guess of the words that follow.
 
-What is done stays as lines, in the order in which it was spoken; below them stands what is not.
-Where standard output is no terminal there are only the lines.
+Completed items stay as lines, in the order in which they were spoken; on a terminal the others
+stand below them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transcribe.printing import SPEAKER_STYLES, turn_line
 
 
 class LiveScreen:
-    """Shows a transcript whenever it has changed, in a block."""
+    """Shows a transcript in a block."""
 
     def __init__(self, transcript: LiveTranscript, console: Console) -> None:
         self._transcript, self._console = transcript, console
@@ -53,7 +53,7 @@ class LiveScreen:
                 self._print(item)
 
     def show(self) -> None:
-        """The transcript has changed."""
+        """Show the changes of the transcript."""
         waiting = self._waiting()
         done = list(takewhile(lambda item: item.done, waiting))
         self._printed += len(done)
@@ -66,7 +66,7 @@ class LiveScreen:
                 self._nameless.append(item)
 
     def _waiting(self) -> list[Item]:
-        """Items without lines that stand: the first that is not done, and those after it."""
+        """Return the items from the first one on that is not printed."""
         return list(self._transcript.items.values())[self._printed :]
 
     def _print(self, item: Item) -> None:
@@ -89,7 +89,6 @@ class LiveScreen:
         return lines
 
     def _style(self, name: str) -> str:
-        """A colour for each speaker, in the order of their first words."""
         if not name:
             return ""
         return self._styles.setdefault(
