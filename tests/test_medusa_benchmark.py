@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from asr.engine.request import DecodeOptions
 from benchmarks.medusa import __main__ as command
 from benchmarks.medusa import script
 from benchmarks.medusa.script import WRONG, set_acceptance
-from benchmarks.options import read_options
 from benchmarks.speed.engines import decode
 from tests.benchmark_pages import rows_of, run_quick
 from tests.medusa_stand_ins import tiny_models
@@ -105,7 +105,8 @@ def test_cells_that_are_not_measured_again_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "figures", lambda *_: {})
     kept = []
     for options in (["--cells", "demo models, 5 s"], ["--cells", "batch 8"], ["--fresh"]):
-        command.main(read_options("medusa", options))
+        monkeypatch.setattr(sys, "argv", ["bench", *options])
+        command.main()
     first, second, third = kept
     assert [cell["number"] for cell in first] == [1, 2, 3]
     assert {(cell["models"], cell["window"], cell["batch"]): cell["number"] for cell in second} == {

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ import numpy as np
 import psutil
 
 from benchmarks.archive.figures import figures
+from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, save, settings
 from benchmarks.speed.recordings import recording
@@ -55,8 +55,9 @@ class Run:
     each: list[float]
 
 
-def main(options: Namespace) -> None:
+def main() -> None:
     """Measure and write the page."""
+    options = read_options("archive")
     long, short, repeats = (4, 20, 1) if options.quick else (LONG, SHORT, REPEATS)
     talks, clips = (
         make_files("talks", long, LONG_SECONDS),
@@ -190,3 +191,7 @@ def _command(module: str, *arguments: str, threads: int | None = None) -> list[s
         variables.append(f"OMP_NUM_THREADS={threads}")
     removed = [part for name in unset for part in ("-u", name)]
     return ["env", *removed, *variables, sys.executable, "-m", module, *arguments]
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from benchmarks.medusa.figures import figures
 from benchmarks.medusa.script import set_acceptance
+from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, put, read_kept, save, settings
 from benchmarks.speed.cells import NOISE
@@ -52,8 +52,9 @@ class Pair:
     rates: Sequence[float] = ()
 
 
-def main(options: Namespace) -> None:
+def main() -> None:
     """Measure and write the page."""
+    options = read_options("medusa")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = BATCHES[:1] if options.quick else BATCHES
     lengths = (SHORT,) if options.quick else (SHORT, LONG)
@@ -161,3 +162,7 @@ def decode_windows(
     """Decode given windows. Returns the tokens that a row gained in a pass that drafted for it."""
     options = DecodeOptions(assisted=assisted, batch_size=batch)
     return decode(engine, windows, options)[1].tokens_per_step
+
+
+if __name__ == "__main__":
+    main()
