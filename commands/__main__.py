@@ -21,6 +21,8 @@ from commands.parser import FAILED, INTERRUPTED, WRONG, CommandParser, option
 REPOSITORY = Path(__file__).resolve().parents[1]
 VENV = REPOSITORY / ".venv"
 ENVIRONMENT = REPOSITORY / "scripts" / "environment"
+# First argument of a command whose packages are there.
+READY = "--ready"
 # Packages of a client of a running server, and of scripts/gpu-check.
 CLIENT = ("httpx2", "pydantic_settings", "rich")
 CHECKED = ("torch", "transformers", "numpy", "joblib", "psutil", "pydantic", "pydantic_settings")
@@ -96,7 +98,7 @@ def make_ready(layer: str) -> None:
         sys.exit(status)
     if Path(sys.prefix).resolve() != VENV.resolve() or _installed() != before:
         python = str(VENV / "bin" / "python")
-        os.execv(python, [python, "-m", "commands", *sys.argv[1:]])
+        os.execv(python, [python, "-m", "commands", READY, *sys.argv[1:]])
 
 
 def _installed() -> str | None:
@@ -133,11 +135,13 @@ def function(place: str) -> Any:  # noqa: ANN401
 
 def main() -> int:
     """Run the command that the first argument names; return the exit status."""
-    name, *arguments = sys.argv[1:]
+    is_ready = sys.argv[1] == READY
+    name, *arguments = sys.argv[1 + is_ready :]
     command = COMMANDS[name]
     options = function(command.read)(arguments)
     try:
-        _prepare(name, options)
+        if not is_ready:
+            _prepare(name, options)
         return int(function(command.run)(options) or 0)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -270,3 +270,16 @@ def test_with_a_compiler_nothing_is_missing(clone):
     (clone.stubs / "c++").symlink_to("/bin/true")
     assert clone.run("scripts/setup", "--dev").returncode == 0
     assert "meeteval" in clone.packages()
+
+
+def test_a_command_installs_and_runs_and_then_runs_at_once(clone):
+    package = clone.root / "transcribe"
+    package.mkdir()
+    (package / "options.py").write_text("def read_demo(arguments):\n    return arguments\n")
+    (package / "__main__.py").write_text("def run(options):\n    print(*options)\n    return 3\n")
+    done = clone.run("scripts/demo", "talk.mp3", "--words")
+    assert (done.returncode, done.stdout) == (3, "talk.mp3 --words\n"), done.stderr
+    assert any(" sync " in call for call in clone.calls())
+    done = clone.run("scripts/demo", "talk.mp3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "talk.mp3\n", "")
+    assert clone.calls() == []
