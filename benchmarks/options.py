@@ -324,8 +324,6 @@ def run(options: Namespace) -> int:
     """Run the benchmark of `read_bench`; return the exit status."""
     name, _, _ = BENCHMARKS[options.benchmark]
     os.chdir(Path(__file__).resolve().parents[1])
-    if options.benchmark != "real":  # only its model may come from the Hub
-        os.environ["HF_HUB_OFFLINE"] = "1"
     module = import_module(name)
     if hasattr(module, "__path__"):
         module = import_module(f"{name}.__main__")

@@ -21,8 +21,8 @@ from commands.parser import FAILED, INTERRUPTED, WRONG, CommandParser, option
 REPOSITORY = Path(__file__).resolve().parents[1]
 VENV = REPOSITORY / ".venv"
 ENVIRONMENT = REPOSITORY / "scripts" / "environment"
-# First argument of a command whose packages are there.
-READY = "--ready"
+# First arguments: the packages are there, or scripts/gpu-check was given an interpreter to use.
+READY, GIVEN = "--ready", "--given"
 # Packages of a client of a running server, and of scripts/gpu-check.
 CLIENT = ("httpx2", "pydantic_settings", "rich")
 CHECKED = ("torch", "transformers", "numpy", "joblib", "psutil", "pydantic", "pydantic_settings")
@@ -118,12 +118,12 @@ def require(program: str, packages: Sequence[str], status: int) -> None:
         sys.exit(status)
 
 
-def _prepare(name: str, options: Namespace) -> None:
-    if name == "gpu-check" and os.environ.get("PYTHON"):
-        require("scripts/gpu-check", CHECKED, WRONG)
+def _prepare(name: str, options: Namespace, python: str) -> None:
+    if python == GIVEN:
+        require(f"scripts/{name}", CHECKED, WRONG)
     elif getattr(options, "url", None) is not None:
         require(f"scripts/{name}", CLIENT, FAILED)
-    elif name != "setup":
+    elif python != READY and name != "setup":
         make_ready(COMMANDS[name].layer)
 
 
@@ -135,13 +135,12 @@ def function(place: str) -> Any:  # noqa: ANN401
 
 def main() -> int:
     """Run the command that the first argument names; return the exit status."""
-    is_ready = sys.argv[1] == READY
-    name, *arguments = sys.argv[1 + is_ready :]
+    python = sys.argv[1] if sys.argv[1] in (READY, GIVEN) else ""
+    name, *arguments = sys.argv[2 if python else 1 :]
     command = COMMANDS[name]
     options = function(command.read)(arguments)
     try:
-        if not is_ready:
-            _prepare(name, options)
+        _prepare(name, options, python)
         return int(function(command.run)(options) or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
