@@ -69,7 +69,7 @@ def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
         " CUDA's libraries.",
     )
     for name, told in (
-        ("--archive", "add Ray, for python -m archive and server.ray_serve"),
+        ("--archive", "add Ray, for archives and Ray Serve"),
         (
             "--dev",
             "add hf-serve, Ray and the packages of checks, tests and benchmarks; as root on Debian"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import queue
-import re
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from answer import kept
 from commands.options import option_name, parameters
@@ -30,7 +29,7 @@ from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variable
 from model_sources.choice import Screen, as_given, choose, loaded_models, model_names
 from payload.parameters import check_name
 from server.settings import ServerSettings
-from transcribe.client import Client, Failed, OnProgress, Unusable
+from transcribe.client import Client, Failed, Unusable, failure
 from transcribe.options import read_demo, read_text, read_transcribe
 from transcribe.recordings import (
     InTheWay,
@@ -49,25 +48,12 @@ from transcribe.recordings import (
 from transcribe.screen import Run, Terminal, notes
 from transcribe.speaker_names import with_speaker_names
 
+if TYPE_CHECKING:
+    from transcribe.local import LocalEndpoint
+
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
-# An error that is about a parameter, with or without its code.
-OF_PARAMETER = re.compile(r"([A-Z_]+: )?(?P<name>[a-z_]+)(\[\d+\](\.\w+)?)?: (?P<wrong>.+)")
-
-
-class Endpoint(Protocol):
-    """`Client` or `LocalEndpoint`. Their methods raise Failed; Unusable ends the run."""
-
-    def models(self) -> dict[str, Any] | None:
-        """Return the models' names, or what else is known; None if a server does not tell."""
-
-    def prepare(self, data: bytes) -> None:
-        """Do what is needed before the time of a recording begins."""
-
-    def transcribe(
-        self, data: bytes, parameters: dict[str, Any], on_progress: OnProgress
-    ) -> dict[str, Any]:
-        """Return the answer to an audio file, after `prepare`."""
+WRONG_PARAMETER = "INVALID_PARAMETER: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +63,7 @@ class Job:
     `text` is the file of a given text. `names` are those of speakers, by label.
     """
 
-    endpoint: Endpoint
+    endpoint: Client | LocalEndpoint
     parameters: dict[str, Any]
     formats: Sequence[str]
     text: Path | None = None
@@ -175,7 +161,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
             raise error
 
 
-def write_files(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
+def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
     """Write every recording's files; return the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
     refuse_collisions(found, options.output_dir)
@@ -257,7 +243,7 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
         raise Failed(f"{text}: would be overwritten; --output-dir writes elsewhere")
 
 
-def print_answers(options: Namespace, endpoint: Endpoint, terminal: Terminal) -> int:
+def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
     """Print every recording's answer; return the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
     _tell_left_out(options.recordings)
@@ -317,7 +303,7 @@ def check_speaker_names(options: Namespace) -> None:
         raise ValueError(f"speaker_names: {error}") from error
 
 
-def make_endpoint(options: Namespace, terminal: Terminal) -> Endpoint:
+def make_endpoint(options: Namespace, terminal: Terminal) -> Client | LocalEndpoint:
     if options.url is not None:
         key = ServerSettings.from_environment().api_key
         return Client(options.url, key.get_secret_value() if key else None, jobs=options.job)
@@ -343,12 +329,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _by_option(reason: str, options: Namespace) -> str:
-    """Return what is wrong with a parameter, under its option's name; other reasons as they are."""
-    found = OF_PARAMETER.fullmatch(reason)
-    if not found or found["name"] not in {*InferenceConfig.model_fields, "speaker_names"}:
-        return reason
-    return f"{option_name(found['name'], options)}: {found['wrong']}"
+def _by_option(error: Failed, options: Namespace) -> str:
+    """Return the reason, with the name of an option in place of a wrong parameter's."""
+    if error.param in {*InferenceConfig.model_fields, "speaker_names"}:
+        return f"{option_name(error.param, options)}: {error.text}"
+    return str(error)
 
 
 def run(options: Namespace) -> int:
@@ -362,7 +347,8 @@ def run(options: Namespace) -> int:
         request_parameters(options)
         check_speaker_names(options)
     except ValueError as error:
-        say(f"{options.program}: {_by_option(str(error), options)}")
+        wrong = _by_option(failure(f"{WRONG_PARAMETER}{error}"), options)
+        say(f"{options.program}: {wrong.removeprefix(WRONG_PARAMETER)}")
         return WRONG
     terminal = Terminal()
     try:
@@ -373,7 +359,7 @@ def run(options: Namespace) -> int:
         endpoint = make_endpoint(options, terminal)
         return (print_answers if options.prints else write_files)(options, endpoint, terminal)
     except Unusable as error:
-        why = _by_option(str(error), options)
+        why = _by_option(error, options)
         say(why if options.url else as_given(why, options))
     except BrokenPipeError:
         # The reader has closed the pipe; and there is nothing to flush at the end.

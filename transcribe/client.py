@@ -42,16 +42,22 @@ NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
 KEY_WANTED = "the server asks for its key: set API_KEY to it"
 KEY_REFUSED = "the server does not take the key that API_KEY holds"
 
-# Refusals of a parameter or a clip, which every recording would meet. How many channels there are
-# is a recording's own.
-REFUSES_ALL = re.compile(r"(INVALID_PARAMETER|INVALID_REFERENCE|UNSUPPORTED): (?!channel_names)")
+# An endpoint's refusal. REFUSE_ALL are of a parameter or a clip, which every recording would meet;
+# only the number of channels is a recording's own.
+REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)?)?: )?(.+)")
+REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
 OnProgress = Callable[[float, float], None]
 T = TypeVar("T")
 
 
 class Failed(Exception):
-    """A recording was not transcribed; `str()` of it is the reason, on one line."""
+    """A recording was not transcribed; `str()` of it is the reason, on one line.
+
+    If a parameter is wrong, `param` is its name and `text` what is wrong with it.
+    """
+
+    param, text = "", ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()) or "no reason was given")
@@ -64,7 +70,15 @@ class Unusable(Failed):
 
 
 def failure(reason: str) -> Failed:
-    return (Unusable if REFUSES_ALL.match(reason) else Failed)(reason)
+    """Return the error for an endpoint's refusal: `CODE: text` or `CODE: parameter: text`."""
+    found = REFUSAL.fullmatch(" ".join(reason.split()))
+    if found is None:
+        return Failed(reason)
+    code, param, text = found.groups()
+    refuses_all = code in REFUSE_ALL and param != "channel_names"
+    error = (Unusable if refuses_all else Failed)(reason)
+    error.param, error.text = param or "", text
+    return error
 
 
 class _Retry(Exception):
