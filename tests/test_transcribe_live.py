@@ -832,7 +832,8 @@ def event(kind: str, **fields: object) -> dict:
 def test_a_terminal_shows_the_guess_dimmed_and_takes_it_back():
     transcript, shown = LiveTranscript(), io.StringIO()
     console = Console(file=shown, force_terminal=True, color_system="standard", width=60)
-    with LiveScreen(transcript, console) as screen:
+    screen = LiveScreen(transcript, console)
+    with screen.shown():
         for given in (
             event("delta", delta=" good"),
             event("words", words=words("good", 0.5), unstable=" mourning"),
@@ -855,7 +856,8 @@ def test_words_have_speakers_before_the_text_is_complete():
     transcript.take(event("delta", delta=" good morning hello"))
     transcript.take(event("words", words=said, unstable=" you"))
     transcript.take(event("segment", id="1", text="good", speaker="Ann", start=0.5, end=0.9))
-    with LiveScreen(transcript, Console(file=shown, width=60)) as screen:
+    screen = LiveScreen(transcript, Console(file=shown, width=60))
+    with screen.shown():
         screen.show()
         assert shown.getvalue() == ""
     # The guess is no text of a session that is over.

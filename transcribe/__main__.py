@@ -169,7 +169,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     formats = options.output_format
     _keep_text(options.text, found, formats)
     models = endpoint.models()
-    request = kept.Request(models, kept_parameters(options, tells_speakers(models)))
+    request = kept.Request(models, kept_parameters(options, finds_speakers(models)))
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:
@@ -180,18 +180,20 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     if not options.force:
         refuse_to_overwrite(works, "--force overwrites it, --output-dir writes elsewhere")
     _tell_again(works)
+    failures = [told for each in works if (told := _write_kept(each, request))]
     left = [each.recording for each in works if each.transcribes]
-    sizes = {each.path: each.path.stat().st_size for each in left}
+    sizes = {each.path: each.path.stat().st_size for each in left} | {
+        path: 0 for path, _ in failures
+    }
     job = Job(endpoint, dict(request.parameters), formats, options.text, names)
-    with terminal.shown(sizes, len(found) - len(left)) as run:
-        for each in works:
-            if each.write and not each.transcribes:
-                _write_kept(each, request, run)
+    with terminal.shown(sizes, len(found) - len(sizes)) as run:
+        for path, why in failures:
+            run.fail(path, why)
         write_all(job, left, 1 if options.url is None else options.parallel or PARALLEL, run)
     return FAILED if run.failures else 0
 
 
-def tells_speakers(models: dict[str, Any] | None) -> bool:
+def finds_speakers(models: dict[str, Any] | None) -> bool:
     return bool(models and (models.get("diarization_model") or models.get("diarization")))
 
 
@@ -206,12 +208,14 @@ def kept_parameters(options: Namespace, speakers: bool) -> dict[str, Any]:
     return kept.for_keeping({**given, "output": formats})
 
 
-def _write_kept(work: Work, request: kept.Request, run: Run) -> None:
-    """Write formats of an answer that was kept, or show why not."""
+def _write_kept(work: Work, request: kept.Request) -> tuple[Path, str] | None:
+    """Write formats of a kept answer; return the recording and the reason if that fails."""
     try:
-        work.write_kept(request)
+        if work.write and not work.transcribes:
+            work.write_kept(request)
     except (Failed, OSError, ValueError) as error:
-        run.fail_kept(work.recording.path, reason(error))
+        return work.recording.path, reason(error)
+    return None
 
 
 def _tell_left_out(named: Sequence[Path]) -> None:

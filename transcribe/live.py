@@ -92,7 +92,7 @@ class LiveRun:
         Ctrl+C ends the audio, and a second one cancels the task.
         """
         audio = Audio(self._source)
-        with self._screen, self._interruptible(audio):
+        with self._screen.shown(), self._interruptible(audio):
             await audio.begin()
             self._audio, self.last_words = audio, time.monotonic()
             await transcribe(audio)

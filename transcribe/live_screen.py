@@ -6,9 +6,9 @@ stand below them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import takewhile
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -19,7 +19,7 @@ from transcribe.printing import SPEAKER_STYLES, turn_line
 
 
 class LiveScreen:
-    """Shows a transcript in a block."""
+    """Shows a transcript."""
 
     def __init__(self, transcript: LiveTranscript, console: Console) -> None:
         self._transcript, self._console = transcript, console
@@ -32,25 +32,19 @@ class LiveScreen:
                 console=console, auto_refresh=False, transient=True, vertical_overflow="visible"
             )
 
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
-        for item in self._waiting():
-            self._print(item)
-        if any(item.has_speakers for item in self._nameless):  # they were told at the end
-            self._console.print()
-            for item in self._transcript.items.values():
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the transcript in a block. The end prints all items, again if speakers came late."""
+        try:
+            with self._live or nullcontext():
+                yield
+        finally:
+            for item in self._waiting():
                 self._print(item)
+            if any(item.has_speakers for item in self._nameless):
+                self._console.print()
+                for item in self._transcript.items.values():
+                    self._print(item)
 
     def show(self) -> None:
         """Show the changes of the transcript."""

@@ -94,12 +94,6 @@ class Run:
             self.failures.append((path, reason))
             self._end(path, reason, "red")
 
-    def fail_kept(self, path: Path, reason: str) -> None:
-        """Show the failure of a recording that was counted among the skipped ones."""
-        self._skipped -= 1
-        self._sizes = {**self._sizes, path: 0}
-        self.fail(path, reason)
-
     def end(self) -> None:
         """Show the summary of several recordings, and remove the bars."""
         if len(self._sizes) > 1 or self._skipped:
