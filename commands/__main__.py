@@ -68,7 +68,7 @@ def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
         "Without an NVIDIA device torch comes from PyTorch's index of builds for the CPU, without"
         " CUDA's libraries.",
     )
-    for name, told in (
+    for name, help_text in (
         ("--archive", "add Ray, for archives and Ray Serve"),
         (
             "--dev",
@@ -81,7 +81,7 @@ def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
             " huggingface-inference-toolkit's container",
         ),
     ):
-        option(parser, name, told, action="store_true")
+        option(parser, name, help_text, action="store_true")
     options: Namespace = parser.parse_args(arguments)
     return options
 

@@ -38,16 +38,16 @@ COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")
 Option = tuple[str, str, dict[str, Any]]
 
 
-def _text(name: str, told: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
-    return name, told, {"metavar": metavar, **how}
+def _text(name: str, help_text: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"metavar": metavar, **how}
 
 
-def _count(name: str, told: str, **how: Any) -> Option:  # noqa: ANN401
-    return name, told, {"type": whole_number(1), "metavar": "N", **how}
+def _count(name: str, help_text: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"type": whole_number(1), "metavar": "N", **how}
 
 
-def _flag(name: str, told: str, const: object = True, **how: Any) -> Option:  # noqa: ANN401
-    return name, told, {"action": "store_const", "const": const, **how}
+def _flag(name: str, help_text: str, const: object = True, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"action": "store_const", "const": const, **how}
 
 
 def _clips(text: str) -> list[dict[str, str]]:
@@ -189,8 +189,8 @@ def add_parameters(parser: CommandParser) -> None:
     """Add the options that say how each recording is transcribed."""
     for (title, description), options in GROUPS.items():
         group = parser.add_argument_group(title, description)
-        for name, told, how in options:
-            option(group, name, told, **how)
+        for name, help_text, how in options:
+            option(group, name, help_text, **how)
     option(
         parser,
         "--parameters",
@@ -208,7 +208,7 @@ def add_models(parser: CommandParser, without: str) -> None:
         "MODEL is a Hub id (owner/name or owner/name@revision), downloaded once, or a folder; short"
         f" names such as large-v3 and turbo are understood. {without}",
     )
-    for name, variable, told in (
+    for name, variable, help_text in (
         ("--model", "ASR_MODEL", "a Whisper, such as openai/whisper-small"),
         ("--assistant", "ASSISTANT_MODEL", "a smaller Whisper, or Medusa heads, that draft for it"),
         (
@@ -217,7 +217,7 @@ def add_models(parser: CommandParser, without: str) -> None:
             "finds speakers: a pyannote pipeline, or nvidia/Nemotron-3-Diarization",
         ),
     ):
-        option(group, name, told, variable, type=model, metavar="MODEL")
+        option(group, name, help_text, variable, type=model, metavar="MODEL")
     option(
         group,
         "--embedded",

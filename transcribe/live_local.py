@@ -28,10 +28,10 @@ async def transcribe_locally(
     endpoint: Endpoint, options: Namespace, take: Callable[[Event], None], audio: Audio
 ) -> None:
     """Transcribe all audio; `take` gets the events of a session. Raises Failed."""
-    told = Told((WORDS, SEGMENTS), endpoint.recogniser.transcriber.models.tokenizer)
+    encoder = Told((WORDS, SEGMENTS), endpoint.recogniser.transcriber.models.tokenizer)
 
     async def send(events: list[LiveEvent]) -> None:
-        for message in filter(None, map(told.message, events)):
+        for message in filter(None, map(encoder.message, events)):
             take(message)
 
     driver = LiveDrivers(endpoint)(send)
