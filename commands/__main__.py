@@ -121,8 +121,8 @@ def require(program: str, packages: Sequence[str], status: int) -> None:
 def _prepare(name: str, options: Namespace, python: str) -> None:
     if python == GIVEN:
         require(f"scripts/{name}", CHECKED, WRONG)
-    elif getattr(options, "url", None) is not None:
-        require(f"scripts/{name}", CLIENT, FAILED)
+    elif name == "transcribe" and options.url is not None:  # without .venv, too
+        require("scripts/transcribe", CLIENT, FAILED)
     elif python != READY and name != "setup":
         make_ready(COMMANDS[name].layer)
 

@@ -234,10 +234,11 @@ def test_a_command_reads_its_line_prepares_its_packages_and_runs(monkeypatch):
     monkeypatch.setattr(check, "require", lambda program, packages, status: ran.append(program))
     monkeypatch.setattr("transcribe.__main__.run", lambda options: ran.append(options.program) or 1)
     monkeypatch.setattr("benchmarks.options.run", lambda options: ran.append(options.benchmark))
-    for status, *arguments in ((1, "demo"), (1, "demo", "--url", "http://a"), (0, "bench", "load")):
+    remote = (1, "transcribe", "a.wav", "--url", "http://a")
+    for status, *arguments in ((1, "demo"), remote, (0, "bench", "load")):
         monkeypatch.setattr(check.sys, "argv", ["commands", *arguments])
         assert check.main() == status
-    assert ran == ["use", "scripts/demo", "scripts/demo", "scripts/demo", "dev", "load"]
+    assert ran == ["use", "scripts/demo", *["scripts/transcribe"] * 2, "dev", "load"]
 
 
 def test_a_missing_package_of_a_client_is_one_line(capsys):
