@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, context
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 

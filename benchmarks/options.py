@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +308,16 @@ NOTES = {
 }
 # Options that a benchmark needs unless it renders earlier results.
 NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",)}
+
+
+def run(options: Namespace) -> int:
+    """Run the benchmark of `read_bench`; return the exit status."""
+    name, _, _ = BENCHMARKS[options.benchmark]
+    os.chdir(Path(__file__).resolve().parents[1])
+    module = import_module(name)
+    if hasattr(module, "__path__"):
+        module = import_module(f"{name}.__main__")
+    return module.main(options) or 0
 
 
 def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:

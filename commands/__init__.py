@@ -1,5 +1,5 @@
-"""How every command of this project reads its command line.
+"""Reads the command line of every command, and starts the command.
 
-Only the standard library is imported here, and by the modules that say which options a command
-has: a script reads its arguments with whatever Python it finds, before anything is installed.
+Only the standard library is imported here, and by the modules with a command's options: a script
+reads its arguments with whatever Python it finds, before anything is installed.
 """

@@ -1,7 +1,7 @@
 """The options that several commands share: which models, and a request's parameters.
 
-The parameters are those of docs/api.md under the names that people know from other commands. What
-is not given is not sent, and bounds are checked by `config.InferenceConfig` alone.
+The parameters are those of docs/api.md under the names that people know from other commands. An
+option that is not given is not sent, and `config.InferenceConfig` alone checks bounds.
 """
 
 from __future__ import annotations
@@ -15,40 +15,6 @@ from typing import Any
 
 from commands.parser import CommandParser, model, one_of, option, whole_number
 
-# The parameters of a request that have an option, by the option's destination.
-PARAMETERS = (
-    "language",
-    "task",
-    "return_timestamps",
-    "multilingual",
-    "prompt",
-    "hotwords",
-    "num_speakers",
-    "min_speakers",
-    "max_speakers",
-    "diarize",
-    "known_speakers",
-    "known_speaker_threshold",
-    "channels",
-    "channel_names",
-    "num_beams",
-    "length_penalty",
-    "batch_size",
-    "assisted",
-    "max_line_width",
-    "max_line_count",
-    "max_words_per_line",
-    "highlight_words",
-    "subtitle_speakers",
-    "temperature",
-    "compression_ratio_threshold",
-    "logprob_threshold",
-    "no_speech_threshold",
-    "vad_filter",
-    "vad_parameters",
-)
-# Those that say how subtitles look.
-LAYOUT = PARAMETERS[PARAMETERS.index("max_line_width") : PARAMETERS.index("temperature")]
 # Variables of the models' settings that have no option, by the options that people try.
 VARIABLES = {
     "--hf-token": "HF_TOKEN",
@@ -67,7 +33,172 @@ WITHOUT_MODELS = (
 )
 # Between pairs A=B; a comma that no pair follows is part of a name.
 COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")
-GIVEN: dict[str, Any] = {"action": "store_const", "const": True}
+
+# An option: its name, its help, and what `commands.parser.option` needs to know.
+Option = tuple[str, str, dict[str, Any]]
+
+
+def _text(name: str, help_text: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"metavar": metavar, **how}
+
+
+def _count(name: str, help_text: str, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"type": whole_number(1), "metavar": "N", **how}
+
+
+def _flag(name: str, help_text: str, const: object = True, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"action": "store_const", "const": const, **how}
+
+
+def _clips(text: str) -> list[dict[str, str]]:
+    """Read `FILE=NAME`, or several with commas between them, as the parameter `known_speakers`."""
+    clips = []
+    for path, name in named_pairs(text, "FILE=NAME"):
+        try:
+            data = Path(path).expanduser().read_bytes()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise argparse.ArgumentTypeError(f"{path}: {reason}") from error
+        clips.append({"name": name, "reference": b64encode(data).decode()})
+    return clips
+
+
+def named_pairs(text: str, form: str) -> list[tuple[str, str]]:
+    """Read pairs of `A=B` or `A=B,C=D`; `form` tells the user how to write a pair."""
+    pairs = [part.rpartition("=") for part in COMMA_BEFORE_PAIR.split(text)]
+    if not all(first.strip() and second.strip() for first, _, second in pairs):
+        raise argparse.ArgumentTypeError(f"should be {form}, or several with commas between them")
+    return [(first.strip(), second.strip()) for first, _, second in pairs]
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError("is not JSON") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("should be a JSON object")
+    return value
+
+
+KNOWN = (
+    "a clip of one person's voice (2 to 10 s) and the name to show for that person, e.g."
+    " anna.wav=Anna; several with commas, or the option again"
+)
+CHANNELS = "mix (default), or separate: transcribe each channel by itself; each is one speaker"
+RATIO = "retry a window whose text compresses better than this; default: 2.4"
+SILENT = "a window that is more likely than this to be silent may get no text; default: 0.6"
+# The options of a request's parameters, by the group of the help and what is said of the group.
+GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
+    ("transcription", "docs/api.md says more about each"): (
+        _text("--language", "a code or English name, e.g. de; default: detected", "LANGUAGE"),
+        _text(
+            "--task",
+            "transcribe (default), or translate into English",
+            "TASK",
+            type=one_of("transcribe", "translate"),
+        ),
+        _flag(
+            "--words",
+            "times of every word",
+            "word",
+            also=("--word-timestamps",),
+            dest="return_timestamps",
+        ),
+        _flag("--multilingual", "several languages in one recording"),
+        _text(
+            "--prompt",
+            'text that came before, whose spelling is followed, e.g. "Dr. Lovelace, hello."',
+            "TEXT",
+            also=("--initial-prompt",),
+        ),
+        _text(
+            "--hotwords",
+            'names and terms to expect, separated by commas, e.g. "Lovelace, Analytical Engine"',
+            "WORDS",
+        ),
+        _count("--num-beams", "beam search; default: 1", also=("--beam-size",)),
+        _count("--batch-size", "windows at a time"),
+        _flag(
+            "--assisted",
+            "let the assistant draft (default where that saves time); a warning says why it does"
+            " not",
+        ),
+    ),
+    ("speakers", ""): (
+        _count("--num-speakers", "how many people speak, if that is known"),
+        _count("--min-speakers", "at least so many"),
+        _count("--max-speakers", "at most so many"),
+        _text("--known-speakers", KNOWN, "FILE=NAME", type=_clips, action="extend"),
+        _text(
+            "--known-speaker-threshold",
+            "the least similarity (0 to 1) of a speaker and a clip; default: the model's",
+            "NUMBER",
+        ),
+        _flag("--diarize", "find speakers (default)"),
+        _flag(
+            "--no-speakers",
+            "do not find speakers",
+            const=False,
+            also=("--no-diarize",),
+            dest="diarize",
+        ),
+        _text("--channels", CHANNELS, "CHANNELS", type=one_of("mix", "separate")),
+        _text("--channel-names", "names of separate channels, separated by commas", "NAMES"),
+    ),
+    ("thresholds", "as openai/whisper and faster-whisper call them"): (
+        _text("--temperature", "0 (default): the likeliest text; up to 1: sampled once", "NUMBER"),
+        _text("--compression-ratio-threshold", RATIO, "NUMBER"),
+        _text(
+            "--logprob-threshold",
+            "retry a window whose text is less likely than this; default: -0.35",
+            "NUMBER",
+        ),
+        _text("--no-speech-threshold", SILENT, "NUMBER"),
+        _text("--length-penalty", "0 to 1: how much beam search favours long text", "NUMBER"),
+        _flag("--vad-filter", "decode speech alone (default)"),
+        _flag("--no-vad-filter", "decode silence and noise, too", const=False, dest="vad_filter"),
+        _text("--vad-parameters", "what counts as speech, as faster-whisper's", "JSON"),
+    ),
+    ("subtitles", "layout of srt and vtt, as openai/whisper's"): (
+        _count("--max-line-width", "characters of a line"),
+        _count("--max-line-count", "lines of a subtitle"),
+        _count("--max-words-per-line", "words of a subtitle, unless both limits above are given"),
+        _flag("--highlight-words", "underline each word while it is spoken"),
+        _flag(
+            "--no-subtitle-speakers",
+            "do not show who speaks",
+            const=False,
+            dest="subtitle_speakers",
+        ),
+    ),
+}
+
+
+def _names(options: tuple[Option, ...]) -> tuple[str, ...]:
+    named = (how.get("dest") or name[2:].replace("-", "_") for name, _, how in options)
+    return tuple(dict.fromkeys(named))
+
+
+# The parameters of a request that have an option, and those of the layout of subtitles.
+PARAMETERS = tuple(name for options in GROUPS.values() for name in _names(options))
+LAYOUT = _names(GROUPS["subtitles", "layout of srt and vtt, as openai/whisper's"])
+
+
+def add_parameters(parser: CommandParser) -> None:
+    """Add the options that say how each recording is transcribed."""
+    for (title, description), options in GROUPS.items():
+        group = parser.add_argument_group(title, description)
+        for name, help_text, how in options:
+            option(group, name, help_text, **how)
+    option(
+        parser,
+        "--parameters",
+        "any parameters of docs/api.md; options go before them",
+        type=_json_object,
+        default={},
+        metavar="JSON",
+    )
 
 
 def add_models(parser: CommandParser, without: str) -> None:
@@ -101,216 +232,16 @@ def refuse_models_beside_embedded(parser: CommandParser, options: argparse.Names
         parser.error("--embedded: goes without other models")
 
 
-def add_parameters(parser: CommandParser) -> None:
-    """Add the options that say how each recording is transcribed."""
-    group = parser.add_argument_group("transcription", "docs/api.md says more about each")
-    option(
-        group,
-        "--language",
-        "a code or an English name, e.g. de or German; default: detected",
-        metavar="LANGUAGE",
-    )
-    option(
-        group,
-        "--task",
-        "transcribe (default), or translate into English",
-        type=one_of("transcribe", "translate"),
-        metavar="TASK",
-    )
-    option(
-        group,
-        "--words",
-        "times of every word",
-        also=("--word-timestamps",),
-        dest="return_timestamps",
-        action="store_const",
-        const="word",
-    )
-    option(group, "--multilingual", "several languages in one recording", **GIVEN)
-    option(
-        group,
-        "--prompt",
-        'text that came before; its spelling and style are followed, e.g. "Dr. Lovelace, hello."',
-        also=("--initial-prompt",),
-        metavar="TEXT",
-    )
-    option(
-        group,
-        "--hotwords",
-        'names and terms to expect, separated by commas, e.g. "Lovelace, Analytical Engine"',
-        metavar="WORDS",
-    )
-    _add_decoding(group)
-    _add_speakers(parser)
-    _add_thresholds(parser)
-    _add_layout(parser)
-
-
-def _add_decoding(group: argparse._ArgumentGroup) -> None:
-    option(
-        group,
-        "--num-beams",
-        "beam search; default: 1",
-        also=("--beam-size",),
-        type=whole_number(1),
-        metavar="N",
-    )
-    option(group, "--batch-size", "windows at a time", type=whole_number(1), metavar="N")
-    option(
-        group,
-        "--assisted",
-        "let the assistant draft (default where that saves time); a warning says why it does not",
-        **GIVEN,
-    )
-    option(
-        group,
-        "--parameters",
-        "any parameters of docs/api.md; options go before them",
-        type=_json_object,
-        default={},
-        metavar="JSON",
-    )
-
-
-def _add_speakers(parser: CommandParser) -> None:
-    group = parser.add_argument_group("speakers")
-    for name, help_text in (
-        ("--num-speakers", "how many people speak, if that is known"),
-        ("--min-speakers", "at least so many"),
-        ("--max-speakers", "at most so many"),
-    ):
-        option(group, name, help_text, type=whole_number(1), metavar="N")
-    option(
-        group,
-        "--known-speakers",
-        "a clip of one person's voice (2 to 10 s) and the name to show for that person, e.g."
-        " anna.wav=Anna; several with commas, or the option again",
-        type=_clips,
-        action="extend",
-        metavar="FILE=NAME",
-    )
-    option(
-        group,
-        "--known-speaker-threshold",
-        "the least similarity (0 to 1) of a speaker and a clip; default: the model's",
-        metavar="NUMBER",
-    )
-    option(group, "--diarize", "find speakers (default)", **GIVEN)
-    option(
-        group,
-        "--no-speakers",
-        "do not find speakers",
-        also=("--no-diarize",),
-        dest="diarize",
-        **GIVEN | {"const": False},
-    )
-    option(
-        group,
-        "--channels",
-        "mix (default), or separate: transcribe each channel by itself; each channel is one"
-        " speaker",
-        type=one_of("mix", "separate"),
-        metavar="CHANNELS",
-    )
-    option(
-        group,
-        "--channel-names",
-        "names of separate channels, separated by commas",
-        metavar="NAMES",
-    )
-
-
-def _add_thresholds(parser: CommandParser) -> None:
-    group = parser.add_argument_group(
-        "thresholds", "as openai/whisper and faster-whisper call them"
-    )
-    for name, help_text in (
-        ("--temperature", "0 (default): the likeliest text; up to 1: sampled once"),
-        (
-            "--compression-ratio-threshold",
-            "retry a window whose text compresses better than this; default: 2.4",
-        ),
-        (
-            "--logprob-threshold",
-            "retry a window whose text is less likely than this; default: -0.35",
-        ),
-        (
-            "--no-speech-threshold",
-            "a window that is more likely than this to be silent may get no text; default: 0.6",
-        ),
-        ("--length-penalty", "0 to 1: how much beam search favours long text"),
-    ):
-        option(group, name, help_text, metavar="NUMBER")
-    option(group, "--vad-filter", "decode speech alone (default)", **GIVEN)
-    option(
-        group,
-        "--no-vad-filter",
-        "decode silence and noise, too",
-        dest="vad_filter",
-        **GIVEN | {"const": False},
-    )
-    option(group, "--vad-parameters", "what counts as speech, as faster-whisper's", metavar="JSON")
-
-
-def _add_layout(parser: CommandParser) -> None:
-    group = parser.add_argument_group("subtitles", "layout of srt and vtt, as openai/whisper's")
-    for name, help_text in (
-        ("--max-line-width", "characters of a line"),
-        ("--max-line-count", "lines of a subtitle"),
-        ("--max-words-per-line", "words of a subtitle; of no effect beside both limits above"),
-    ):
-        option(group, name, help_text, type=whole_number(1), metavar="N")
-    option(group, "--highlight-words", "underline each word while it is spoken", **GIVEN)
-    option(
-        group,
-        "--no-subtitle-speakers",
-        "do not show who speaks",
-        dest="subtitle_speakers",
-        **GIVEN | {"const": False},
-    )
-
-
 def parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """The parameters of a request that the command line gives."""
+    """Return the parameters of a request that the command line gives."""
     given = {name: getattr(options, name) for name in PARAMETERS}
     others: dict[str, Any] = options.parameters
     return others | {name: each for name, each in given.items() if each is not None}
 
 
 def option_name(parameter: str, options: argparse.Namespace) -> str:
-    """The option that gave a request's parameter, as the user wrote it."""
+    """Return the option that gave a request's parameter, as the user wrote it."""
     written: dict[str, str] = options.written
     if parameter in options.parameters and parameter not in written:
         return f"--parameters: {parameter}"
     return written.get(parameter, f"--{parameter.replace('_', '-')}")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise argparse.ArgumentTypeError("is not JSON") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("should be a JSON object")
-    return value
-
-
-def _clips(text: str) -> list[dict[str, str]]:
-    """`FILE=NAME`, or several with commas between them, as the parameter `known_speakers`."""
-    clips = []
-    for path, name in named_pairs(text, "FILE=NAME"):
-        try:
-            data = Path(path).expanduser().read_bytes()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise argparse.ArgumentTypeError(f"{path}: {reason}") from error
-        clips.append({"name": name, "reference": b64encode(data).decode()})
-    return clips
-
-
-def named_pairs(text: str, form: str) -> list[tuple[str, str]]:
-    """The pairs of `A=B` or `A=B,C=D`; `form` is how the user is told to write one."""
-    pairs = [part.rpartition("=") for part in COMMA_BEFORE_PAIR.split(text)]
-    if not all(first.strip() and second.strip() for first, _, second in pairs):
-        raise argparse.ArgumentTypeError(f"should be {form}, or several with commas between them")
-    return [(first.strip(), second.strip()) for first, _, second in pairs]

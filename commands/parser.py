@@ -1,7 +1,7 @@
-"""One look for all command lines: help with examples, one line and status 2 for what is wrong.
+"""The parser of all command lines: help with examples, one line and status 2 for a mistake.
 
-An option that stands for a variable of the environment names it in the help and has no default of
-its own: what is not given is left to the settings, which read the variable.
+An option that stands for a variable of the environment names it in the help and has no default:
+the settings read the variable if the option is not given.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class CommandParser(argparse.ArgumentParser):
 
     @property
     def written(self) -> dict[str, str]:
-        """The options of the command line that was read, as the user wrote them, by destination."""
+        """Return the options of the command line as the user wrote them, by destination."""
         known = self._option_string_actions
         return {known[name].dest: name for name in self._given if name in known}
 
     def format_help(self) -> str:
-        """Argparse's help, then the examples, a line each, then the notes."""
+        """Return argparse's help, then the examples, then the notes."""
         lines = [f"  # {what}\n  {line}" for what, line in self._examples]
         shown = ["examples:\n" + "\n".join(lines)] if lines else []
         if any((action.help or "").endswith("]") for action in self._actions):
@@ -81,7 +81,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2 and one line, which calls an option as the user did."""
+        """End with status 2 and one line, with an option's name as the user wrote it."""
         names, colon, wrong = message.removeprefix("argument ").partition(": ")
         if colon and names.startswith("-"):
             known = names.split("/")
@@ -111,7 +111,7 @@ class CommandParser(argparse.ArgumentParser):
         return action is not None and action.nargs == 0
 
     def _suggestion(self, name: str) -> str:
-        """The variable or the options that may be meant; empty if none is like `name`."""
+        """Suggest a variable or options; return nothing if none is like `name`."""
         if variable := self._variables.get(name):
             return f"; set the variable {variable} instead"
         known = [each for each in self._option_string_actions if each != _opposite(name)]
@@ -131,13 +131,13 @@ def _opposite(name: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean KNOWN?` for the name most like `name`; empty if none is like it."""
+    """Return `; did you mean KNOWN?` for the name most like `name`, or nothing."""
     nearest = get_close_matches(name, list(known), 1, 0.6)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """An option's type: one of `names`; the nearest one is named where it is none."""
+    """Return an option's type: one of `names`, with a suggestion for any other."""
 
     def read(text: str) -> str:
         if text in names:
@@ -150,7 +150,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def some_of(*names: str) -> Callable[[str], list[str]]:
-    """An option's type: some of `names` with commas between them, each once."""
+    """Return an option's type: some of `names` with commas between them, each once."""
     read = one_of(*names)
 
     def read_all(text: str) -> list[str]:
@@ -160,7 +160,7 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
-    """An option's type: a whole number of at least `lowest`, and at most `highest` if given."""
+    """Return an option's type: a whole number of at least `lowest`, and at most `highest`."""
     bounds = f"at least {lowest}" if highest is None else f"from {lowest} to {highest}"
 
     def read(text: str) -> int:
@@ -173,16 +173,14 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
 
 
 def web_address(text: str) -> str:
-    """An option's type: the address of a server, with its scheme."""
+    """Read the address of a server, with its scheme."""
     if not text.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError("should begin with http:// or https://")
     return text
 
 
 def model(text: str) -> str:
-    """An option's type: a folder seen from where the command was started, as an absolute path, or
-    a hub id, to which a short name is completed.
-    """
+    """Read a folder, as an absolute path, or a Hub id, to which a short name is completed."""
     folder = Path(text).expanduser()
     if folder.is_dir():
         return str(folder.resolve())
@@ -200,15 +198,15 @@ def option(
     also: Sequence[str] = (),
     **how: Any,  # noqa: ANN401
 ) -> None:
-    """Add an option, which other programs call as `also` says. If it is not given, its value is
-    that of the environment's `variable`, if one is named. `how` goes to argparse.
+    """Add an option with the names `also` of other programs. The help tells of the environment's
+    `variable`, which counts if the option is not given. `how` goes to argparse.
     """
     shown = f"{help_text} [{variable}]" if variable else help_text
     group.add_argument(name, *also, help=shown, **how)
 
 
 def _with_hyphens(arguments: list[str]) -> list[str]:
-    """`--output_format`, as openai/whisper and others write it, is `--output-format`."""
+    """Write options with hyphens: openai/whisper's `--output_format` is `--output-format`."""
     written = []
     for each in arguments:
         name, equals, value = each.partition("=")
@@ -217,9 +215,7 @@ def _with_hyphens(arguments: list[str]) -> list[str]:
 
 
 def _option_names(arguments: Sequence[str]) -> list[str]:
-    """The arguments before a bare `--` that argparse reads as options: no negative number, and no
-    sentence.
-    """
+    """Return the arguments before a bare `--` that argparse reads as options."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     names = [each.partition("=")[0] for each in arguments[:end]]
     return [name for name in names if OPTION.fullmatch(name)]

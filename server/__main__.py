@@ -20,11 +20,15 @@ from server.settings import ServerSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve what the command line and the environment name.
+    """Serve what the command line and the environment name; see `run`."""
+    run(read(arguments))
+
+
+def run(options: Namespace) -> None:
+    """Serve what the options and the environment name.
 
     Raises SystemExit at the end, or where that cannot be.
     """
-    options = read(arguments)
     log_to_stderr()
     # Until requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from benchmarks import pages
+from benchmarks.options import read_options
 from benchmarks.report import save
 
 
@@ -12,8 +11,7 @@ def run_quick(command, name, folder, monkeypatch, *options):
     """What `scripts/bench NAME --quick` writes; `command` is its module."""
     for module in (command, pages):
         monkeypatch.setattr(module, "RESULTS", folder, raising=False)
-    monkeypatch.setattr(sys, "argv", ["bench", "--quick", *options])
-    command.main()
+    command.main(read_options(name, ["--quick", *options]))
     return (folder / f"{name}-quick.md").read_text(encoding="utf-8")
 
 

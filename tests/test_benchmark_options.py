@@ -17,7 +17,8 @@ def read(*arguments: str) -> subprocess.CompletedProcess[str]:
     """By an interpreter with its standard library alone."""
     script = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
-        "from commands.__main__ import main; sys.exit(main())"
+        "from commands.__main__ import COMMANDS, function\n"
+        "function(COMMANDS[sys.argv[1]].read)(sys.argv[2:])"
     )
     command = [sys.executable, "-I", "-S", "-c", script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -33,7 +34,7 @@ def test_the_help_has_a_line_for_each_benchmark_and_each_is_there():
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_help_of_every_benchmark_needs_the_standard_library_alone(name):
     done = read("bench", name, "--help")
-    assert (done.returncode, done.stderr) == (10, "")
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: scripts/bench {name} ")
 
 

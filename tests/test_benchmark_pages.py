@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from argparse import Namespace
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from benchmarks import charts, pages
 from benchmarks.charts import Chart
 from benchmarks.diarization import __main__ as diarization
+from benchmarks.options import read_options
 from benchmarks.pages import NOTHING, PLACE, fill, write_page
 from benchmarks.report import PAGES, read, save, table_of
 from benchmarks.speed import cpu, kernels
@@ -192,8 +192,7 @@ def test_tables_that_a_run_leaves_out_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(diarization, "keep", keep)
     pipeline = ["--pipeline", "real", "--lengths", "1", "--stock-minutes", "1"]
     for options in (pipeline, ["--minutes", "0"], ["--minutes", "0", "--fresh"]):
-        monkeypatch.setattr(sys, "argv", ["bench", *options])
-        diarization.main()
+        diarization.main(read_options("diarization", options))
     whole, partly, fresh = kept
     assert "| an hour | 9 |" in whole["published"]
     assert partly | {"conversation": ""} == whole | {"conversation": ""}

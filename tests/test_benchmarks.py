@@ -5,7 +5,6 @@ pictures that tell what was measured.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import json
 import sys
@@ -30,18 +29,6 @@ from tests.support.speech import Voice, speak
 from transcript import DecodeStats
 
 CPU = torch.device("cpu")
-SCRIPTS = (
-    "speed.__main__",
-    "accuracy.__main__",
-    "diarization.__main__",
-    "speakers.__main__",
-    "voices.__main__",
-    "real.__main__",
-    "load.__main__",
-    "live.__main__",
-    "speed.kernels",
-    "speed.cpu",
-)
 
 
 @pytest.fixture(scope="module")
@@ -236,16 +223,6 @@ def test_cells_that_repeat_others_are_not_timed():
     assert len(list(pairs(torch.device("cuda")))) == 8
     assert Cell(4, (), window=15).name == "16 windows of 15 s"
     assert Cell(4, (), seconds=600).name == "10 min"
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_an_unknown_option_is_one_line(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "--nope"])
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"benchmarks.{name}").main()
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ": unknown option --nope" in line
 
 
 def test_a_row_takes_the_place_of_the_one_that_it_measures_again():

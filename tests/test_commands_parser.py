@@ -7,6 +7,7 @@ import argparse
 import pytest
 
 from commands import __main__ as check
+from commands.__main__ import COMMANDS, function
 from commands.options import PARAMETERS, VARIABLES, add_parameters, option_name, parameters
 from commands.parser import CommandParser, model
 from config import InferenceConfig, ModelSettings
@@ -208,10 +209,9 @@ def test_an_option_that_is_not_given_leaves_its_variable_alone():
     assert (options.port, options.host) == (9000, "::1")
 
 
-@pytest.mark.parametrize("name", check.READERS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples_that_are_right_and_names_the_variables(name, monkeypatch, capsys):
-    module, function = check.READERS[name].split(":")
-    read = getattr(check.import_module(module), function)
+    read = function(COMMANDS[name].read)
     with pytest.raises(SystemExit, match="0"):
         read(["--help"])
     text = capsys.readouterr().out
@@ -227,10 +227,23 @@ def test_help_has_examples_that_are_right_and_names_the_variables(name, monkeypa
         assert isinstance(read(example), argparse.Namespace)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [(["demo"], 0), (["demo", "--help"], check.HELPED), (["serve", "--prot", "1"], 2)],
-)
-def test_the_status_tells_scripts_what_to_do(arguments, status, monkeypatch, capsys):
-    monkeypatch.setattr(check.sys, "argv", ["commands", *arguments])
-    assert check.main() == status
+def test_a_command_reads_its_line_prepares_its_packages_and_runs(monkeypatch):
+    """Without another reading, where .venv was ready; a server's client needs no .venv."""
+    ran = []
+    monkeypatch.setattr(check, "make_ready", lambda layer: ran.append(layer))
+    monkeypatch.setattr(check, "require", lambda program, packages, status: ran.append(program))
+    monkeypatch.setattr("transcribe.__main__.run", lambda options: ran.append(options.program) or 1)
+    monkeypatch.setattr("benchmarks.options.run", lambda options: ran.append(options.benchmark))
+    remote = (1, "transcribe", "a.wav", "--url", "http://a")
+    for status, *arguments in ((1, "demo"), remote, (0, "bench", "load")):
+        monkeypatch.setattr(check.sys, "argv", ["commands", *arguments])
+        assert check.main() == status
+    assert ran == ["use", "scripts/demo", *["scripts/transcribe"] * 2, "dev", "load"]
+
+
+def test_a_missing_package_of_a_client_is_one_line(capsys):
+    with pytest.raises(SystemExit, match="1"):
+        check.require("scripts/demo", ("sys", "no_such_package"), 1)
+    assert capsys.readouterr().err == (
+        "scripts/demo: first pip install no-such-package, or run scripts/setup\n"
+    )

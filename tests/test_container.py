@@ -44,7 +44,7 @@ def stages() -> list[dict[str, list[str]]]:
 
 
 BUILD, FINAL = stages()
-SETUP = (REPOSITORY / "scripts" / "setup").read_text(encoding="utf-8")
+SETUP = (REPOSITORY / "scripts" / "environment").read_text(encoding="utf-8")
 COPIED = [
     pattern for copy in FINAL["COPY"] if "--from" not in copy for pattern in copy.split()[:-1]
 ]

@@ -32,6 +32,7 @@ from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge,
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import LogRecords, Subject
+from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelReference, ModelSettings
 from deployment.memory import Dimensions, need_of, need_on_cpu
 from errors import StartError
@@ -93,7 +94,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checks, "QUICK_SECONDS", 8.0)
     monkeypatch.setattr(speed, "QUICK_SECONDS", 4.0)
     monkeypatch.setattr(command, "make_page", partial(command.make_page, run=run))
-    assert command.main(["--quick", "--output", str(tmp_path / "page.md")]) == 0
+    assert command.main(read_gpu_check(["--quick", "--output", str(tmp_path / "page.md")])) == 0
     printed = capsys.readouterr()
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out
     assert len(printed.out.splitlines()) <= LONGEST_PAGE
@@ -119,7 +120,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
 
 def test_an_interpreter_without_the_packages_is_told_what_to_install(tmp_path):
     bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
     done = run_script(tmp_path, PYTHON=str(bare))
     assert (done.returncode, done.stdout) == (2, "")
@@ -129,15 +130,15 @@ def test_an_interpreter_without_the_packages_is_told_what_to_install(tmp_path):
 
 def test_wrong_settings_and_files_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ASR_MODEL", "no such model")
-    assert command.main(["--quick"]) == 2
+    assert command.main(read_gpu_check(["--quick"])) == 2
     assert capsys.readouterr().err.startswith("scripts/gpu-check: ASR_MODEL: ")
     monkeypatch.delenv("ASR_MODEL")
     page = Page("title", "introduction")
     monkeypatch.setattr(command, "make_page", lambda *_, **__: page)
-    assert command.main(["--output", str(tmp_path)]) == 2
+    assert command.main(read_gpu_check(["--output", str(tmp_path)])) == 2
     assert capsys.readouterr().err == f"scripts/gpu-check: {tmp_path}: Is a directory\n"
     page.check("section", lambda: [judge("check", "this", "that", fine=False)])
-    assert command.main([]) == 1
+    assert command.main(read_gpu_check([])) == 1
 
 
 def settings(**changes):
@@ -147,7 +148,7 @@ def settings(**changes):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA works here")
 def test_an_unusable_gpu_is_not_ok_and_nothing_is_served_on_the_cpu(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DEVICE", "cuda")
-    assert command.main(["--quick", "--output", str(tmp_path / "page.md")]) == 1
+    assert command.main(read_gpu_check(["--quick", "--output", str(tmp_path / "page.md")])) == 1
     printed = capsys.readouterr()
     assert printed.err == ""
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sys
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
@@ -22,6 +21,7 @@ from benchmarks.live.local_agreement import Agreement, Listener, Timed
 from benchmarks.live.replay import PIECE, Arrival, Replay, replay
 from benchmarks.live.scoring import Told, delays, said_twice, session_of
 from benchmarks.live.speech import joined, real, with_pause
+from benchmarks.options import read_options
 from benchmarks.report import read
 from tests.benchmark_pages import render, rows_of, run_quick
 from timebase import SAMPLE_RATE
@@ -343,9 +343,8 @@ def test_the_picture_has_both_engines_alone():
 def test_where_nothing_can_be_measured_there_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "RESULTS", tmp_path)
     folder = str(tmp_path / "none")
-    arguments = ["bench", "--recordings", folder, "--model", folder]
-    monkeypatch.setattr(sys, "argv", arguments)
-    assert bench.main() == 1
+    options = read_options("live", ["--recordings", folder, "--model", folder])
+    assert bench.main(options) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -204,7 +204,7 @@ def test_nemotron_is_loaded_from_the_hub_and_downloaded_without_its_other_format
 @pytest.mark.slow
 def test_srt_is_subtitles_of_the_whole_conversation(capsys, demo_endpoint, monkeypatch):
     loaded = {ModelSettings.for_demo(): demo_endpoint}
-    monkeypatch.setattr("handler.load_endpoint", lambda settings, _: loaded.pop(settings))
+    monkeypatch.setattr("handler.load_endpoint", loaded.pop)
     assert main(["demo", "--output-format", "srt"]) == 0
     events = pysubs2.SSAFile.from_string(capsys.readouterr().out, format_="srt").events
     assert len(events) > 30

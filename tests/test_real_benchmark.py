@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +19,7 @@ pytest.importorskip("pyarrow")
 
 from benchmarks.accuracy.intervals import Interval, difference, interval, points
 from benchmarks.accuracy.metrics import Count
-from benchmarks.options import DEFAULT, FORMS, SHORT
+from benchmarks.options import DEFAULT, FORMS, SHORT, read_options
 from benchmarks.pages import NOTHING
 from benchmarks.real import __main__ as bench
 from benchmarks.real.converted import convert
@@ -206,8 +205,7 @@ def page_of(results: dict, folder: Path, monkeypatch) -> str:
     """The page as the benchmark's command makes it of what was heard before."""
     path = folder / "heard.json"
     path.write_text(json.dumps(results))
-    monkeypatch.setattr(sys, "argv", ["bench", "--render", "--output", str(path)])
-    assert bench.main() == 0
+    assert bench.main(read_options("real", ["--render", "--output", str(path)])) == 0
     return path.with_suffix(".md").read_text()
 
 
@@ -297,8 +295,7 @@ def measure(tmp_path, monkeypatch):
     def run(*options: str, now: str) -> dict[str, dict[str, str]]:
         monkeypatch.setattr(Repeats, "now", now)
         asked = ["--manifest", str(path), "--model", "whisper", "--output", str(output), *options]
-        monkeypatch.setattr(sys, "argv", ["bench", *asked])
-        assert bench.main() == 0
+        assert bench.main(read_options("real", asked)) == 0
         answers = json.loads(output.read_text())["answers"]
         return {
             name: {of: each["text"] for of, each in texts.items()}
@@ -381,9 +378,8 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     output = tmp_path / "real.json"
     options = ["--manifest", spoken, "--model", DEMO_MODELS / "asr", "--output", output]
     engines = ["ours", "sequential@nope", "batched", "sequential:beam_size=5", "pipeline"]
-    arguments = ["bench", *options, "--threads", 1, "--batch-size", 2, "--engines", *engines]
-    monkeypatch.setattr(sys, "argv", list(map(str, arguments)))
-    assert bench.main() == 0
+    arguments = [*options, "--threads", 1, "--batch-size", 2, "--engines", *engines]
+    assert bench.main(read_options("real", list(map(str, arguments)))) == 0
     printed = capsys.readouterr()
     assert re.search(r"^left out: sequential@nope: .*compute type.*$", printed.err, re.MULTILINE)
     results = json.loads(output.read_text())
@@ -420,8 +416,7 @@ def test_what_cannot_be_heard_is_one_line(spoken, tmp_path, monkeypatch, capsys)
         "No such file": ["--render", "--output", str(tmp_path / "nothing.json")],
     }
     for said, arguments in cases.items():
-        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
-        assert bench.main() == 1
+        assert bench.main(read_options("real", arguments)) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,8 +19,9 @@ PROGRAMS = (
     *("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "env", "grep", "id", "ln", "mkdir"),
     *("mktemp", "readlink", "rm", "rmdir", "sed", "sleep", "touch", "tr", "uname"),
 )
-PYTHON = r"""#!/usr/bin/env bash
+PYTHON = rf"""#!/usr/bin/env bash
 case "$*" in
+    "-m commands "*) exec "{sys.executable}" -S "$@" ;;
     "-c import sys; print"*) echo "$0" ;;
     "-c import httpx2"*) exit 1 ;;
     "-m venv "*)
@@ -29,7 +31,7 @@ case "$*" in
         ;;
     "-m pip install "*)
         echo "$*" >>"$LOG"
-        cp "$STUBS/uv" "${0%/*}/uv"
+        cp "$STUBS/uv" "${{0%/*}}/uv"
         ;;
     "-m "* | "-c import"*) ;;
     "--version") echo "Python 3.12.0" ;;
@@ -71,8 +73,9 @@ class Clone:
         self.hidden = folder / "hidden"
         self.hidden.mkdir()
         (self.stubs / "uv-").rename(self.hidden / "uv")
-        for name in ("scripts", "locks"):
+        for name in ("scripts", "locks", "commands"):
             shutil.copytree(REPOSITORY / name, self.root / name)
+        shutil.copy(REPOSITORY / "model_reference.py", self.root)
         self.site = self.root / ".venv" / "lib" / "python3.12" / "site-packages"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
@@ -111,7 +114,7 @@ def clone(tmp_path) -> Clone:
 def test_an_unknown_option_is_refused_before_anything_is_made(clone):
     done = clone.run("scripts/setup", "--everything")
     assert done.returncode == 2
-    assert "--archive, --dev, --toolkit" in done.stderr
+    assert "unknown option --everything" in done.stderr
     assert not (clone.root / ".venv").exists()
 
 
@@ -214,7 +217,8 @@ def test_the_lock_of_what_is_no_set_up_any_more_keeps_nobody(clone, kind):
     done = clone.run("scripts/setup")
     assert done.returncode == 0, done.stderr
     assert "Another" not in done.stderr
-    assert {path.name for path in clone.root.iterdir()} == {".venv", "locks", "scripts"}
+    left = {path.name for path in clone.root.iterdir()} - {"__pycache__"}
+    assert left == {".venv", "commands", "locks", "model_reference.py", "scripts"}
 
 
 def test_what_was_once_asked_for_stays(clone):
@@ -266,3 +270,16 @@ def test_with_a_compiler_nothing_is_missing(clone):
     (clone.stubs / "c++").symlink_to("/bin/true")
     assert clone.run("scripts/setup", "--dev").returncode == 0
     assert "meeteval" in clone.packages()
+
+
+def test_a_command_installs_and_runs_and_then_runs_at_once(clone):
+    package = clone.root / "transcribe"
+    package.mkdir()
+    (package / "options.py").write_text("def read_demo(arguments):\n    return arguments\n")
+    (package / "__main__.py").write_text("def run(options):\n    print(*options)\n    return 3\n")
+    done = clone.run("scripts/demo", "talk.mp3", "--words")
+    assert (done.returncode, done.stdout) == (3, "talk.mp3 --words\n"), done.stderr
+    assert any(" sync " in call for call in clone.calls())
+    done = clone.run("scripts/demo", "talk.mp3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "talk.mp3\n", "")
+    assert clone.calls() == []

@@ -1,10 +1,10 @@
-"""`scripts/transcribe --live` against a server that holds sessions as the test wants."""
+"""`scripts/transcribe --live`, on models of this process and on a server that holds sessions as the
+test wants.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import io
-import itertools
 import json
 import os
 import signal
@@ -14,36 +14,29 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx2
 import numpy as np
 import pytest
 from realtime_server import RealtimeServer, Talk, realtime_server, words
 from rich.console import Console
 from transcription_server import fake_server
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from audio.decode import AudioLimits, decode_audio
-from config import REPOSITORY, ModelSettings
+from config import REPOSITORY
 from errors import StartError
 from testing import audio_files as files
-from transcribe import live, live_audio, recent_audio
+from transcribe import live_audio, live_local, live_remote
 from transcribe.__main__ import main
 from transcribe.client import Failed, Unusable
-from transcribe.live import websocket_address
-from transcribe.live_audio import Pipe, input_options
+from transcribe.live_audio import input_options, piped
+from transcribe.live_remote import websocket_address
 from transcribe.live_screen import LiveScreen
-from transcribe.live_server import NO_LIMIT, own_server, own_settings
 from transcribe.live_transcript import LiveTranscript
-from transcribe.recent_audio import RecentAudio
 
 RATE = 16_000
 
@@ -76,7 +69,7 @@ def recording(tmp_path) -> Path:
 
 
 @contextmanager
-def piped(data: bytes) -> Iterator[int]:
+def written(data: bytes) -> Iterator[int]:
     """The end of a pipe from which `data` can be read, and then its end."""
     reading, writing = os.pipe()
 
@@ -97,7 +90,7 @@ def piped(data: bytes) -> Iterator[int]:
 def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
     """Standard input with `data`, or one that goes on with zeros and then never says a word."""
     if data is not None:
-        with piped(data) as reading:
+        with written(data) as reading:
             monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
             yield
         return
@@ -114,14 +107,14 @@ def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
 @pytest.fixture
 def at_once(monkeypatch) -> None:
     """Another session is tried without a pause."""
-    monkeypatch.setattr(live, "LEAST_PAUSE", 0.0)
-    monkeypatch.setattr(live, "MOST_PAUSE", 0.01)
+    monkeypatch.setattr(live_remote, "LEAST_PAUSE", 0.0)
+    monkeypatch.setattr(live_remote, "MOST_PAUSE", 0.01)
 
 
 @pytest.fixture
 def once(monkeypatch) -> None:
     """No other session is tried."""
-    monkeypatch.setattr(live, "SECONDS_TO_RETRY", 0.0)
+    monkeypatch.setattr(live_remote, "SECONDS_TO_RETRY", 0.0)
 
 
 def run(server: RealtimeServer, *arguments: str) -> int:
@@ -421,40 +414,66 @@ def test_a_file_that_is_none_is_told_before_anything_is_sent(server, tmp_path, c
 SECOND = 2 * RATE
 # In the n-th second all samples are n.
 COUNTED = b"".join(struct.pack("<h", n) * RATE for n in range(1, 11))
-NAMES = [f"w{n}" for n in range(1, 11)]
+Lose = Callable[[Talk, str, list[dict]], None]
 
 
 class Counting:
-    """Sessions on COUNTED, whose server says `wn` for each second of n that it hears all of.
+    """Sessions on COUNTED, which comes through standard input: so much of it for each session.
 
-    Each is lost by `lose` after so many bytes of `cuts`; the one that follows them ends well.
+    Each says `wn` for each second of n that it hears all of, and is lost by `lose`, but the last.
     """
 
-    def __init__(self, lose: Callable[[Talk, str, list[dict]], None], *cuts: int) -> None:
-        self._lose, self._cuts = lose, list(cuts)
-        self.first: list[int] = []  # samples of the sessions
+    def __init__(self, monkeypatch, lose: Lose, *seconds: float) -> None:
+        self._lose, self._seconds = lose, list(seconds)
+        self._reading, writing = os.pipe()
+        self._speaker = os.fdopen(writing, "wb")
+        self.heard = bytearray()
         self.include: list[list[str]] = []
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: self._reading))
+        self._say()
+
+    def _say(self) -> None:
+        """Write the audio of the next session, in a thread: a pipe holds two seconds."""
+        start, is_last = len(self.heard), len(self._seconds) == 1
+        audio = COUNTED[start : start + int(SECOND * self._seconds[0])]
+
+        def write() -> None:
+            self._speaker.write(audio)
+            self._speaker.flush()
+            if is_last:
+                self._speaker.close()
+
+        self._speaking = threading.Thread(target=write)
+        self._speaking.start()
+
+    def close(self) -> None:
+        os.close(self._reading)
+        self._speaking.join()
+        with suppress(BrokenPipeError):
+            self._speaker.close()
 
     def __call__(self, talk: Talk) -> None:
         talk.audio = bytearray()
-        cut = self._cuts.pop(0) if self._cuts else None
-        talk.hear(cut)
-        heard = np.frombuffer(bytes(talk.audio[:cut]), "<i2")
-        self.first.append(int(heard[0]))
+        is_last = len(self._seconds) == 1
+        talk.hear(None if is_last else int(SECOND * self._seconds.pop(0)))
+        self.heard += talk.audio
         self.include.append(talk.updates[-1]["include"])
+        heard = np.frombuffer(bytes(talk.audio), "<i2")
         whole = [n for n in range(1, 11) if np.count_nonzero(heard == n) == RATE]
         starts = [int(np.argmax(heard == n)) / RATE for n in whole]
         said = [
             {"word": f" w{n}", "start": start, "end": start + 1.0, "probability": 0.9}
             for n, start in zip(whole, starts, strict=True)
         ]
-        item = f"item_{len(self.first)}"
+        item = f"item_{len(self.include)}"
         talk.start(item, 0)
         talk.say(item, said, unstable=" a guess")
-        if cut is None:
+        if is_last:
             talk.complete(item, said)
         else:
+            self._speaking.join()
             self._lose(talk, item, said)
+            self._say()
 
 
 def expire(talk: Talk, item: str, said: list[dict]) -> None:
@@ -473,268 +492,109 @@ def shut(talk: Talk, item: str, said: list[dict]) -> None:
             talk.connection.recv()
 
 
-def answered(folder: Path) -> dict:
-    (path,) = folder.glob("*.json")
-    return json.loads(path.read_text("utf-8"))
-
-
 def time_out(talk: Talk, item: str, said: list[dict]) -> None:
     """As a web server whose pings nobody answers."""
     talk.connection.close(1011, "keepalive ping timeout")
 
 
+def answered(folder: Path) -> dict:
+    (path,) = folder.glob("*.json")
+    return json.loads(path.read_text("utf-8"))
+
+
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
-    ("lose", "reason"),
+    ("lose", "reason", "is_live"),
     [
-        (expire, "the session is over"),
-        (shut, "the server is gone"),
-        (time_out, "the server has ended the session"),
+        (expire, "the session is over", True),
+        (expire, "the session is over", False),
+        (shut, "the server is gone", True),
+        (time_out, "the server has ended the session", True),
     ],
 )
-def test_another_session_goes_on_where_one_ends_too_soon(
-    tmp_path, monkeypatch, capsys, lose, reason
+def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
+    tmp_path, monkeypatch, capsys, lose, reason, is_live
 ):
-    """No word is missing or doubled, and times are those of all the audio."""
-    sessions = Counting(lose, SECOND * 11 // 2, SECOND * 9 // 4)
+    """No audio is sent again, times are those of all the audio, and a gap is told."""
+    if is_live:  # no audio is sent ahead of real time, and so the server has read all
+        monkeypatch.setattr(live_remote, "LEAST_AHEAD", 60.0)
+    sessions = Counting(monkeypatch, lose, 5.5, 2.25, 2.25)
     out = tmp_path / "out"
-    with realtime_server(sessions) as server, standard_input(monkeypatch, COUNTED):
-        assert run(server, "-", "--words", "--output-dir", str(out)) == 0
-    assert sessions.first == [1, 6, 8]
+    with closing(sessions), realtime_server(sessions) as server:
+        status = run(server, "-", "--words", "--output-dir", str(out))
+    complete = lose is expire and is_live
+    assert status == (0 if complete else 1)
+    assert bytes(sessions.heard) == COUNTED
     answer = answered(out)
-    assert answer["text"].split() == NAMES
-    times = [word["timestamp"] for word in answer["words"]]
-    assert times == [[float(n), float(n + 1)] for n in range(10)]
-    assert (answer["duration"], answer["warnings"]) == (10.0, [])
+    # Between the sessions two seconds are cut.
+    assert answer["text"].split() == ["w1", "w2", "w3", "w4", "w5", "w7", "w9", "w10"]
+    times = {word["word"].strip(): word["timestamp"] for word in answer["words"]}
+    assert times == {f"w{n}": [n - 1.0, float(n)] for n in (1, 2, 3, 4, 5, 7, 9, 10)}
+    gaps = [] if complete else ["from 0:05 to 0:06", "from 0:07 to 0:08"]
+    missing = [f"{gap} words may be missing" for gap in gaps]
+    lost = "the live session was lost"
+    assert (answer["duration"], answer["warnings"]) == (10.0, [f"{gap}: {lost}" for gap in missing])
     # Speakers are told of the first session alone: another calls the same people something else.
     assert [len(each) for each in sessions.include] == [2, 1, 1]
     shown = capsys.readouterr()
-    assert shown.err.splitlines() == [
-        f"{reason}; another session goes on from {time}" for time in ("0:05", "0:07")
-    ]
-    assert " ".join(shown.out.split()).count("w5") == 1
+    on = [f"{reason}; its text stays, another session goes on from {at}" for at in ("0:06", "0:08")]
+    assert [line for line in shown.err.splitlines() if line not in missing] == on
+    assert shown.out.split().count("w5") == 1
+    assert "guess" not in shown.out
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_microphone_is_heard_while_no_session_can_be_had(tmp_path, monkeypatch, capsys):
-    """What it says then comes with the next session."""
-    everything = tmp_path / "everything"
-    samples = tmp_path / "samples"
+def test_a_microphone_is_kept_while_no_session_can_be_had(tmp_path, monkeypatch, capsys):
+    """The next session gets what was said since."""
+    samples, everything = tmp_path / "samples", tmp_path / "everything"
     samples.write_bytes(COUNTED)
+    os.mkfifo(tmp_path / "lost")
     microphone(
         tmp_path,
         "import signal, sys\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(255))\n"
-        f"sys.stdout.buffer.write(open({str(samples)!r}, 'rb').read()); sys.stdout.flush()\n"
+        f"samples, out = open({str(samples)!r}, 'rb'), sys.stdout.buffer\n"
+        f"out.write(samples.read({SECOND})); out.flush()\n"
+        f"open({str(tmp_path / 'lost')!r}).read()\n"
+        "out.write(samples.read()); out.flush()\n"
         f"open({str(everything)!r}, 'w').close()\n"
         "signal.pause()\n",
         monkeypatch,
     )
-    sessions = Counting(shut, SECOND * 3 // 2)
-    refused: list[str] = []
+    heard: list[bytes] = []
 
     def admit(connection, request):
-        if not sessions.first or (everything.exists() and refused):
+        if not heard or everything.exists():
             return None
-        refused.append(request.path)
         return connection.respond(503, json.dumps({"error": {"message": "full"}}))
 
     def reply(talk: Talk) -> None:
-        if sessions.first:
-            interrupt = threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGINT))
-            interrupt.start()
-        sessions(talk)
+        talk.audio = bytearray()
+        talk.hear(9 * SECOND if heard else SECOND)
+        heard.append(bytes(talk.audio))
+        if len(heard) == 1:
+            (tmp_path / "lost").write_bytes(b"")
+            shut(talk, "", [])
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+            talk.hear()
+            talk.complete("a", words("and so on", 0.0))
 
     monkeypatch.setattr(RealtimeServer, "refuse", lambda _, *given: admit(*given))
     with realtime_server(reply) as server:
-        assert run(server, "--output-dir", str(tmp_path / "out")) == 0
-    assert answered(tmp_path / "out")["text"].split() == NAMES
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "the server is gone; another session is tried, Ctrl+C waits for none"
-    assert second == "the server is gone; another session goes on from 0:01"
+        assert run(server) == 1
+    assert heard == [COUNTED[:SECOND], COUNTED[SECOND:]]
+    shown = capsys.readouterr()
+    assert shown.out.split() == ["0:01.0", "and", "so", "on"]
+    assert shown.err.splitlines() == [
+        "from 0:00 to 0:01 words may be missing",
+        "the server is gone; another session is tried, Ctrl+C waits for none",
+        "the server is gone; its text stays, another session goes on from 0:01",
+    ]
 
 
 @pytest.mark.usefixtures("at_once")
-def test_what_was_said_too_long_before_is_told_to_be_missing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(recent_audio, "MOST_SECONDS", 1.0)
-    hours = itertools.count(0.0, 3600.0)  # so that no audio is ahead of real time
-    monkeypatch.setattr(live, "RecentAudio", partial(RecentAudio, now=lambda: next(hours)))
-    sessions = Counting(shut, SECOND * 4)
-    told = Talk.say
-
-    def say_little(talk: Talk, item: str, said: list[dict], unstable: str = "") -> None:
-        told(talk, item, said[:1] if len(sessions.first) == 1 else said, unstable)
-
-    monkeypatch.setattr(Talk, "say", say_little)
-
-    out = tmp_path / "out"
-    with realtime_server(sessions) as server, standard_input(monkeypatch, COUNTED):
-        assert run(server, "-", "--output-dir", str(out)) == 1
-    (warning,) = answered(out)["warnings"]
-    assert warning.startswith("from 0:01 to 0:")
-    assert "words may be missing" in capsys.readouterr().err
-
-
-class Speaker:
-    """A microphone that gives the first `seconds` of COUNTED, and the rest after `go_on`.
-
-    The server is as slow as the microphone: of what was sent one second is kept.
-    """
-
-    def __init__(self, folder: Path, monkeypatch, seconds: float) -> None:
-        self._fifo, samples = folder / "fifo", folder / "samples"
-        self._recent: list[RecentAudio] = []
-        os.mkfifo(self._fifo)
-        samples.write_bytes(COUNTED)
-        microphone(
-            folder,
-            "import signal, sys\n"
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(255))\n"
-            f"samples, out = open({str(samples)!r}, 'rb'), sys.stdout.buffer\n"
-            f"out.write(samples.read({int(SECOND * seconds)})); out.flush()\n"
-            f"open({str(self._fifo)!r}).read()\n"
-            "out.write(samples.read()); out.flush()\n"
-            "signal.pause()\n",
-            monkeypatch,
-        )
-        hours = itertools.count(0.0, 3600.0)  # so that no audio is ahead of real time
-        monkeypatch.setattr(recent_audio, "MOST_SECONDS", 1.0)
-
-        def keep(rate: int) -> RecentAudio:
-            self._recent.append(RecentAudio(rate, now=lambda: next(hours)))
-            return self._recent[0]
-
-        monkeypatch.setattr(live, "RecentAudio", keep)
-
-    @property
-    def heard(self) -> bool:
-        """Whether all of it was read."""
-        return bool(self._recent) and self._recent[0].seconds == 10.0
-
-    def go_on(self) -> None:
-        self._fifo.write_bytes(b"")
-
-    def wait(self) -> None:
-        """Until all of it was read."""
-        while not self.heard:
-            time.sleep(0.01)
-
-    def end(self) -> None:
-        """Ctrl+C when all of it was read."""
-
-        def interrupt() -> None:
-            self.wait()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        threading.Thread(target=interrupt).start()
-
-
-def end_slowly(speaker: Speaker, monkeypatch, code: str, times: int = 1) -> Counting:
-    """Sessions, the first of which is told `times` to end by `code` after what was said first.
-
-    It is not closed before the rest was said, and none but its first word is ever final.
-    """
-    message = live._message
-
-    def hear_ending(event: dict) -> str:
-        """The rest is said when the client knows that it is not taken."""
-        if live._code(event) == code and not speaker.heard:
-            speaker.go_on()
-        return message(event)
-
-    def lose(talk: Talk, item: str, said: list[dict]) -> None:
-        talk.tell("error", error={"message": "the end", "code": code})
-        speaker.wait()
-        if times == 1:
-            talk.complete(item, said[:1])
-        else:
-            talk.tell("error", error={"message": "the end", "code": code})
-        talk.connection.close(1001)
-
-    told = Talk.say
-
-    def say_little(talk: Talk, item: str, said: list[dict], unstable: str = "") -> None:
-        told(talk, item, said[:1] if len(sessions.first) == 1 else said, unstable)
-
-    monkeypatch.setattr(live, "_message", hear_ending)
-    monkeypatch.setattr(Talk, "say", say_little)
-    sessions = Counting(lose, SECOND * 3)
-    return sessions
-
-
-@pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("code", ["session_expired", "DRAINING"])
-@pytest.mark.parametrize(
-    ("unsent", "times", "names", "missing"),
-    [
-        # The server has heard the silence after w1, and what was said since comes next.
-        (3600.0, 1, ["w1", *NAMES[2:]], []),
-        (2.0, 1, ["w1", "w9", "w10"], ["from 0:03 to 0:08 words may be missing"]),
-        # It did not complete what it had heard.
-        (3600.0, 2, ["w1", *NAMES[2:]], ["from 0:01 to 0:02 words may be missing"]),
-    ],
-)
-def test_what_is_said_while_a_session_ends_is_heard_by_the_next_or_told_to_be_missing(
-    tmp_path, monkeypatch, capsys, code, unsent, times, names, missing
-):
-    """However long the server takes to complete it."""
-    monkeypatch.setattr(recent_audio, "MOST_UNSENT_SECONDS", unsent)
-    speaker = Speaker(tmp_path, monkeypatch, 3.0)
-    sessions = end_slowly(speaker, monkeypatch, code, times)
-
-    def reply(talk: Talk) -> None:
-        if sessions.first:
-            speaker.end()
-        sessions(talk)
-
-    with realtime_server(reply) as server:
-        assert run(server, "--output-dir", str(tmp_path / "out")) == (1 if missing else 0)
-    answer = answered(tmp_path / "out")
-    assert answer["text"].split() == names
-    assert answer["warnings"] == [f"{each}: the live session was lost" for each in missing]
-    assert capsys.readouterr().err.splitlines()[1:] == missing
-
-
-@pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize(
-    ("unsent", "names", "missing"),
-    [
-        (3600.0, NAMES, []),
-        (2.0, NAMES[8:], ["from 0:00 to 0:08 words may be missing"]),
-    ],
-)
-def test_a_microphone_is_heard_while_a_server_takes_nothing(
-    tmp_path, monkeypatch, unsent, names, missing
-):
-    """As one does that is far behind; times stay those of the audio."""
-    monkeypatch.setattr(recent_audio, "MOST_UNSENT_SECONDS", unsent)
-    speaker = Speaker(tmp_path, monkeypatch, 1.0)
-    send = ClientConnection.send
-
-    async def send_late(connection: ClientConnection, message: str | bytes) -> None:
-        if isinstance(message, bytes) and not speaker.heard:
-            await asyncio.to_thread(speaker.go_on)
-            await asyncio.to_thread(speaker.wait)
-        await send(connection, message)
-
-    monkeypatch.setattr(ClientConnection, "send", send_late)
-    sessions = Counting(shut)
-
-    def reply(talk: Talk) -> None:
-        if len(server.paths) > len(missing):
-            speaker.end()
-        sessions(talk)
-
-    with realtime_server(reply) as server:
-        status = run(server, "--words", "--output-dir", str(tmp_path / "out"))
-    answer = answered(tmp_path / "out")
-    assert (status, answer["text"].split()) == (1 if missing else 0, names)
-    assert answer["warnings"] == [f"{each}: the live session was lost" for each in missing]
-    assert [word["timestamp"][0] for word in answer["words"]] == [int(n[1:]) - 1.0 for n in names]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_where_nothing_comes_another_session_waits_for_what_does(tmp_path, monkeypatch, capsys):
+def test_where_nothing_comes_another_session_waits_for_audio(monkeypatch, capsys):
     """Servers end those in which nothing comes for long, and it may be hours."""
     reading, writing = os.pipe()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
@@ -757,38 +617,37 @@ def test_where_nothing_comes_another_session_waits_for_what_does(tmp_path, monke
         assert run(server, "-") == 0
     os.close(reading)
     assert was_silent == [True, False]
-    assert capsys.readouterr().err == "nothing came; another session goes on from 0:00\n"
+    assert capsys.readouterr().err == (
+        "nothing came; its text stays, another session goes on from 0:00\n"
+    )
 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_server_that_stays_away_is_given_up(monkeypatch, capsys):
-    monkeypatch.setattr(live, "SECONDS_TO_RETRY", 0.3)
+    monkeypatch.setattr(live_remote, "SECONDS_TO_RETRY", 0.3)
 
     def lose(talk: Talk, item: str, said: list[dict]) -> None:
         server.status, server.body = 503, {"error": {"message": "full"}}
         shut(talk, item, said)
 
-    with (
-        realtime_server(Counting(lose, SECOND * 5 // 2)) as server,
-        standard_input(monkeypatch, COUNTED),
-    ):
+    sessions = Counting(monkeypatch, lose, 2.0, 2.0)
+    with closing(sessions), realtime_server(sessions) as server:
         assert run(server, "-") == 1
     shown = capsys.readouterr()
-    assert shown.err.splitlines()[1:] == ["full"]
-    assert shown.out.split()[-2:] == NAMES[:2]
+    assert shown.err.splitlines()[-1] == "full"
+    assert shown.out.split()[-2:] == ["w1", "w2"]
 
 
 def test_a_session_is_opened_when_standard_input_begins(server, monkeypatch):
     """A server ends those in which nothing comes for long."""
     sessions: list[int] = []
-    begin = Pipe.open
 
-    def look(pipe: Pipe) -> int:
-        rate = begin(pipe)
+    def look(descriptor: int) -> Iterator[int | bytes]:
+        first, *parts = piped(descriptor)
         sessions.append(len(server.paths))
-        return rate
+        yield from (first, *parts)
 
-    monkeypatch.setattr(Pipe, "open", look)
+    monkeypatch.setattr(live_audio, "piped", look)
     with standard_input(monkeypatch, bytes(6_400)):
         assert run(server, "-") == 0
     assert (sessions, len(server.paths), len(server.audio)) == ([0], 1, 6_400)
@@ -803,71 +662,6 @@ def test_a_proxy_that_cannot_be_used_is_one_line(server, recording, monkeypatch,
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{server.url}: ")
     assert "proxy" in line
-
-
-def test_a_server_of_this_process_is_asked_without_a_proxy(server, recording, monkeypatch):
-    @contextmanager
-    def given(_: object) -> Iterator[tuple[str, str]]:
-        yield server.url, "key"
-
-    monkeypatch.setattr(live, "own_server", given)
-    for name in ("ws_proxy", "socks_proxy", "https_proxy", "http_proxy"):
-        monkeypatch.setenv(name, "nonsense://127.0.0.1:9")
-    assert main(["transcribe", "--live", str(recording), "--embedded"]) == 0
-    assert server.finals == 1
-
-
-def test_a_server_of_this_process_is_not_asked_again(recording, monkeypatch, capsys):
-    """It is lost with its models."""
-
-    @contextmanager
-    def given(_: object) -> Iterator[tuple[str, str]]:
-        yield server.url, "key"
-
-    monkeypatch.setattr(live, "own_server", given)
-    with realtime_server(vanish) as server:
-        assert main(["transcribe", "--live", str(recording), "--embedded"]) == 1
-        assert len(server.paths) == 1
-    assert capsys.readouterr().err == "the server is gone\n"
-
-
-def rest(recent: RecentAudio) -> bytes:
-    """All that is to be sent."""
-    return b"".join(iter(partial(recent.take, SECOND), b""))
-
-
-def test_ahead_of_real_time_all_audio_is_kept_and_else_the_last():
-    clock = SimpleNamespace(now=0.0)
-    fast, slow = (RecentAudio(RATE, now=lambda: clock.now) for _ in range(2))
-    for n in range(100):
-        slow.push(struct.pack("<h", n) * RATE)
-        assert slow.take(SECOND) == struct.pack("<h", n) * RATE
-        clock.now += 1.0
-    for n in range(100):
-        fast.push(struct.pack("<h", n) * RATE)
-        rest(fast)
-    assert slow.go_back(0.0) == pytest.approx(59.0, abs=0.01)
-    assert fast.go_back(0.0) == 0.0
-    assert slow.go_back(90.5) == slow.sent == 90.5
-    data = rest(slow)
-    assert (len(data), data[:2]) == (SECOND * 19 // 2, struct.pack("<h", 90))
-    assert (slow.go_back(200.0), rest(slow)) == (100.0, b"")
-    slow.push(b"\1")  # half a sample
-    assert (slow.go_back(200.0), rest(slow)) == (100.0, b"\1")
-
-
-def test_what_was_not_sent_is_kept_and_of_more_than_an_hour_the_last():
-    recent = RecentAudio(RATE, now=lambda: 0.0)
-    recent.push(bytes(SECOND * 10))
-    assert len(recent.take(SECOND)) == SECOND
-    for _ in range(59):
-        recent.push(bytes(SECOND * 60))
-    assert (recent.missed, recent.go_back(0.0)) == (False, 0.0)
-    assert len(recent.take(SECOND)) == SECOND
-    recent.push(bytes(SECOND * 60))
-    assert (recent.missed, recent.take(SECOND)) == (True, b"")
-    assert recent.go_back(0.0) == recent.seconds - 3600.0 == 10.0
-    assert (recent.missed, len(rest(recent))) == (False, SECOND * 3600)
 
 
 # ---- where it ends
@@ -925,14 +719,11 @@ def wav(rate: int, body: bytes, channels: int = 1, size: int | None = None) -> b
     ],
 )
 def test_standard_input_has_samples_or_wav(data, rate, samples):
-    with piped(data) as reading:
-        pipe = Pipe(reading)
-        assert pipe.open() == rate
-        read = b""
-        while part := pipe.read():
-            assert len(part) <= rate // 5
-            read += part
-    assert read == samples
+    with written(data) as reading:
+        first, *parts = piped(reading)
+    assert first == rate
+    assert max(map(len, parts), default=0) <= rate // 5
+    assert b"".join(parts) == samples
 
 
 @pytest.mark.parametrize(
@@ -946,8 +737,8 @@ def test_standard_input_has_samples_or_wav(data, rate, samples):
     ],
 )
 def test_another_file_on_standard_input_is_told_what_makes_samples(data):
-    with piped(data) as reading, pytest.raises(Failed, match=r"standard input"):
-        Pipe(reading).open()
+    with written(data) as reading, pytest.raises(Failed, match=r"standard input"):
+        next(piped(reading))
 
 
 def test_standard_input_is_sent_at_the_rate_it_has(server, monkeypatch, tmp_path):
@@ -1041,7 +832,8 @@ def event(kind: str, **fields: object) -> dict:
 def test_a_terminal_shows_the_guess_dimmed_and_takes_it_back():
     transcript, shown = LiveTranscript(), io.StringIO()
     console = Console(file=shown, force_terminal=True, color_system="standard", width=60)
-    with LiveScreen(transcript, console) as screen:
+    screen = LiveScreen(transcript, console)
+    with screen.shown():
         for given in (
             event("delta", delta=" good"),
             event("words", words=words("good", 0.5), unstable=" mourning"),
@@ -1064,7 +856,8 @@ def test_words_have_speakers_before_the_text_is_complete():
     transcript.take(event("delta", delta=" good morning hello"))
     transcript.take(event("words", words=said, unstable=" you"))
     transcript.take(event("segment", id="1", text="good", speaker="Ann", start=0.5, end=0.9))
-    with LiveScreen(transcript, Console(file=shown, width=60)) as screen:
+    screen = LiveScreen(transcript, Console(file=shown, width=60))
+    with screen.shown():
         screen.show()
         assert shown.getvalue() == ""
     # The guess is no text of a session that is over.
@@ -1074,8 +867,8 @@ def test_words_have_speakers_before_the_text_is_complete():
     ]
 
 
-def test_what_another_session_hears_again_is_forgotten():
-    """Also of items that were complete before one that was spoken earlier."""
+def test_what_is_final_stays_when_a_session_is_lost():
+    """Also of an item that is not complete, before one that is."""
     transcript = LiveTranscript()
     for item, start, said in (("a", 1.0, "one two"), ("b", 3.0, "three"), ("c", 5.0, "four")):
         begun = {"type": "input_audio_buffer.speech_started", "item_id": item}
@@ -1085,14 +878,15 @@ def test_what_another_session_hears_again_is_forgotten():
         if item != "b":
             done = event("completed", item_id=item, transcript=said, words=words(said, start))
             transcript.take(done)
-    assert transcript.written_until == 3.4
-    transcript.break_off(3.4)
-    said_again = event("completed", item_id="d", transcript="four", words=words("four", 1.6))
-    transcript.take(said_again, 3.4)
-    assert [item.text.strip() for item in transcript.items.values()] == ["one two", "three", "four"]
-    assert [item.start for item in transcript.items.values()] == [1.0, 3.0, 5.0]
+    transcript.take(event("words", item_id="e", words=[], unstable=" a guess"))
+    assert transcript.break_off(6.0) == 5.4
+    transcript.take(event("completed", item_id="d", transcript="five", words=words("five", 1.0)))
+    assert [item.text.strip() for item in transcript.items.values()] == [
+        *("one two", "three", "four", "five")
+    ]
+    assert [item.start for item in transcript.items.values()] == [1.0, 3.0, 5.0, 7.0]
     assert all(item.done and not item.unstable for item in transcript.items.values())
-    assert transcript.written_until == 5.4
+    assert transcript.break_off(8.0) == 7.4
 
 
 def test_the_segments_of_a_text_replace_those_of_its_words():
@@ -1110,64 +904,73 @@ def test_the_segments_of_a_text_replace_those_of_its_words():
     ]
 
 
-# ---- a server of this process
+# ---- models of this process
 
 
-def test_a_server_of_this_process_lets_nobody_else_in(monkeypatch, tiny_endpoint):
-    monkeypatch.setattr("server.serving.load_endpoint", lambda *_, **__: tiny_endpoint)
-    monkeypatch.setattr(type(tiny_endpoint), "close", lambda _: None)
-    with own_server(ModelSettings.for_embedded) as (url, key):
-        assert url.startswith("http://127.0.0.1:")
-        asked = [
-            httpx2.get(f"{url}/v1/models", headers=headers).status_code
-            for headers in ({}, {"Authorization": f"Bearer {key}"})
-        ]
-        assert asked == [401, 200]
-    with pytest.raises(httpx2.ConnectError):
-        httpx2.get(url)
+@pytest.fixture
+def tiny(monkeypatch, tiny_endpoint) -> None:
+    monkeypatch.setattr("handler.load_endpoint", lambda _: tiny_endpoint)
 
 
-def test_a_server_of_this_process_takes_no_settings_of_a_deployed_one(
-    tmp_path, monkeypatch, tiny_endpoint
-):
-    monkeypatch.setattr("server.serving.load_endpoint", lambda *_, **__: tiny_endpoint)
-    monkeypatch.setattr(type(tiny_endpoint), "close", lambda _: None)
-    settings = {
-        "DATA_DIR": str(tmp_path / "jobs"),
-        "ALLOWED_HOSTS": "asr.example",
-        "MAX_LIVE_SESSIONS": "0",
-        "LIVE_SESSION_SECONDS": "1",
-        "CALLBACK_HOSTS": "hooks.example",  # without the secret that it needs
-        "PORT": "none",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    with own_server(ModelSettings.for_embedded) as (url, key):
-        headers = {"Authorization": f"Bearer {key}"}
-        assert httpx2.get(f"{url}/v1/models", headers=headers).status_code == 200
-        with connect(websocket_address(url), additional_headers=headers) as session:
-            created = json.loads(session.recv())
-        assert created["session"]["expires_at"] > time.time() + 30 * 86_400
-    assert not (tmp_path / "jobs").exists()
+@pytest.mark.slow
+def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, demo_endpoint):
+    """A conversation, as it is said, with its speakers."""
+    monkeypatch.setattr("handler.load_endpoint", lambda _: demo_endpoint)
+    path = tmp_path / "talk.wav"
+    path.write_bytes(files.wav_file(files.conversation()[: int(10.2 * RATE)], RATE))
+    options = ["--embedded", "-o", str(tmp_path / "out"), "--words"]
+    assert main(["transcribe", "--live", str(path), *options]) == 0
+    answer = answered(tmp_path / "out")
+    text = (
+        "good morning how can i help you my name is david and i live in london"
+        " i would like to book a ticket for two people on friday at nine"
+    )
+    assert answer["text"].strip() == text
+    assert (answer["language"], answer["duration"], answer["warnings"]) == ("en", 10.2, [])
+    assert [each["speaker"] for each in answer["speakers"]] == ["SPEAKER_00", "SPEAKER_01"]
+    assert all(word["speaker"] for word in answer["words"])
+    shown = capsys.readouterr()
+    assert "Loading the demo models ...\n" in shown.err
+    _, *named = shown.out.split("\n\n")  # the lines once more, with names
+    assert [line.split()[1] for line in named[0].splitlines()] == ["SPEAKER_00", "SPEAKER_01"]
 
 
-def test_a_server_of_this_process_bounds_no_time():
-    """But that of jobs, of which it has none: the last words are waited for, however long."""
-    settings = own_settings("key").model_dump()
-    seconds = {n for n in settings if n.endswith(("_timeout", "_seconds"))}
-    bounds = seconds - {"live_ahead_seconds", "job_seconds"}
-    assert {"request_timeout", "drain_timeout", "live_session_seconds"} <= bounds
-    assert {settings[name] for name in bounds} == {NO_LIMIT}
-    assert settings["data_dir"] is None
+@pytest.mark.usefixtures("tiny")
+def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
+    """Of a standard input that never ends; what was read is there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transcribe.live.SECONDS_TO_CLOSE", 0.1)
+    append = live_local.LiveDrivers.__call__
+
+    def interrupt(drivers, send):
+        os.kill(os.getpid(), signal.SIGINT)
+        return append(drivers, send)
+
+    monkeypatch.setattr(live_local.LiveDrivers, "__call__", interrupt)
+    with standard_input(monkeypatch):
+        assert main(["transcribe", "--live", "-", "--embedded", "-f", "json"]) == 0
+    assert answered(tmp_path)["duration"] == 0.2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_the_models_cannot_do_is_one_line(recording, tmp_path, capsys):
+    (tmp_path / "ann.wav").write_bytes(files.two_seconds())
+    clips = ["--known-speakers", f"{tmp_path / 'ann.wav'}=Ann"]
+    assert main(["transcribe", "--live", str(recording), "--embedded", *clips]) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line == "UNSUPPORTED: speakers: no diarization model is loaded"
 
 
 def test_models_that_do_not_load_are_one_line(recording, monkeypatch, capsys):
-    def fail(*_: object, **__: object) -> None:
+    def fail(_: object) -> None:
         raise StartError("no such model")
 
-    monkeypatch.setattr("server.serving.load_endpoint", fail)
+    monkeypatch.setattr("handler.load_endpoint", fail)
     assert main(["transcribe", "--live", str(recording), "--embedded"]) == 1
     assert "no such model\n" in capsys.readouterr().err
+
+
+# ---- the command line
 
 
 def test_addresses_are_those_that_a_browser_shows():

@@ -18,7 +18,7 @@ def loaded(monkeypatch, tiny_endpoint) -> list[ModelSettings]:
     """The settings of every endpoint that is made; each is the tiny one."""
     made: list[ModelSettings] = []
 
-    def load(settings: ModelSettings, serves: bool) -> Endpoint:
+    def load(settings: ModelSettings) -> Endpoint:
         made.append(settings)
         return tiny_endpoint
 
@@ -54,7 +54,7 @@ def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
     assert said.count("Loading the demo models ...\n") == 1
 
 
-def test_progress_is_that_of_the_endpoints_log(loaded, wav):
+def test_progress_is_that_of_the_endpoints_events(loaded, wav):
     told: list[tuple[float, float]] = []
     endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
     file = wav(speech(5.0))
@@ -63,7 +63,8 @@ def test_progress_is_that_of_the_endpoints_log(loaded, wav):
         file, {"language": "en"}, lambda done, total: told.append((done, total))
     )
     assert answer["duration"] == pytest.approx(5.0)
-    assert told
+    assert told[0] == (0.0, pytest.approx(5.0))
+    assert len(told) > 1
     assert told[-1][0] == told[-1][1]
 
 

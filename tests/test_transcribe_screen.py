@@ -1,24 +1,31 @@
-"""What is told of a run: lines as recordings end, the time left, and the summary."""
+"""What is shown of a run: lines as recordings end, the time left, and the summary."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from transcribe import screen
-from transcribe.screen import Lines, Tally, Terminal, clock, speed
+from transcribe.screen import Run, Terminal, clock, speed
 
 ONE, TWO, THREE = (Path(name) for name in ("one.wav", "two.wav", "three.wav"))
 
 
 @pytest.fixture
-def time_passes(monkeypatch):
+def time_passes(monkeypatch) -> None:
     """A clock that is ten seconds on whenever it is asked."""
     seconds = count(100.0, 10.0)
     monkeypatch.setattr(screen.time, "monotonic", lambda: next(seconds))
+
+
+@pytest.fixture
+def lines(capsys) -> Callable[[], list[str]]:
+    """What was shown since the last call."""
+    return lambda: capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -34,65 +41,60 @@ def test_speed_needs_a_time():
 
 
 @pytest.mark.usefixtures("time_passes")
-def test_the_time_left_goes_by_bytes():
-    tally = Tally({ONE: 100, TWO: 300}, started=100.0)
-    assert tally.left() == ""
-    tally.done = 1
-    tally.end(ONE)
-    # A quarter is behind after no time, then after ten seconds.
-    assert [tally.left(), tally.left()] == [", about 0:00 left", ", about 0:30 left"]
-    tally.done = 2
-    tally.end(TWO)
-    assert tally.left() == ""
-
-
-@pytest.mark.usefixtures("time_passes")
-def test_the_summary_counts_everything_that_was_asked_for():
-    tally = Tally({ONE: 1, TWO: 1, THREE: 1}, skipped=2, audio=90.0, done=1, started=70.0)
-    tally.failures.append((TWO, "INVALID_AUDIO: no audio"))
-    assert tally.summary() == [
+def test_the_time_left_goes_by_bytes_and_the_summary_counts_all(lines):
+    with Terminal().shown({ONE: 100, TWO: 300, THREE: 0}, skipped=2) as run:
+        run.finish(ONE, 90.0, 12.0, ())
+        run.fail(TWO, "INVALID_AUDIO: no audio")
+    # A quarter of the bytes took ten seconds.
+    assert lines() == [
+        "[1/3] one.wav: 1:30 of audio in 12.0 s, 7.5x real time, about 0:30 left",
+        "[2/3] two.wav: INVALID_AUDIO: no audio",
         "5 recordings: 1 done, 2 done before (--force transcribes them again), 1 failed, 1 not done"
-        "; 1:30 of audio in 0:30, 3.0x real time",
+        "; 1:30 of audio in 0:20, 4.5x real time",
         "failed: two.wav: INVALID_AUDIO: no audio",
     ]
-    assert Tally({ONE: 1}, done=0).summary() == ["1 recording: 0 done, 1 not done"]
 
 
-def test_a_single_recording_has_a_line_without_number_and_no_summary(capsys):
-    with Terminal().shown(Tally({ONE: 1})) as lines:
-        lines.begin(ONE)
-        lines.finish(ONE, 30.0, 12.0, ["warning: quiet"])
-    assert capsys.readouterr().err.splitlines() == [
+def test_a_single_recording_has_a_line_without_number_and_no_summary(lines):
+    with Terminal().shown({ONE: 1}) as run:
+        run.begin(ONE)
+        run.finish(ONE, 30.0, 12.0, ["warning: quiet :smile: [red]"])
+    assert lines() == [
         "one.wav: 0:30 of audio in 12.0 s, 2.5x real time",
-        "one.wav: warning: quiet",
+        "one.wav: warning: quiet :smile: [red]",
     ]
 
 
-def test_however_a_run_ends_there_is_a_summary(capsys):
+def test_however_a_run_ends_there_is_a_summary(lines):
     terminal = Terminal()
 
-    def run() -> None:
-        with terminal.shown(Tally({ONE: 1, TWO: 1})) as lines:
+    def fail() -> None:
+        with terminal.shown({ONE: 1, TWO: 1}) as run:
             with terminal.without_bars():
-                lines.fail(ONE, "no file")
+                run.fail(ONE, "no file")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run()
-    first, summary, failed = capsys.readouterr().err.splitlines()
+        fail()
+    first, summary, failed = lines()
     assert first == "[1/2] one.wav: no file"
     assert summary.startswith("2 recordings: 0 done, 1 failed, 1 not done")
     assert failed == "failed: one.wav: no file"
 
 
-def test_lines_of_many_threads_are_numbered_one_after_the_other(capsys):
+def test_lines_of_many_threads_are_numbered_one_after_the_other(lines):
     paths = [Path(f"{number}.wav") for number in range(40)]
-    lines = Lines(Tally(dict.fromkeys(paths, 1)))
-    threads = [threading.Thread(target=lines.finish, args=(path, None, 1.0, ())) for path in paths]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition("]")[0] for line in told] == [f"[{n}/40" for n in range(1, 41)]
-    assert {line.split()[1] for line in told} == {f"{path}:" for path in paths}
+
+    def finish(run: Run, path: Path) -> None:
+        run.begin(path)
+        run.finish(path, None, 1.0, ())
+
+    with Terminal().shown(dict.fromkeys(paths, 1)) as run:
+        threads = [threading.Thread(target=finish, args=(run, path)) for path in paths]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    *shown, _ = lines()
+    assert [line.partition("]")[0] for line in shown] == [f"[{n}/40" for n in range(1, 41)]
+    assert {line.split()[1] for line in shown} == {f"{path}:" for path in paths}

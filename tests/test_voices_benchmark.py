@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from benchmarks import pages
 from benchmarks.accuracy.answers import OURS as OUR_RULE
 from benchmarks.accuracy.answers import RULES, WHISPERX, Answer
+from benchmarks.options import read_options
 from benchmarks.pages import NOTHING
 from benchmarks.real.manifest import Recording
 from benchmarks.report import read, save
@@ -294,8 +294,7 @@ def rendered(results, folder, monkeypatch):
     for module in (command, pages):
         monkeypatch.setattr(module, "RESULTS", folder, raising=False)
     save(folder / "voices.json", results)
-    monkeypatch.setattr(sys, "argv", ["bench", "--render"])
-    assert command.main() == 0
+    assert command.main(read_options("voices", ["--render"])) == 0
     return (folder / "voices.md").read_text(encoding="utf-8")
 
 
@@ -367,9 +366,8 @@ def test_recordings_that_are_not_measured_again_are_kept(tmp_path, monkeypatch):
     models = ["--pipeline", str(DEMO_MODELS / "diarization"), "--model", str(DEMO_MODELS / "asr")]
 
     def run(*options):
-        asked = ["bench", "--recordings", str(folder), *models, *options]
-        monkeypatch.setattr(sys, "argv", asked)
-        assert command.main() == 0
+        asked = ["--recordings", str(folder), *models, *options]
+        assert command.main(read_options("voices", asked)) == 0
         kept = read(tmp_path / "voices.json")
         confusion = {
             each["name"]: each["turns"][TOLD][OURS]["strict"]["confusion"]
@@ -394,17 +392,15 @@ def test_the_command_hears_a_folder_and_keeps_what_pyannote_found(tmp_path, monk
     for module in (command, pages):
         monkeypatch.setattr(module, "RESULTS", results, raising=False)
     models = ["--pipeline", str(DEMO_MODELS / "diarization"), "--model", str(DEMO_MODELS / "asr")]
-    asked = ["bench", "--quick", "--recordings", str(folder), *models]
+    asked = ["--quick", "--recordings", str(folder), *models]
     kept = {}
     for options in ([], ["--ours"]):
-        monkeypatch.setattr(sys, "argv", [*asked, *options])
-        assert command.main() == 0
+        assert command.main(read_options("voices", [*asked, *options])) == 0
         (kept[bool(options)],) = read(results / "voices-quick.json")["recordings"]
     first, second = kept[False], kept[True]
     assert first["turns"][ESTIMATED][STOCK] == first["turns"][ESTIMATED][OURS]
     assert second["seconds"][STOCK] == first["seconds"][STOCK]
     assert second["turns"] == first["turns"]
     assert second["turns"][TOLD][ENDPOINT]["strict"]["confusion"] < 1
-    monkeypatch.setattr(sys, "argv", [*asked, "--only", "nothing"])
-    assert command.main() == 1
+    assert command.main(read_options("voices", [*asked, "--only", "nothing"])) == 1
     assert "no recording is left" in capsys.readouterr().err

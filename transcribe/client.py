@@ -23,7 +23,7 @@ ACCEPT = b"text/event-stream, application/json;q=0.9"
 DONE, UNAUTHORIZED, RETRIED = (200, 202, 204), 401, (429, 503)
 CONNECT_SECONDS = 10.0
 JOBS, INFO = "/v1/jobs", "/info"
-# Between two looks at a job; the first is short, for what is done at once.
+# Between two looks at a job.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
 # A full queue is waited for longer than a server that cannot be reached.
 MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
@@ -42,16 +42,22 @@ NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
 KEY_WANTED = "the server asks for its key: set API_KEY to it"
 KEY_REFUSED = "the server does not take the key that API_KEY holds"
 
-# Refusals of a parameter or a clip, which every recording would meet. How many channels there are
-# is a recording's own.
-REFUSES_ALL = re.compile(r"(INVALID_PARAMETER|INVALID_REFERENCE|UNSUPPORTED): (?!channel_names)")
+# An endpoint's refusal. REFUSE_ALL are of a parameter or a clip, which every recording would meet;
+# only the number of channels is a recording's own.
+REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)?)?: )?(.+)")
+REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
 OnProgress = Callable[[float, float], None]
 T = TypeVar("T")
 
 
 class Failed(Exception):
-    """A recording was not transcribed; `str()` of it is the reason, on one line."""
+    """A recording was not transcribed; `str()` of it is the reason, on one line.
+
+    If a parameter is wrong, `param` is its name and `text` what is wrong with it.
+    """
+
+    param, text = "", ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()) or "no reason was given")
@@ -64,33 +70,32 @@ class Unusable(Failed):
 
 
 def failure(reason: str) -> Failed:
-    """The error for what an endpoint says of a request."""
-    return (Unusable if REFUSES_ALL.match(reason) else Failed)(reason)
+    """Return the error for an endpoint's refusal: `CODE: text` or `CODE: parameter: text`."""
+    found = REFUSAL.fullmatch(" ".join(reason.split()))
+    if found is None:
+        return Failed(reason)
+    code, param, text = found.groups()
+    refuses_all = code in REFUSE_ALL and param != "channel_names"
+    error = (Unusable if refuses_all else Failed)(reason)
+    error.param, error.text = param or "", text
+    return error
 
 
 class _Retry(Exception):
-    """Ask again after `seconds`, if the server named them."""
+    """Ask again after `seconds`, if the server named them; `lost` is whether it was not reached."""
 
-    def __init__(self, reason: str, seconds: float | None = None) -> None:
+    def __init__(self, reason: str, lost: bool, seconds: float | None = None) -> None:
         super().__init__(reason)
-        self.seconds = seconds
-
-
-class _Refused(_Retry):
-    """The server asks to come back."""
-
-
-class _LostConnection(_Retry):
-    """The server could not be reached, or went away."""
+        self.lost, self.seconds = lost, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One server; safe to use from several threads.
+    """A running server; safe to use from several threads.
 
-    `seconds` is the longest silence that is waited out. `sleep` takes seconds. Where nobody listens
-    is told at once, but waited for if somebody did before: a server may be restarted. With `jobs`
-    no connection is held while a recording is heard, which proxies would end.
+    `seconds` is the longest silence of a request. A server that was reached once may be restarted:
+    the client waits for it. With `jobs` no connection is held open during a transcription, which
+    proxies would end.
     """
 
     url: str
@@ -102,7 +107,7 @@ class Client:
     _info: list[dict[str, Any] | None] = field(default_factory=list)
 
     def models(self) -> dict[str, Any] | None:
-        """The server's model, and whether it tells speakers apart; None of a server that has no
+        """Return the server's model, and whether it tells speakers apart; None if the server has no
         such route, as hf-serve. Raises Unusable.
         """
         if not self._info:
@@ -115,25 +120,24 @@ class Client:
         return self._info[0]
 
     def prepare(self, data: bytes) -> None:
-        """Nothing: the server looks at everything itself."""
+        """Do nothing: the server checks the data itself."""
 
     def transcribe(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
     ) -> dict[str, Any]:
-        """The server's answer to an audio file.
+        """Return the server's answer to an audio file.
 
-        `on_progress` is told the seconds done and in total. Raises Failed or Unusable. Where the
-        queue is full or the server drains (429, 503), it is asked again after the time it names.
+        `on_progress` takes the seconds done and in total. Raises Failed or Unusable. A server that
+        is full or drains (429, 503) is asked again after the time that it names.
         """
-        body = json.dumps(
-            {"inputs": base64.b64encode(data).decode(), "parameters": dict(parameters)}
-        ).encode()
+        inputs = base64.b64encode(data).decode()
+        body = json.dumps({"inputs": inputs, "parameters": dict(parameters)}).encode()
         if self.jobs:
             return self._job_answer(body, on_progress)
         return self._ask("POST", "", body, lambda response: _read(response, on_progress))
 
     def _job_answer(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
-        """The answer of a job, which the server then forgets."""
+        """Return the answer of a job, and delete the job."""
         job = self._ask("POST", JOBS, body, _json_object, MOST_LOST_JOBS)
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):
@@ -157,18 +161,18 @@ class Client:
         read: Callable[[httpx2.Response], T],
         most_lost: int = MOST_LOST_CONNECTIONS,
     ) -> T:
-        """What is `read` of a response, for which the server is asked as often as it takes; a
-        connection is lost `most_lost` times at most. Raises Failed.
+        """Ask until there is a response, and `read` it.
+
+        Raises Failed after MOST_REFUSALS refusals or `most_lost` lost connections.
         """
-        most = {_Refused: MOST_REFUSALS, _LostConnection: most_lost}
-        attempts: Counter[type[_Retry]] = Counter()  # each kind has a limit of its own
+        attempts: Counter[bool] = Counter()  # by whether the connection was lost
         while True:
             try:
                 return self._ask_once(method, route, body, read)
             except _Retry as again:
-                attempts[type(again)] += 1
-                attempt = attempts[type(again)]
-                if attempt >= most[type(again)]:
+                attempts[again.lost] += 1
+                attempt = attempts[again.lost]
+                if attempt >= (most_lost if again.lost else MOST_REFUSALS):
                     raise Failed(str(again)) from again
                 wait = min(2.0**attempt, 30) if again.seconds is None else again.seconds
                 self.sleep(min(wait, LONGEST_WAIT_S))
@@ -192,7 +196,7 @@ class Client:
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise self._nobody_listens(error) from error
         except httpx2.TransportError as error:
-            raise _LostConnection(f"{self.url}: {error or type(error).__name__}") from error
+            raise _Retry(f"{self.url}: {error or type(error).__name__}", lost=True) from error
         except httpx2.InvalidURL as error:
             raise Unusable(f"{self.url}: {error}") from error
         except ValueError as error:
@@ -200,31 +204,29 @@ class Client:
 
     def _nobody_listens(self, error: Exception) -> Exception:
         reason = nobody_listens(self.url, ERROR_NUMBER.sub("", str(error)) or "no answer")
-        return _LostConnection(reason) if self._reached.is_set() else Unusable(reason)
+        return _Retry(reason, lost=True) if self._reached.is_set() else Unusable(reason)
 
     def _refusal(self, response: httpx2.Response) -> Exception:
         reason = refusal_reason(response.status_code, response.headers, response.read())
         if response.status_code == UNAUTHORIZED:
             return unauthorized(reason, self.api_key)
         if response.status_code in GATEWAY and response.request.method == "GET":
-            return _LostConnection(reason)
+            return _Retry(reason, lost=True)
         if response.status_code not in RETRIED:
             return failure(reason)
         seconds = response.headers.get("retry-after", "")
-        wait = float(seconds) if seconds.isdecimal() else None
-        return _Refused(reason, wait)
+        return _Retry(reason, lost=False, seconds=float(seconds) if seconds.isdecimal() else None)
 
 
 def endpoint(url: str) -> str:
-    """The address that recordings are sent to, for a server's address, its page's, or the one that
-    OpenAI's SDK takes.
+    """Return the address that takes recordings, for that of a server, of its page, or of OpenAI's
+    SDK.
     """
     url = url.rstrip("/")
     return url.rpartition("/")[0] if url.endswith(ADDRESSES) else url
 
 
 def _read(response: httpx2.Response, on_progress: OnProgress) -> dict[str, Any]:
-    """The answer to a recording, as events or as it is."""
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         return _follow(response.iter_bytes(), on_progress)
     return _answer(json.loads(response.read()))
@@ -246,7 +248,7 @@ def _json_object(response: httpx2.Response) -> dict[str, Any]:
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
-    """The answer that ends a stream of events. Raises Failed, also where none ends it."""
+    """Return the answer that ends a stream of events. Raises Failed, also if there is none."""
     total = 0.0
     for event in events(parts):
         kind = event.get("type")
@@ -264,7 +266,7 @@ def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
 
 
 def events(parts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of server-sent events with one line of data each, from parts of a body."""
+    """Yield the JSON objects of server-sent events, with one line of data each."""
     for line in _lines(parts):
         if line.startswith(b"data:"):
             event = json.loads(line.removeprefix(b"data:"))
@@ -273,7 +275,7 @@ def events(parts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines end at line feeds alone: a transcript may hold what Unicode calls a line's end."""
+    """Yield lines that end at line feeds alone: a transcript may hold Unicode's line separators."""
     begun: list[bytes] = []
     for part in parts:
         first, *others = part.split(b"\n")
@@ -290,7 +292,7 @@ def _answer(body: object) -> dict[str, Any]:
 
 
 def refusal_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
-    """What the server says, in any of the shapes that servers of the contract use."""
+    """Return the server's reason, in any of the shapes that servers of the contract use."""
     if message := headers.get("x-error-message"):
         return message
     try:
@@ -304,10 +306,8 @@ def refusal_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
 
 
 def unauthorized(reason: str, api_key: str | None) -> Unusable:
-    """The server does not let in a client with this key, or without one."""
     return Unusable(f"{reason} ({KEY_REFUSED if api_key else KEY_WANTED})")
 
 
 def nobody_listens(url: str, why: str) -> str:
-    """A server that cannot be reached, and what starts one."""
     return f"{url}: {why}; {NOBODY_LISTENS}"

@@ -1,14 +1,14 @@
-"""A live session on a terminal: words as they come, the guess of what follows dimmed.
+"""Shows a live session: words as they come, and dimmed the guess of the words that follow.
 
-What is done stays as lines, in the order in which it was spoken; below them stands what is not.
-Where standard output is no terminal there are only the lines.
+Completed items stay as lines, in the order in which they were spoken; on a terminal the others
+stand below them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import takewhile
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -19,7 +19,7 @@ from transcribe.printing import SPEAKER_STYLES, turn_line
 
 
 class LiveScreen:
-    """Shows a transcript whenever it has changed, in a block."""
+    """Shows a transcript."""
 
     def __init__(self, transcript: LiveTranscript, console: Console) -> None:
         self._transcript, self._console = transcript, console
@@ -32,28 +32,22 @@ class LiveScreen:
                 console=console, auto_refresh=False, transient=True, vertical_overflow="visible"
             )
 
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
-        for item in self._waiting():
-            self._print(item)
-        if any(item.has_speakers for item in self._nameless):  # they were told at the end
-            self._console.print()
-            for item in self._transcript.items.values():
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the transcript in a block. The end prints all items, again if speakers came late."""
+        try:
+            with self._live or nullcontext():
+                yield
+        finally:
+            for item in self._waiting():
                 self._print(item)
+            if any(item.has_speakers for item in self._nameless):
+                self._console.print()
+                for item in self._transcript.items.values():
+                    self._print(item)
 
     def show(self) -> None:
-        """The transcript has changed."""
+        """Show the changes of the transcript."""
         waiting = self._waiting()
         done = list(takewhile(lambda item: item.done, waiting))
         self._printed += len(done)
@@ -66,7 +60,7 @@ class LiveScreen:
                 self._nameless.append(item)
 
     def _waiting(self) -> list[Item]:
-        """Items without lines that stand: the first that is not done, and those after it."""
+        """Return the items from the first one on that is not printed."""
         return list(self._transcript.items.values())[self._printed :]
 
     def _print(self, item: Item) -> None:
@@ -89,7 +83,6 @@ class LiveScreen:
         return lines
 
     def _style(self, name: str) -> str:
-        """A colour for each speaker, in the order of their first words."""
         if not name:
             return ""
         return self._styles.setdefault(

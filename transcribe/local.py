@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from audio.decode import check_container
@@ -13,20 +13,18 @@ from errors import EndpointError, StartError
 from transcribe.client import Failed, OnProgress, Unusable, failure
 
 if TYPE_CHECKING:
-    from handler import EndpointHandler
+    from endpoint import Endpoint
 
 
-class ProgressLog(logging.Handler):
-    """Tells the endpoint's log records that count something."""
+def load(choose: Callable[[], ModelSettings]) -> Endpoint:
+    """Load the models that `choose` finds. Raises Unusable if they cannot be loaded."""
+    try:
+        settings = choose()
+        from handler import load_endpoint  # takes seconds
 
-    def __init__(self, on_progress: OnProgress) -> None:
-        super().__init__(logging.INFO)
-        self._on_progress = on_progress
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Tell the record's `done` and `total`, if it has them."""
-        if (total := getattr(record, "total", None)) is not None:
-            self._on_progress(getattr(record, "done", 0), total)
+        return load_endpoint(settings)
+    except (StartError, SystemExit) as error:
+        raise Unusable(str(error).removeprefix(f"{StartError.code}: ")) from error
 
 
 class LocalEndpoint:
@@ -36,14 +34,16 @@ class LocalEndpoint:
 
     def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:
         self._choose, self._names = choose, dict(names)
-        self._handler: EndpointHandler | None = None
+        self._endpoint: Endpoint | None = None
 
     def models(self) -> dict[str, Any]:
-        """The models' names; once they are loaded, of those that were to be had."""
+        """Return the models' names; once they are loaded, without those that could not be had."""
         return self._names
 
     def prepare(self, data: bytes) -> None:
-        """Load the models the first time, but for nothing that is no audio: that raises Failed."""
+        """Load the models the first time. Raises Failed, and loads nothing, for data that is no
+        audio.
+        """
         try:
             check_container(data)
         except EndpointError as error:
@@ -53,40 +53,45 @@ class LocalEndpoint:
     def transcribe(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
     ) -> dict[str, Any]:
-        """The endpoint's answer to an audio file.
+        """Return the endpoint's answer to an audio file.
 
         Raises Failed if there is none, and Unusable if the models cannot be loaded or a parameter
         is refused.
         """
+        body = {"inputs": data, "parameters": dict(parameters)}
         try:
-            with _progress_told(on_progress):
-                return self._loaded()({"inputs": data, "parameters": dict(parameters)})
+            return asyncio.run(_answer(self._loaded(), body, on_progress))
         except EndpointError as error:
             raise failure(str(error)) from error
 
-    def _loaded(self) -> EndpointHandler:
-        """The handler, imported on first use because the import takes seconds."""
-        if self._handler is None:
-            try:
-                settings = self._choose()
-                if settings.diarization_model is None:
-                    self._names["diarization_model"] = None
-                from handler import EndpointHandler
+    def _loaded(self) -> Endpoint:
+        if self._endpoint is None:
+            self._endpoint = load(self._chosen)
+        return self._endpoint
 
-                self._handler = EndpointHandler(settings=settings)
-            except (StartError, SystemExit) as error:
-                raise Unusable(str(error).removeprefix(f"{StartError.code}: ")) from error
-        return self._handler
+    def _chosen(self) -> ModelSettings:
+        settings = self._choose()
+        if settings.diarization_model is None:
+            self._names["diarization_model"] = None
+        return settings
 
 
-@contextmanager
-def _progress_told(on_progress: OnProgress) -> Iterator[None]:
-    logger, log = logging.getLogger("endpoint"), ProgressLog(on_progress)
-    before = logger.level
-    logger.addHandler(log)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(log)
-        logger.setLevel(before)
+async def _answer(
+    endpoint: Endpoint, body: dict[str, Any], on_progress: OnProgress
+) -> dict[str, Any]:
+    from answer.response import response
+    from asr import Progress
+    from endpoint import Decoded, Finished
+    from loading import request_errors
+
+    with request_errors(endpoint):
+        request = endpoint.parse(body)
+        async with aclosing(endpoint.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Decoded):
+                    on_progress(0.0, event.duration)
+                elif isinstance(event, Progress):
+                    on_progress(event.done, event.total)
+                elif isinstance(event, Finished):
+                    return response(event.answer, request.config)
+    raise Failed("there is no answer")

@@ -10,6 +10,8 @@ from os import strerror
 from pathlib import Path
 
 from commands.options import (
+    LAYOUT,
+    PARAMETERS,
     VARIABLES,
     WITHOUT_MODELS,
     add_models,
@@ -23,30 +25,12 @@ from commands.parser import CommandParser, option, some_of, web_address, whole_n
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 STANDARD_INPUT = Path("-")
 DEFAULT_FORMATS = ["json", "srt", "vtt", "txt"]
-# Parameters and options of whole recordings, which a live session does not take.
+# Parameters that a live session takes; it takes none of the other options of WHOLE_RECORDINGS.
+LIVE = {"language", "prompt", "hotwords", "return_timestamps", "diarize", *LAYOUT}
+LIVE |= {"known_speakers", "known_speaker_threshold"}
 WHOLE_RECORDINGS = (
-    "task",
-    "multilingual",
-    "num_speakers",
-    "min_speakers",
-    "max_speakers",
-    "channels",
-    "channel_names",
-    "num_beams",
-    "length_penalty",
-    "batch_size",
-    "text",
-    "assisted",
-    "temperature",
-    "compression_ratio_threshold",
-    "logprob_threshold",
-    "no_speech_threshold",
-    "vad_filter",
-    "vad_parameters",
-    "parameters",
-    "parallel",
-    "job",
-    "force",
+    *(name for name in dict.fromkeys(PARAMETERS) if name not in LIVE),
+    *("text", "parameters", "parallel", "job", "force"),
 )
 STATUSES = (
     "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
@@ -55,7 +39,7 @@ STATUSES = (
 
 
 def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
-    """The options of scripts/transcribe; ends the process with status 2 where they are wrong."""
+    """Read scripts/transcribe's options; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/transcribe",
         "Transcribe recordings, with speakers, into files beside them. Recordings that are done,"
@@ -116,7 +100,7 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
-    """The options of scripts/demo; ends the process with status 2 where they are wrong."""
+    """Read scripts/demo's options; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/demo",
         "Print the transcripts of recordings, with speakers; of the bundled conversation if none is"
@@ -266,10 +250,7 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
 
 
 def read_text(file: Path) -> str:
-    """What a file says, or standard input where it is STANDARD_INPUT; a pipe can be read once.
-
-    Raises ValueError, which begins with the name of the option.
-    """
+    """Return the text of a file or of standard input. Raises ValueError that names the option."""
     try:
         data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
         return data.decode("utf-8-sig")
@@ -279,7 +260,7 @@ def read_text(file: Path) -> str:
 
 
 def _text_file(path: str) -> Path:
-    """A file that is there, unread: two processes read a command line."""
+    """Return the path of a file that exists. A pipe can be read once only, so it is not opened."""
     file = Path(path)
     try:
         if file != STANDARD_INPUT and file.stat() and file.is_dir():

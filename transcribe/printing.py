@@ -14,19 +14,19 @@ SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_r
 
 
 def clock(seconds: float) -> str:
-    """`75.5` as `1:15.5`."""
+    """Write `75.5` as `1:15.5`."""
     minutes, rest = divmod(round(seconds, 1), 60)
     return f"{minutes:.0f}:{rest:04.1f}"
 
 
 def speaker_styles(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """A colour for each speaker named in `entries`."""
+    """Return a colour for each speaker named in `entries`."""
     speakers = sorted({entry["speaker"] for entry in entries if entry.get("speaker")})
     return {speaker: SPEAKER_STYLES[i % len(SPEAKER_STYLES)] for i, speaker in enumerate(speakers)}
 
 
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """One line a turn: start time, speaker, text. One line a chunk where there are no speakers."""
+    """Yield start time, speaker and text of each turn, or of each chunk without speakers."""
     entries = response["speakers"] or response["chunks"]
     styles = speaker_styles(entries)
     width = max(map(len, styles), default=0)
@@ -37,12 +37,11 @@ def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
 
 
 def turn_line(start: float, name: tuple[str, str], text: str) -> Text:
-    """What somebody says from `start` seconds on; a name has its style."""
     return Text.assemble((f"{clock(start):>7}", "dim"), "  ", name, "  ", text.strip())
 
 
 def word_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """One line a word: start, end, probability, speaker, word; marked where speakers overlap."""
+    """Yield start, end, probability, speaker and text of each word; mark overlapping speakers."""
     styles = speaker_styles(response["words"])
     width = max(map(len, styles), default=0)
     for word in response["words"]:
@@ -60,7 +59,7 @@ def word_lines(response: dict[str, Any]) -> Iterator[Text]:
 
 
 def summary(response: dict[str, Any], wall: float) -> str:
-    """Duration, language, number of speakers where there are any, wall time and speed."""
+    """Return duration, language, number of speakers, wall time and speed."""
     duration = response["duration"]
     about = f"{clock(duration)} of audio, language {response['language'] or 'unknown'}"
     speakers = {entry["speaker"] for entry in response["speakers"] if entry["speaker"]}
@@ -70,7 +69,7 @@ def summary(response: dict[str, Any], wall: float) -> str:
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
-    """Print the transcript, what is to be noted, and the summary."""
+    """Print the transcript, the notes and the summary."""
     for line in word_lines(response) if "words" in response else transcript_lines(response):
         console.print(line, soft_wrap=True)
     if not response["chunks"]:

@@ -1,13 +1,12 @@
-"""Which recordings are meant, and the files that are written for each.
+"""Finds the recordings of a command line, and writes the files of each.
 
-A run may stop anywhere and be started again: a file is written under another name and then renamed,
-so that what exists is complete. A JSON file with the answer is always among them. It says of which
-recording it is and how it was made (`answer.kept`), so that the next run knows what is done, and
-what follows from it without another transcription.
+A run may be interrupted and started again: a file is written under another name and then renamed,
+so existing files are complete. The JSON file with the answer is always written. It tells of which
+recording it is and how it was made (`answer.kept`), so the next run knows what is done.
 
-Files of the same names may be somebody's own, as the texts of a data set. A file is overwritten
-only if it is surely this program's: if the JSON file beside it is an answer, and keeps the same
-text. So that this stays so, what an answer wrote is removed before its JSON file is replaced.
+Files of the same names may be the user's own, for example the texts of a data set. A file is
+overwritten only if the JSON file beside it is an answer and keeps the same text. Therefore the
+files of an answer are removed before its JSON file is replaced.
 """
 
 from __future__ import annotations
@@ -32,27 +31,26 @@ from transcribe.speaker_names import with_speaker_names
 
 # Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
 LONGEST_STEM = 250
-# What every answer has.
+# Keys of every answer.
 ANSWER = frozenset(("text", "chunks", "speakers", "duration"))
 
 
 class InTheWay(Failed):
-    """A file stands in the place of an output, and may be somebody's own."""
+    """A file in the place of an output may be the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A file to be sent, and the path of its outputs without their ending."""
+    """A file, and the path of its outputs without their ending."""
 
     path: Path
     stem: Path
 
     def output(self, name: str) -> Path:
-        """Where the format `name` is written."""
         return self.stem.with_name(f"{self.stem.name}.{name}")
 
     def kept_answer(self) -> dict[str, Any] | None:
-        """The answer in the JSON file; None if there is no such file, or it is no answer."""
+        """Return the answer in the JSON file; None if there is no such file or answer."""
         try:
             answer = json.loads(self.output("json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -61,7 +59,7 @@ class Recording:
         return answer if ours else None
 
     def described(self, data: bytes) -> dict[str, Any]:
-        """What an answer to `data`, the recording's content, says of it. Raises OSError."""
+        """Describe the recording, with the content `data`, for its answer. Raises OSError."""
         return {
             "name": self.path.name,
             "size": len(data),
@@ -71,15 +69,15 @@ class Recording:
         }
 
     def is_of(self, answer: dict[str, Any]) -> bool:
-        """Whether the answer is of this recording, as it is now. Raises OSError."""
+        """Return whether the answer is of this recording as it is now. Raises OSError."""
         status = self.path.stat()
         return kept.is_of(
             answer, status.st_size, status.st_mtime_ns, self.is_place_of(answer), self._digest
         )
 
     def is_place_of(self, answer: dict[str, Any]) -> bool:
-        """Whether the answer is of a recording at this path, changed or not. One that stands
-        beside the recording is, and one that does not say it.
+        """Return whether the answer is of a recording at this path, changed or not. Answers beside
+        the recording are, and answers that tell no path.
         """
         told = answer.get("recording")
         told = told.get("path_sha256") if isinstance(told, dict) else None
@@ -94,7 +92,7 @@ class Recording:
             return file_digest(file, "sha256").hexdigest()
 
     def in_the_way(self, formats: Iterable[str]) -> Path | None:
-        """A file in the place of one of these outputs that is not surely this program's."""
+        """Return an existing file in the place of an output that may be the user's own."""
         there = [name for name in formats if os.path.lexists(self.output(name))]
         if not there:
             return None
@@ -108,8 +106,8 @@ class Recording:
         return None
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
-        """Remove the files that are surely this program's, and would not be beside the JSON file of
-        this answer; their formats. `keep` is no such file, whatever it says.
+        """Remove this program's files that differ from those of this answer, but not `keep`. Return
+        their formats.
         """
         new, old = _output(answer), _output(self.kept_answer() or {})
         removed = []
@@ -123,13 +121,13 @@ class Recording:
 
 
 def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recording]:
-    """The files named and those in the folders named, each once, in order.
+    """Return the named files and those in the named folders, each once, in order.
 
-    Outputs stand beside a file or, under `output`, as the file stands under the folder that holds
-    all that was named. Recordings whose outputs would be called alike keep their endings. Raises
-    Failed for what does not exist, or holds none.
+    Outputs stand beside a file or, under `output`, at the file's path below the common folder of
+    all names. Recordings with outputs of one name keep their endings. Raises Failed for a name that
+    does not exist or a folder without recordings.
     """
-    found: dict[Path, Path] = {}  # by the folder that it is in, however it was named
+    found: dict[Path, Path] = {}  # by resolved folder
     tops = []
     for path in named:
         if not path.exists():
@@ -153,10 +151,9 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
 
 
 def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> None:
-    """Raises InTheWay if an output of a recording is also another's, or would overwrite one.
+    """Raise InTheWay if an output is also another recording's, or would overwrite a recording.
 
-    Names count as file systems see them that take capitals for small letters, and so do the folders
-    that are made under `output`.
+    Names, and folders under `output`, differ only if file systems that ignore case keep them apart.
     """
     writers: dict[tuple[str, str], Recording] = {}
     for each in recordings:
@@ -181,12 +178,11 @@ def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> N
 
 
 def _folded(text: str) -> str:
-    """A name or path without the difference between capitals and small letters."""
     return unicodedata.normalize("NFC", text).casefold()
 
 
 def fitting(name: str) -> str:
-    """The name, or one that leaves room for an ending: its begin and a digest of it."""
+    """Return the name, shortened by a digest if an ending would not fit."""
     data = os.fsencode(name)
     if len(data) <= LONGEST_STEM:
         return name
@@ -205,8 +201,8 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def left_out(named: Sequence[Path]) -> list[Path]:
-    """The files in the folders named that are not taken for recordings and may be some: whose names
-    are neither an output's nor those of texts, pictures, documents.
+    """Return files in the named folders that may be recordings in spite of their names, which are
+    neither those of outputs nor of texts, pictures or documents.
     """
     folders = [path for path in named if path.is_dir()]
     return [
@@ -222,15 +218,15 @@ def left_out(named: Sequence[Path]) -> list[Path]:
 
 
 def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
-    """What a request's `output` names: all texts, so that the JSON file keeps them. RTTM is among
-    them if `speakers` are told apart, or if it is one of `formats`.
+    """Return the `output` of a request: all formats, because the JSON file keeps them, but RTTM
+    only with `speakers` or if it is one of `formats`.
     """
     always = [name for name in FORMATS if name != "rttm" or speakers]
     return [name for name in dict.fromkeys((*always, *formats)) if name != "json"]
 
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
-    """The answer in every format. Raises Failed where the server sent none of one."""
+    """Return the answer in every format. Raises Failed if the server did not send one."""
     texts = {"json": json.dumps(answer, indent=2, ensure_ascii=False) + "\n", **_output(answer)}
     missing = [name for name in formats if name not in texts]
     if missing:
@@ -244,10 +240,10 @@ def write_outputs(
     formats: Sequence[str],
     keep: Path | None = None,
 ) -> None:
-    """Write JSON and every format, each at once; first JSON, which tells whose the others are.
+    """Write JSON, which tells whose the other files are, and then every format.
 
-    Outputs of the answer that it replaces are removed before, and written again if this one has
-    them; but not the file `keep`. Raises Failed, OSError.
+    Outputs of a replaced answer are removed before, but not `keep`, and written again if this
+    answer has them. Raises Failed, OSError.
     """
     texts = as_texts(answer, ["json", *formats, *_output(answer)])
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
@@ -258,8 +254,8 @@ def write_outputs(
 
 
 def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
-    """Write a kept answer and its files again with names in place of labels, and return the
-    warnings of it. A file that does not have the answer's text stays. Raises Failed, OSError.
+    """Write a kept answer and its files again with names in place of labels; return the warnings.
+    A file without the answer's text stays. Raises Failed, OSError.
     """
     answer = recording.kept_answer()
     if answer is None or not recording.is_of(answer):
@@ -274,11 +270,10 @@ def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does for a recording: `write` these formats, after transcribing it or from the
-    answer that is kept. `why` is it transcribed again although there is an answer? `edited` are
-    files that were changed since they were written, or never were this program's, and stay.
+    """What a run does for a recording: `write` formats, after it is transcribed or from the kept
+    answer. `why` tells why it is transcribed again. `edited` files were edited, and stay.
 
-    The answer is read when it is written: those of all recordings are too much for the memory.
+    Answers are read when they are written, because those of all recordings do not fit in memory.
     """
 
     recording: Recording
@@ -299,8 +294,8 @@ class Work:
 def needed_work(
     recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
 ) -> Work:
-    """What is to be done so that the recording has JSON and `formats` as the `request` asks for
-    them; `anew` all of it. Raises OSError.
+    """Return the work after which the recording has JSON and `formats` of the `request`; all of it
+    if `anew`. Raises OSError.
     """
     formats = [name for name in formats if name != "json"]
     answer = None if anew else recording.kept_answer()
@@ -324,8 +319,8 @@ def needed_work(
 
 
 def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
-    """Raises InTheWay, which ends with the `way_out`, for a file that may be somebody's own, and
-    for the answer to another recording.
+    """Raise InTheWay, with the `way_out`, for a file that may be the user's own and for the answer
+    to another recording.
     """
     for each in works:
         recording = each.recording
@@ -346,7 +341,6 @@ def _output(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def _says(path: Path, text: object) -> bool:
-    """Whether the file has this text."""
     try:
         return isinstance(text, str) and path.read_bytes() == text.encode(errors="surrogatepass")
     except OSError:
@@ -354,8 +348,8 @@ def _says(path: Path, text: object) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there. Its other name is no longer than its own may
-    be.
+    """Write a file that is either whole or not there. Its temporary name is short enough for every
+    file system.
     """
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:

@@ -7,6 +7,7 @@ same conditions with other voices and seeds: to look into and to tune on.
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,6 @@ from benchmarks.accuracy.answers import OURS, Answer, ask, attribute_by_rules
 from benchmarks.accuracy.diagnosis import Diagnosis
 from benchmarks.accuracy.figures import chart, figures
 from benchmarks.accuracy.scenes import SceneKey, Split, load, scene_files
-from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
 from config import ModelSettings
@@ -36,9 +36,8 @@ PACKAGES = (
 Results = dict[str, Any]
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure what is asked for and write the page."""
-    options = read_options("accuracy")
     split: Split = "development" if options.development else "reserved"
     path = _path(split, options.quick)
     if not options.render:
@@ -129,7 +128,3 @@ def _summary(judged: Results) -> str:
 def _path(split: Split, quick: bool) -> Path:
     name = "accuracy" if split == "reserved" else f"accuracy-{split}"
     return RESULTS / f"{name}-quick.json" if quick else RESULTS / f"{name}.json"
-
-
-if __name__ == "__main__":
-    main()

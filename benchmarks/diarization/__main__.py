@@ -31,7 +31,6 @@ from benchmarks.diarization.stages import (
     embed_demo,
     measure_memory,
 )
-from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, machine, read_kept, settings, table
 from benchmarks.timing import ratio
@@ -44,9 +43,8 @@ PACKAGES = ("torch", "pyannote.audio", "transformers", "numpy")
 Section = tuple[str, list[str], list[list[str]]]
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure, and keep the figures, the page and the picture."""
-    options = read_options("diarization")
     warnings.filterwarnings("ignore", module="pyannote")
     logging.disable_progress_bar()
     limits = AudioLimits(max_seconds=600, max_bytes=10**7)
@@ -149,7 +147,3 @@ def _chart(facts: dict[str, Any], seconds: dict[str, list[float]]) -> Chart:
         "Both find the same turns.",
         digits=2,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -70,9 +71,8 @@ def _unusable(settings: ModelSettings, reason: str) -> list[Finding]:
     return [refusal, *check_machine(settings, None)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(options: Namespace) -> int:
     """Print the page; 0 where all is as expected, 1 where not, 2 where nothing can be checked."""
-    options = read_gpu_check(arguments)
     try:
         settings = ModelSettings.for_demo()
     except ValueError as error:
@@ -98,4 +98,4 @@ def _keep(output: Path | None, page: Page) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(read_gpu_check()))

@@ -24,7 +24,6 @@ from benchmarks.live.local_agreement import Rival, RivalFailed, RivalProcess
 from benchmarks.live.sessions import Plays, body_of
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
 from benchmarks.load.servers import OURS, started
-from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
@@ -56,9 +55,8 @@ class Plan:
     rival: str | None
 
 
-def main() -> int:
+def main(options: Namespace) -> int:
     """Measure what is asked for and write the page; exit status 1 where that cannot be."""
-    options = read_options("live")
     path = RESULTS / ("live-quick.json" if options.quick else "live.json")
     try:
         if not options.render:
@@ -191,7 +189,3 @@ def _plan(options: Namespace) -> Plan:
         minutes=options.minutes,
         rival=(options.rival_precision or options.precision) if options.rival else None,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

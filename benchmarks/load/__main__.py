@@ -12,6 +12,7 @@ import asyncio
 import base64
 import json
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -25,7 +26,6 @@ import numpy as np
 from benchmarks.load.clients import Load, arriving, beside, closed
 from benchmarks.load.figures import CELL, charts, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
-from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.recordings import recording
@@ -64,9 +64,8 @@ WHOLE = Plan(
 QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, arrivals=4.0, fewest=1, beside=6, crowd=4)
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure what is asked for and write the page."""
-    options = read_options("load")
     path = RESULTS / ("load-quick.json" if options.quick else "load.json")
     if not options.render:
         models = {DEMO: demo_models(options.diarize)} if options.demo else {}
@@ -189,7 +188,3 @@ def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
         first: Load = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:
             raise SystemExit(f"a server refuses what is to be measured: {first.statuses}")
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Setting, Spec, decoded
@@ -34,9 +33,8 @@ from timebase import SAMPLE_RATE
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
 
 
-def main() -> int:
+def main(options: Namespace) -> int:
     """Hear what is asked for and write the page; exit status 1 where that cannot be."""
-    options = read_options("real")
     path: Path = options.output or RESULTS / "real.json"
     try:
         if not options.render:
@@ -150,7 +148,3 @@ def _facts(options: Namespace, setting: Setting) -> dict[str, Any]:
         "repeats": options.repeats,
         **settings(PACKAGES),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ are given too. Everything is diarized and embedded once; thresholds are tried on
 from __future__ import annotations
 
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.report import RESULTS, read, save, settings
 from benchmarks.speakers.clips import embed_clips
@@ -45,9 +45,8 @@ PAIRS += [("noisy", "clean"), ("telephone", "clean")]
 Results = dict[str, Any]
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure, and write the page or, if not asked to, a copy of it beside the results."""
-    options = read_options("speakers")
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="pyannote")
     path = RESULTS / f"speakers{'-quick' if options.quick else ''}.json"
@@ -147,7 +146,3 @@ def _score(made: list[Case], drawn: list[dict[str, Vector | None]], default: flo
 
 def _refused(drawn: list[dict[str, Vector | None]]) -> int:
     return sum(vector is None for clips in drawn for vector in clips.values())
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,7 @@ file alone.
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.bench import Bench
@@ -27,9 +27,8 @@ from testing.model_pairs import SEED as WEIGHTS_SEED
 BUDGET = 5.0  # seconds of a cell in which more repeats than the fewest may run
 
 
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure what is asked for and write the page."""
-    options = read_options("speed")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     path = RESULTS / ("speed-quick.json" if options.quick else "speed.json")
     if not options.render:
@@ -81,7 +80,3 @@ def run(
             results["settings"]["minutes"] = minutes
             save(path, results)
             print(f"{minutes:5.1f} min  {summary(measured)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

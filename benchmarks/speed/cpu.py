@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,6 @@ from asr.engine.engine import DecodeEngine
 from asr.engine.request import DecodeOptions
 from asr.model.cpu_kernels import attention
 from asr.model.encoder import AudioEncoder, LogMel
-from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
 from benchmarks.speed.engines import decode
@@ -150,9 +150,8 @@ def _encode_one_by_one(encoder: Callable[[torch.Tensor], object], features: torc
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure, print, and keep the figures and the page."""
-    options = read_options("cpu")
     repeats = 1 if options.quick else options.repeats
     attended = list(positions(["demo"] if options.quick else HEADS, repeats))
     models = ["demo"] if options.quick else list(PAIRS)
@@ -181,7 +180,3 @@ def main() -> None:
         "neighbours": table(by_threads, disturbed),
     }
     keep("cpu", results, figures, options)
-
-
-if __name__ == "__main__":
-    main()

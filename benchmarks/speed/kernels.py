@@ -8,6 +8,7 @@ others, so as many different weights take turns as fill more memory than process
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -23,7 +24,6 @@ from asr.model.cpu_kernels import (
     empty_keys,
     empty_transposed,
 )
-from benchmarks.options import read_options
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
 from benchmarks.timing import Action, ratio, time_interleaved
@@ -120,9 +120,8 @@ def _gain(
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(options: Namespace) -> None:
     """Measure, print, and keep the figures and the page."""
-    options = read_options("kernels")
     repeats = 1 if options.quick else options.repeats
     models = ["demo"] if options.quick else list(MATRICES)
     linear, attended = list(linear_layers(models, repeats)), list(attentions(models, repeats))
@@ -138,7 +137,3 @@ def main() -> None:
         "attention": table(("heads", *queries), attended),
     }
     keep("kernels", results, figures, options)
-
-
-if __name__ == "__main__":
-    main()

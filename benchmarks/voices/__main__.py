@@ -17,7 +17,6 @@ import torch
 from transformers.utils import logging
 
 from benchmarks.accuracy.answers import ask
-from benchmarks.options import read_options
 from benchmarks.pages import write_page
 from benchmarks.real.engines import decoded
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
@@ -42,9 +41,8 @@ PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transfor
 Results = dict[str, Any]
 
 
-def main() -> int:
+def main(options: Namespace) -> int:
     """Measure what is asked for and write the page; exit status 1 where that cannot be."""
-    options = read_options("voices")
     path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
     if options.quick:
         options.repeats = 1
@@ -213,7 +211,3 @@ class Bench:
             [conversation.name, each.name, each.label, each.similarity, each.matched]
             for each in naming.known_speakers
         ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
