@@ -26,8 +26,8 @@ from config import ModelSettings
 from errors import StartError, Unsupported
 from runtime import modules_that_stay
 from runtime.environment import prepare_ray_serve
-from server.error_response import error_response
-from server.errors import NoReplica
+from server.error_response import ErrorResponse
+from server.errors import NO_REPLICA, Refusal
 from server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ FILE = Path(__file__).with_suffix(".yaml")
 OF_ONE_PROCESS = ("/metrics", "/v1/jobs", "/v1/realtime/client_secrets")
 # Answered by Serve's proxy itself.
 OF_THE_PROXY = "/-/"
-# Of every answer of a replica (server.exchange), and of none of Serve's.
+# Of every answer of a replica (server.gate), and of none of Serve's.
 GUARD = b"x-content-type-options"
 
 
@@ -112,8 +112,8 @@ class ProxyAnswers:
 
         await self._app(scope, receive, send_on)
         if not answered:
-            error = NoReplica("no replica has answered this request: send it again")
-            await error_response(error, scope["path"])(scope, receive, send)
+            error = Refusal(NO_REPLICA, "no replica has answered this request: send it again")
+            await ErrorResponse(error, scope["path"])(scope, receive, send)
 
 
 def proxy_middlewares() -> list[Middleware]:
