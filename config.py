@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -103,7 +103,8 @@ class EnvironmentSettings(BaseSettings):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise ValueError(_first_error(error, str.upper)) from error
+            variable, reason = _first_fault(error)
+            raise ValueError(f"{variable.upper()}: {reason}" if variable else reason) from error
 
 
 class ModelSettings(EnvironmentSettings):
@@ -217,6 +218,14 @@ ChannelNames = Annotated[list[Name], BeforeValidator(_split_list), AfterValidato
 HotWords = Annotated[list[HotWord], BeforeValidator(_split_list), AfterValidator(_require_distinct)]
 
 
+class WrongParameter(ValueError):
+    """A request's parameter `param` is wrong for a `reason`."""
+
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(f"{param}: {reason}" if param else reason)
+        self.param, self.reason = param or None, reason
+
+
 class InferenceConfig(BaseModel):
     """One request's `parameters`; unknown names are ignored.
 
@@ -266,15 +275,15 @@ class InferenceConfig(BaseModel):
         """Check `parameters` of a JSON body or, with `as_text`, of a query string.
 
         In a query string "1" and "yes" are booleans too, values that a server has converted become
-        text again, and None counts as not given. Raises ValueError naming the first wrong parameter
-        and what it should be.
+        text again, and None counts as not given. Raises WrongParameter for the first wrong
+        parameter.
         """
         given = {name: parameters[name] for name in cls.model_fields if name in parameters}
         booleans = TEXT_BOOLEANS if as_text else BOOLEANS
         renamed = _other_names(parameters, booleans)
         for name, (other, value) in renamed.items():
             if given.get(name, value) not in (value, None):
-                raise ValueError(f"{other}: is another name of {name}; give one of them")
+                raise WrongParameter(other, f"is another name of {name}; give one of them")
             given[name] = value
         _check_sizes(given)
         if as_text:
@@ -285,10 +294,9 @@ class InferenceConfig(BaseModel):
                 {name: cls._typed(name, value, booleans) for name, value in given.items()}
             )
         except ValidationError as error:
-            given_names = {name: other for name, (other, _) in renamed.items()}
-            raise ValueError(
-                _first_error(error, lambda name: given_names.get(name, name))
-            ) from error
+            name, reason = _first_fault(error)
+            other, _ = renamed.get(name, (name, None))
+            raise WrongParameter(other, reason) from error
 
     @classmethod
     def _typed(cls, name: str, value: object, booleans: Mapping[str, bool]) -> object:
@@ -334,30 +342,26 @@ class InferenceConfig(BaseModel):
     @model_validator(mode="after")
     def _text_can_be_said(self) -> Self:
         if self.text is not None and not any(map(str.isalnum, self.text)):
-            raise PydanticCustomError("text", "text: should have words")
+            raise _contradiction("text", "should have words")
         if self.text is not None and self.task == "translate":
-            raise PydanticCustomError("text", "text: can be aligned, but not translated")
+            raise _contradiction("text", "can be aligned, but not translated")
         if self.text is not None and self.separate:
-            raise PydanticCustomError("text", "text: can be aligned with mixed channels alone")
+            raise _contradiction("text", "can be aligned with mixed channels alone")
         return self
 
     @model_validator(mode="after")
     def _speaker_counts_agree(self) -> Self:
         lowest, highest = self.min_speakers or 1, self.max_speakers or MAX_SPEAKERS
         if lowest > highest:
-            raise PydanticCustomError("speakers", "min_speakers: is larger than max_speakers")
+            raise _contradiction("min_speakers", "is larger than max_speakers")
         if self.num_speakers is not None and not lowest <= self.num_speakers <= highest:
-            raise PydanticCustomError(
-                "speakers", "num_speakers: contradicts min_speakers or max_speakers"
-            )
+            raise _contradiction("num_speakers", "contradicts min_speakers or max_speakers")
         return self
 
     @model_validator(mode="after")
     def _filter_has_parameters(self) -> Self:
         if self.vad_filter is False and self.vad_parameters is not None:
-            raise PydanticCustomError(
-                "vad", "vad_parameters: contradict vad_filter, which is false"
-            )
+            raise _contradiction("vad_parameters", "contradict vad_filter, which is false")
         return self
 
 
@@ -366,7 +370,7 @@ def _other_names(
 ) -> dict[str, tuple[str, Any]]:
     """Return the parameters under another program's name, as {our name: (other name, value)}.
 
-    Raises ValueError if `word_timestamps` is not a boolean.
+    Raises WrongParameter if `word_timestamps` is not a boolean.
     """
     found = {}
     for other, name in OTHER_NAMES.items():
@@ -374,7 +378,7 @@ def _other_names(
         if other == "word_timestamps" and value is not None:
             value = booleans.get(str(value).lower())
             if value is None:
-                raise ValueError(f"{other}: should be true or false")
+                raise WrongParameter(other, "should be true or false")
             value = "word" if value else None
         if value is not None:
             found[name] = other, value
@@ -382,15 +386,15 @@ def _other_names(
 
 
 def _check_sizes(parameters: Mapping[str, object]) -> None:
-    """Raise ValueError for values too large to parse; `parse_json` bounds `known_speakers`."""
+    """Raise WrongParameter for values too large to parse; `parse_json` bounds `known_speakers`."""
     for name, value in parameters.items():
         if isinstance(value, list) and len(value) > MAX_ENTRIES:
-            raise ValueError(f"{name}: should have at most {MAX_ENTRIES} entries")
+            raise WrongParameter(name, f"should have at most {MAX_ENTRIES} entries")
         if name == "known_speakers" or not isinstance(value, str | Base64Text):
             continue
         most = MAX_SCRIPT_CHARACTERS if name == "text" else MAX_TEXT_CHARACTERS
         if len(value) > most:
-            raise ValueError(f"{name}: should have at most {most} characters")
+            raise WrongParameter(name, f"should have at most {most} characters")
 
 
 def _text(value: object) -> object:
@@ -401,13 +405,17 @@ def _text(value: object) -> object:
     return str(value) if number else value
 
 
-def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> str:
-    """Describe pydantic's first error in one line.
+def _contradiction(param: str, reason: str) -> PydanticCustomError:
+    return PydanticCustomError("contradiction", "{reason}", {"param": param, "reason": reason})
+
+
+def _first_fault(error: ValidationError) -> tuple[str, str]:
+    """Return the field of pydantic's first error, "" if it is no field's, and the reason.
 
     A parameter of several types has one error for each type; "or" joins these errors. An object in
     a list is named by its index.
     """
-    details = error.errors(include_url=False, include_context=False, include_input=False)
+    details = error.errors(include_url=False, include_input=False)
     nested = len(details[0]["loc"]) == 3 and isinstance(details[0]["loc"][1], int)
     location = details[0]["loc"][: 3 if nested else 1]
     messages = [
@@ -417,5 +425,7 @@ def _first_error(error: ValidationError, rename: Callable[[str], str] = str) -> 
     ]
     text = " or ".join(messages)
     text = text.replace("Input should", "should").replace("Field required", "is required")
+    if not location:
+        return str(details[0].get("ctx", {}).get("param", "")), text
     index = f"[{location[1]}].{location[2]}" if nested else ""
-    return f"{rename(str(location[0]))}{index}: {text}" if location else text
+    return f"{location[0]}{index}", text

@@ -232,7 +232,7 @@ class Endpoint:
         InvalidReference for an unusable clip, and the errors of `Diarizer.diarize`.
         """
         if self.diarizer is None:
-            raise Unsupported("speakers: no diarization model is loaded")
+            raise Unsupported("no diarization model is loaded", "speakers")
         can = self.diarizer.capabilities
         config = InferenceConfig(known_speakers=[*clips], known_speaker_threshold=threshold)
         client = DiarizationClient(self.diarization, self.diarizer)
@@ -334,7 +334,7 @@ class Call:
             return audio
         if config.channel_names and len(config.channel_names) != len(audio.channels):
             count = len(audio.channels)
-            raise InvalidParameter(f"channel_names: should be as many as the audio's {count}")
+            raise InvalidParameter(f"should be as many as the audio's {count}", "channel_names")
         return await without_crosstalk(audio)
 
     async def _start(self) -> dict[int | None, Transcription]:

@@ -5,24 +5,36 @@ Only the constructor formats messages: code first, one line of ASCII, at most 50
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 MAX_MESSAGE_CHARACTERS = 500
 
 
 class EndpointError(Exception):
-    """A failure with a stable code; the client reads its `str()`."""
+    """A failure with a stable code; the client reads its `str()`, "CODE: text".
 
-    code: ClassVar[str] = "ERROR"
+    `param` names the parameter or field at fault, and `text` begins with it: "param: reason".
+    `status` is the HTTP status. `retry_after` is the number of seconds after which a client may
+    send the request again, if that is known.
+    """
 
-    def __init__(self, text: str) -> None:
-        line = " ".join(f"{self.code}: {text[:MAX_MESSAGE_CHARACTERS]}".split())
-        message = line.encode("ascii", "backslashreplace").decode("ascii")
-        super().__init__(message[:MAX_MESSAGE_CHARACTERS])
+    code: str = "ERROR"
+    status: int = 500
+    retry_after: int | None = None
+
+    def __init__(self, reason: str, param: str | None = None) -> None:
+        self.param, self.reason = param, _line(reason)
+        self.text = self.reason if param is None else f"{_line(param)}: {self.reason}"
+        super().__init__(f"{self.code}: {self.text}"[:MAX_MESSAGE_CHARACTERS].rstrip())
+
+
+def _line(text: str) -> str:
+    line = " ".join(text[:MAX_MESSAGE_CHARACTERS].split())
+    return line.encode("ascii", "backslashreplace").decode("ascii")
 
 
 class ClientError(EndpointError, ValueError):
     """The request is at fault; the servers answer a ValueError with status 400."""
+
+    status = 400
 
 
 class InvalidRequest(ClientError):
@@ -44,7 +56,7 @@ class InvalidAudio(ClientError):
 
 
 class InvalidReference(ClientError):
-    """A clip of `known_speakers` is unusable; the message names it: `known_speakers[1]: `."""
+    """A clip of `known_speakers` is unusable; `param` is its place: `known_speakers[1]`."""
 
     code = "INVALID_REFERENCE"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from asr import DecodeOptions, TranscriptionOptions, VadOptions, with_thresholds
-from config import InferenceConfig
+from config import InferenceConfig, WrongParameter
 from diarization.diarizer import Capabilities, SpeakerHints
 from errors import InvalidParameter, InvalidRequest
 from payload.encodings import Base64Text
@@ -88,8 +88,8 @@ def read_body(
     try:
         # Hugging Face's toolkit passes bytes, with parameters from the query string.
         config = InferenceConfig.read(parameters, as_text=as_text or isinstance(inputs, bytes))
-    except ValueError as error:
-        raise InvalidParameter(str(error)) from error
+    except WrongParameter as error:
+        raise InvalidParameter(error.reason, error.param) from error
     unknown = {
         "keys": [key for key in data if key not in BODY_KEYS],
         "parameters": InferenceConfig.unknown(parameters),

@@ -71,28 +71,28 @@ class Transcriber:
         to announce one.
         """
         if options.decode.temperature and options.decode.num_beams > 1:
-            raise InvalidParameter("temperature: beams are not sampled")
+            raise InvalidParameter("beams are not sampled", "temperature")
         vad = options.vad
         if vad and vad.neg_threshold is not None and vad.neg_threshold > vad.peak:
-            raise InvalidParameter("vad_parameters: neg_threshold is larger than threshold")
+            raise InvalidParameter("neg_threshold is larger than threshold", "vad_parameters")
         code = None if options.language is None else language_code(options.language)
         if options.language is not None and code is None:
-            raise InvalidParameter("language: should be a language that Whisper knows")
+            raise InvalidParameter("should be a language that Whisper knows", "language")
         special_tokens = self.models.special_tokens
         if special_tokens.start_of_previous is None and (options.prompt or options.hotwords):
             raise Unsupported(
-                "prompt, hotwords: the model's vocabulary has no token that announces them"
+                "the model's vocabulary has no token that announces them", "prompt, hotwords"
             )
         if not special_tokens.multilingual:
             if code not in (None, ENGLISH):
-                raise InvalidParameter("language: the model is English-only")
+                raise InvalidParameter("the model is English-only", "language")
             if options.task != "transcribe":
-                raise InvalidParameter("task: the model is English-only and cannot translate")
+                raise InvalidParameter("the model is English-only and cannot translate", "task")
             return replace(options, language=ENGLISH)
         if code is not None and code not in special_tokens.languages:
-            raise InvalidParameter(f"language: the model does not know {language_name(code)}")
+            raise InvalidParameter(f"the model does not know {language_name(code)}", "language")
         if options.task not in special_tokens.tasks:
-            raise InvalidParameter(f"task: the model cannot {options.task}")
+            raise InvalidParameter(f"the model cannot {options.task}", "task")
         return replace(options, language=code)
 
     def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:

@@ -270,7 +270,7 @@ def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
     except StopIteration as end:
         answer["value"], content = end.value
     except (InvalidAudio, AudioTooLong) as error:
-        answer |= {"code": error.code, "text": str(error).removeprefix(f"{error.code}: ")}
+        answer |= {"code": error.code, "text": error.text}
     except MemoryError:
         answer |= {"code": InvalidAudio.code, "text": "it takes far more memory than its size"}
     except Exception as error:  # its text may quote the recording

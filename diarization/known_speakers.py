@@ -117,8 +117,7 @@ class Enrolment:
             data = decode_base64(clip.reference, self._limits)
             audio = await decoding_steps(data, self._rate, self._limits)
         except ClientError as error:
-            reason = str(error).removeprefix(f"{error.code}: ")
-            raise self._unusable(reason.replace("inputs", "reference", 1)) from None
+            raise self._unusable(error.text.replace("inputs", "reference", 1)) from None
         self._limits = self._limits.less(len(data))
         await give_way(DecodingStep(audio.seconds, audio.seconds))
         return audio.samples
@@ -155,7 +154,7 @@ class Enrolment:
         self._index += 1
 
     def _unusable(self, reason: str) -> InvalidReference:
-        return InvalidReference(f"known_speakers[{self._index}]: {reason}")
+        return InvalidReference(reason, f"known_speakers[{self._index}]")
 
 
 def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:

@@ -3,21 +3,29 @@
 An item is a stretch of audio that becomes one text: speech until a pause, or audio that the client
 commits. `previous_item_id` is the `item_id` of the item before, None for the first item.
 Milliseconds and seconds count the session's audio from its first sample, never a clock.
-`server.realtime.server_events` has the JSON of each event.
+
+`kind` is the type of the JSON event, OpenAI's where OpenAI has one, and fields have the names of
+the JSON's. `server.realtime.server_events` renders the events.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from errors import EndpointError
 from transcript import KnownSpeaker, Transcript, Word
+
+BUFFER = "input_audio_buffer"
+ITEM = "conversation.item"
+TRANSCRIPTION = f"{ITEM}.input_audio_transcription"
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStartedEvent:
     """Speech starts. The item's audio begins at `audio_start_ms`, padding included."""
 
+    kind: ClassVar[str] = f"{BUFFER}.speech_started"
     item_id: str
     audio_start_ms: int
 
@@ -26,6 +34,7 @@ class SpeechStartedEvent:
 class SpeechStoppedEvent:
     """Speech has stopped. The item's audio ends at `audio_end_ms`."""
 
+    kind: ClassVar[str] = f"{BUFFER}.speech_stopped"
     item_id: str
     audio_end_ms: int
 
@@ -34,6 +43,7 @@ class SpeechStoppedEvent:
 class Committed:
     """The item's audio is complete."""
 
+    kind: ClassVar[str] = f"{BUFFER}.committed"
     item_id: str
     previous_item_id: str | None
 
@@ -42,6 +52,7 @@ class Committed:
 class ItemAdded:
     """The item is part of the conversation; its text follows."""
 
+    kind: ClassVar[str] = f"{ITEM}.added"
     item_id: str
     previous_item_id: str | None
 
@@ -50,6 +61,7 @@ class ItemAdded:
 class ItemDone:
     """The item will not change any more, except for its text."""
 
+    kind: ClassVar[str] = f"{ITEM}.done"
     item_id: str
     previous_item_id: str | None
 
@@ -57,6 +69,8 @@ class ItemDone:
 @dataclass(frozen=True, slots=True)
 class Cleared:
     """The uncommitted audio is dropped."""
+
+    kind: ClassVar[str] = f"{BUFFER}.cleared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,7 @@ class Delta:
     `words` the same text with times.
     """
 
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.delta"
     item_id: str
     text: str
     tokens: tuple[int, ...] = ()
@@ -80,6 +95,7 @@ class Words:
     follow, and replaces the last guess.
     """
 
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.words"
     item_id: str
     words: tuple[Word, ...]
     unstable: str = ""
@@ -93,6 +109,7 @@ class Segment:
     after that cover the item's whole text, and replace all earlier ones.
     """
 
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.segment"
     item_id: str
     id: str
     text: str
@@ -108,6 +125,7 @@ class Completed:
     The times of `transcript` are seconds of the session. `seconds` is the item's duration.
     """
 
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.completed"
     item_id: str
     transcript: Transcript
     text: str
@@ -118,6 +136,7 @@ class Completed:
 class Failed:
     """The item has no text because of `error`. The session goes on."""
 
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.failed"
     item_id: str
     error: EndpointError
 
@@ -126,6 +145,7 @@ class Failed:
 class SpeakersFound:
     """All segments were sent. Has the results for known speakers and warnings about speakers."""
 
+    kind: ClassVar[str] = "session.speakers"
     known_speakers: tuple[KnownSpeaker, ...]
     warnings: tuple[str, ...]
 
@@ -134,6 +154,7 @@ class SpeakersFound:
 class Cadence:
     """New words come about every `seconds`. They come less often if the server is busy."""
 
+    kind: ClassVar[str] = "session.cadence"
     seconds: float
 
 

@@ -1,6 +1,6 @@
 """Detects starts and stops of speech in live audio.
 
-The network and the rules are those of `asr.frontend.vad`, without its look-ahead. A file's detector
+The network and the rule are those of `asr.frontend.vad`, without its look-ahead. A file's detector
 amplifies 16 s by their loudest part. Here only past audio counts, and no step is amplified beyond
 full scale. A start is reported once it is certain, some 0.2 s after the first sample of speech, and
 carries that sample. At a threshold of 0.5 the turns are the spans of a file with the same
@@ -19,10 +19,10 @@ from torch import Tensor
 from asr.frontend.vad import (
     BLOCK,
     SHORTEST_PAUSE,
-    SHORTEST_SPEECH,
     STEP,
     SileroStream,
     SpeechDetector,
+    SpeechRule,
     VadOptions,
     gain_for,
     loudness,
@@ -118,83 +118,42 @@ class RunningGain:
 class Turns:
     """Finds turns in probabilities, one for each step from `sample` on.
 
-    Applies the rules of `asr.frontend.vad.find_speech` step by step. Its three thresholds are for a
-    setting of 0.5 and move with the setting. A turn does not end while a run of probable steps may
-    still become speech.
+    The thresholds of `SpeechRule` move with the settings' threshold. A turn does not end while a
+    run of probable steps may still become speech.
     """
 
     def __init__(self, settings: TurnSettings, sample: int) -> None:
-        self._first, self._steps = sample, 0
+        self._first = sample
         self.speaking = False
         self._stop = 0  # the step after the last step of speech
-        self._run: int | None = None  # first step of the current run of probable steps
-        self._run_counts = False  # the run has a likely step
-        self._span: _Span | None = None
+        self._rule = SpeechRule(VadOptions(settings.threshold))
         self.change(settings)
 
     def change(self, settings: TurnSettings) -> None:
-        options = VadOptions(settings.threshold)
-        self._thresholds = options.stop, options.start, options.peak
+        self._rule.change(VadOptions(settings.threshold))
         samples = settings.silence_duration_ms * SAMPLE_RATE // 1000
         self._silence = max(SHORTEST_PAUSE, -(-samples // STEP))
 
     @property
     def sample(self) -> int:
         """Sample after the last step."""
-        return self._first + self._steps * STEP
+        return self._first + self._rule.steps * STEP
 
     @property
     def silent_steps(self) -> int:
         """Number of steps since the last step of speech."""
-        return self._steps - self._stop
+        return self._rule.steps - self._stop
 
     def push(self, probability: float) -> Turn | None:
         """Add the probability of a step. Return a start or stop that it makes certain."""
-        lasts, likely, certain = self._thresholds
-        self._steps += 1
-        if probability < lasts:
-            self._run, self._run_counts = None, False
-            return self._pause()
-        if self._run is None:
-            self._run = self._steps - 1
-        self._run_counts |= probability >= likely
-        if not self._run_counts:
-            return None
-        if self._span is None:
-            self._span = _Span(self._run)
-        self._span.extend(self._steps, probability >= likely, probability >= certain)
-        if not self._span.is_speech:
-            return None
-        self._stop = self._steps
-        if self.speaking:
-            return None
-        self.speaking = True
-        return SpeechStarted(self._first + self._span.start * STEP)
-
-    def _pause(self) -> SpeechStopped | None:
-        """Return the stop of speech, if a step without speech makes it certain."""
-        if self._span is not None and self._steps - self._span.stop >= SHORTEST_PAUSE:
-            self._span = None
-        if not self.speaking or self._span is not None or self.silent_steps < self._silence:
+        found = self._rule.push(probability)
+        if found is not None and self._rule.is_speech(found):
+            self._stop = self._rule.steps
+            if not self.speaking:
+                self.speaking = True
+                return SpeechStarted(self._first + found.start * STEP)
+        silent = self._rule.run is None and self._rule.joined is None
+        if not self.speaking or not silent or self.silent_steps < self._silence:
             return None
         self.speaking = False
         return SpeechStopped(self._first + self._stop * STEP)
-
-
-@dataclass
-class _Span:
-    """Runs of probable steps from `start` on, with only short pauses between them."""
-
-    start: int
-    stop: int = 0
-    likely: int = 0
-    certain: bool = False
-
-    def extend(self, stop: int, likely: bool, certain: bool) -> None:
-        self.stop = stop
-        self.likely += likely
-        self.certain |= certain
-
-    @property
-    def is_speech(self) -> bool:
-        return self.likely >= SHORTEST_SPEECH and self.certain

@@ -35,7 +35,7 @@ class WantedSpeakers:
             return
         if settings.speakers and begun:
             text = "must be set, with known ones and their threshold, before the first audio"
-            raise InvalidParameter(f"speakers: {text}")
+            raise InvalidParameter(text, "speakers")
         found: LiveSpeakers | None = None
         if settings.speakers:
             finder = await self._open(settings.known_speakers, settings.known_speaker_threshold)

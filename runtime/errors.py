@@ -120,7 +120,7 @@ def loading(variable: str, name: str) -> Iterator[None]:
         verify_checksums(Path(name))
         yield
     except StartError as error:
-        raise StartError(f"{variable}: {str(error).removeprefix(f'{error.code}: ')}") from error
+        raise StartError(error.text, variable) from error
     except Exception as error:
         raise StartError(f"{variable}={name}: {_reason(name, error)}") from error
 

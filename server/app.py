@@ -18,22 +18,19 @@ from starlette.types import Receive, Scope, Send
 from endpoint import Endpoint
 from errors import EndpointError, InvalidRequest
 from server import docs_page, health, info, native
-from server.access_log import METHODS, ROUTES
 from server.admission import Admission
-from server.error_response import error_response, translated
-from server.errors import InvalidBody, MethodNotAllowed, NotFound
+from server.error_response import ErrorResponse, translated
+from server.errors import INVALID_BODY, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from server.gate import METHODS, ROUTES, Gate
 from server.jobs import routes as jobs
-from server.jobs.metrics import JobMetrics
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
-from server.metrics import EngineMetrics, Metrics
-from server.middleware import RequestGate
+from server.metrics import EngineMetrics, JobMetrics, Metrics, Service
 from server.openai_api import routes
 from server.page import routes as page
 from server.realtime import routes as realtime
 from server.realtime.client_secrets import ClientSecrets
 from server.realtime.session import OpenDriver
-from server.service import Service
 from server.settings import ServerSettings
 
 DESCRIBES_MODELS = ("/info", "/v1/models")
@@ -44,7 +41,7 @@ def create_app(
     settings: ServerSettings,
     open_driver: OpenDriver | None = None,
     store: JobStore | None = None,
-) -> RequestGate:
+) -> Gate:
     """The app that answers with `endpoint`, as `settings` say; live sessions have drivers of
     `open_driver`, and jobs are kept in `store`, which the app closes; without them there are none.
     """
@@ -80,7 +77,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
     loaded = partial(_answer_with_models, app, endpoint)
-    return RequestGate(loaded, admission, metrics, settings, secrets, runner)
+    return Gate(loaded, admission, metrics, settings, secrets, runner)
 
 
 async def _answer_with_models(
@@ -102,19 +99,21 @@ def _needs_models(scope: Scope) -> bool:
 
 
 def _fail(request: Request, error: Exception) -> Response:
-    return error_response(translated(error), request.scope["path"])
+    return ErrorResponse(translated(error), request.scope["path"])
 
 
 def _refuse(request: Request, error: Exception) -> Response:
     """What the framework refuses by itself, in our words: its own may repeat what was sent."""
     path = request.scope["path"]
     if not isinstance(error, HTTPException):
-        return error_response(InvalidBody("the request is not of the documented form"), path)
+        return ErrorResponse(
+            Refusal(INVALID_BODY, "the request is not of the documented form"), path
+        )
     known: dict[int, EndpointError] = {
-        404: NotFound("there is nothing here"),
-        405: MethodNotAllowed("this path takes other methods"),
+        404: Refusal(NOT_FOUND, "there is nothing here"),
+        405: Refusal(METHOD_NOT_ALLOWED, "this path takes other methods"),
     }
-    answer: Response = error_response(
+    answer: Response = ErrorResponse(
         known.get(error.status_code, InvalidRequest("cannot be read")), path
     )
     if error.status_code == 405:

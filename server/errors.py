@@ -1,202 +1,68 @@
-"""Refusals that only a server knows, and the HTTP status of every error.
+"""Refusals of the server: the table of codes, HTTP statuses and waiting times.
 
-Statuses live here and nowhere else; the endpoint's own errors keep the codes that every server of
-the contract answers with.
+The endpoint's own errors (`errors.py`) carry their code and status too.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import NamedTuple
 
-from errors import ClientError, EndpointError
+from errors import EndpointError
 
 
-class Refusal(EndpointError):
-    """The server does not take or does not finish a request; `status` is HTTP's.
+class Kind(NamedTuple):
+    """A row of the table. `retry_after` is in seconds."""
 
-    `retry_after` is in seconds: when the client may try again, where that is known.
-    """
-
-    status: ClassVar[int] = 500
+    code: str
+    status: int = 400
     retry_after: int | None = None
 
 
-class InvalidHttp(Refusal):
-    """What came is no request, or nobody can say where it ends."""
-
-    code = "INVALID_REQUEST"
-    status = 400
-
-
-class HostNotAllowed(Refusal):
-    """The server does not answer to the name that the request is for."""
-
-    code = "HOST_NOT_ALLOWED"
-    status = 403
-
-
-class OriginNotAllowed(Refusal):
-    """A browser sends the request for a page of another site."""
-
-    code = "ORIGIN_NOT_ALLOWED"
-    status = 403
-
-
-class Unauthorized(Refusal):
-    """The bearer token is missing or wrong."""
-
-    code = "UNAUTHORIZED"
-    status = 401
-
-
-class TooManyGuesses(Refusal):
-    """The client has sent too many wrong keys."""
-
-    code = "TOO_MANY_GUESSES"
-    status = 429
-
-    def __init__(self, text: str, retry_after: int) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after
-
-
-class NotFound(Refusal):
-    """There is nothing at this path."""
-
-    code = "NOT_FOUND"
-    status = 404
-
-
-class MethodNotAllowed(Refusal):
-    """The path exists, for another method."""
-
-    code = "METHOD_NOT_ALLOWED"
-    status = 405
-
-
-class SlowBody(Refusal):
-    """The body does not arrive."""
-
-    code = "BODY_TIMEOUT"
-    status = 408
-
-
-class BodyTooLarge(Refusal):
-    """The body is larger than the endpoint reads."""
-
-    code = "BODY_TOO_LARGE"
-    status = 413
-
-
-class UnsupportedMediaType(Refusal):
-    """The body is of a type that this route does not read."""
-
-    code = "UNSUPPORTED_MEDIA_TYPE"
-    status = 415
-
-
-class InvalidBody(Refusal):
-    """The body is not a JSON object, of which the contract's servers say 422."""
-
-    code = "INVALID_REQUEST"
-    status = 422
-
-
-class Busy(Refusal):
-    """As many requests wait as may wait."""
-
-    code = "BUSY"
-    status = 429
-
-    def __init__(self, text: str, retry_after: int) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after
-
-
-class Crowded(Refusal):
-    """As many connections are open as may be."""
-
-    code = "TOO_MANY_CONNECTIONS"
-    status = 503
-    retry_after = 5
-
-
-class Draining(Refusal):
-    """The server is about to stop."""
-
-    code = "DRAINING"
-    status = 503
-    retry_after = 5
-
-
-class NotReady(Refusal):
-    """The models are still loading, or the engine has stopped and a new process has to answer."""
-
-    code = "NOT_READY"
-    status = 503
-    retry_after = 5
-
-
-class NoReplica(Refusal):
-    """The process that had the request has died, or none takes any."""
-
-    code = "NO_REPLICA"
-    status = 503
-    retry_after = 1
-
-
-class JobsDisabled(Refusal):
-    """The server has no folder to keep jobs in."""
-
-    code = "JOBS_DISABLED"
-    status = 404
-
-
-class JobsFull(Refusal):
-    """As many jobs, or as many bytes of them, are kept as may be."""
-
-    code = "JOBS_FULL"
-    status = 429
-    retry_after = 60
-
-
-class JobNotDone(Refusal):
-    """The job has no answer, or none yet."""
-
-    code = "JOB_NOT_DONE"
-    status = 409
-
-
-class CallbackNotAllowed(Refusal):
-    """The server calls nobody back there."""
-
-    code = "CALLBACK_NOT_ALLOWED"
-    status = 403
-
-
-class StorageFailed(Refusal):
-    """The disk takes no more."""
-
-    code = "STORAGE_FAILED"
-    status = 507
-
-
-class UpgradeRequired(Refusal):
-    """The path is for WebSockets."""
-
-    code = "UPGRADE_REQUIRED"
-    status = 426
-
-
-class DeadlineExceeded(Refusal):
-    """The request was not answered within the server's time limit."""
-
-    code = "DEADLINE_EXCEEDED"
-    status = 504
-
-
-def status_of(error: EndpointError) -> int:
-    """The HTTP status that an error is answered with."""
-    if isinstance(error, Refusal):
-        return error.status
-    return 400 if isinstance(error, ClientError) else 500
+HOST_NOT_ALLOWED = Kind("HOST_NOT_ALLOWED", 403)
+ORIGIN_NOT_ALLOWED = Kind("ORIGIN_NOT_ALLOWED", 403)
+UNAUTHORIZED = Kind("UNAUTHORIZED", 401)
+NOT_FOUND = Kind("NOT_FOUND", 404)
+METHOD_NOT_ALLOWED = Kind("METHOD_NOT_ALLOWED", 405)
+BODY_TIMEOUT = Kind("BODY_TIMEOUT", 408)
+BODY_TOO_LARGE = Kind("BODY_TOO_LARGE", 413)
+UNSUPPORTED_MEDIA_TYPE = Kind("UNSUPPORTED_MEDIA_TYPE", 415)
+INVALID_BODY = Kind("INVALID_REQUEST", 422)  # no JSON object: the contract's servers answer 422
+UPGRADE_REQUIRED = Kind("UPGRADE_REQUIRED", 426)
+BUSY = Kind("BUSY", 429)
+DRAINING = Kind("DRAINING", 503, 5)
+NOT_READY = Kind("NOT_READY", 503, 5)
+NO_REPLICA = Kind("NO_REPLICA", 503, 1)
+DEADLINE_EXCEEDED = Kind("DEADLINE_EXCEEDED", 504)
+MODEL_NOT_FOUND = Kind("MODEL_NOT_FOUND", 404)
+
+JOBS_DISABLED = Kind("JOBS_DISABLED", 404)
+JOBS_FULL = Kind("JOBS_FULL", 429, 60)
+JOB_NOT_DONE = Kind("JOB_NOT_DONE", 409)
+CALLBACK_NOT_ALLOWED = Kind("CALLBACK_NOT_ALLOWED", 403)
+STORAGE_FAILED = Kind("STORAGE_FAILED", 507)
+
+# Of live sessions, with OpenAI's codes where OpenAI has one.
+INVALID_JSON = Kind("invalid_json")
+UNKNOWN_EVENT = Kind("unknown_event")
+UNSUPPORTED_EVENT = Kind("unsupported_event")
+UNKNOWN_PARAMETER = Kind("unknown_parameter")
+MISSING_PARAMETER = Kind("missing_required_parameter")
+INVALID_TYPE = Kind("invalid_type")
+INVALID_VALUE = Kind("invalid_value")
+UNSUPPORTED_VALUE = Kind("unsupported_value")
+INVALID_BASE64 = Kind("invalid_base64")
+APPEND_TOO_LARGE = Kind("append_too_large")
+SESSION_ENDING = Kind("session_ending")
+SESSION_EXPIRED = Kind("session_expired")
+SESSION_IDLE = Kind("session_idle")
+
+
+class Refusal(EndpointError):
+    """The server does not take or does not finish a request. `retry_after` replaces the kind's."""
+
+    def __init__(
+        self, kind: Kind, reason: str, param: str | None = None, retry_after: int | None = None
+    ) -> None:
+        self.kind, self.code, self.status = kind, kind.code, kind.status
+        self.retry_after = kind.retry_after if retry_after is None else retry_after
+        super().__init__(reason, param)

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from endpoint import Endpoint
 from server.admission import Admission
 from server.description import refusals
-from server.errors import Draining, NotReady
+from server.errors import DRAINING, NOT_READY, Refusal
 from server.metrics import Metrics
 
 
@@ -34,9 +34,9 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
     )
     async def ready() -> dict[str, str]:
         if not endpoint.alive:
-            raise NotReady("the engine has stopped")
+            raise Refusal(NOT_READY, "the engine has stopped")
         if admission.draining:
-            raise Draining("the server is about to stop")
+            raise Refusal(DRAINING, "the server is about to stop")
         return {"status": "idle" if endpoint.idle else "ready"}
 
     @routes.head("/metrics", include_in_schema=False)

@@ -14,7 +14,7 @@ from endpoint import Endpoint
 from payload.languages import ENGLISH, language_name
 from server.admission import Admission
 from server.description import refusals
-from server.openai_api.models import model_id
+from server.openai_api.form import model_id
 
 
 class Language(BaseModel):

@@ -12,7 +12,6 @@ status, as platforms restart what ends and nothing else.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import resource
@@ -23,35 +22,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-import h11
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from asr import stopped
 from endpoint import Endpoint
 from errors import EndpointError
 from runtime.errors import EXIT_STATUS
-from server.access_log import PAGE
-from server.error_response import error_response
-from server.errors import Draining, InvalidHttp, NotReady
-from server.exchange import GUARDED, Exchange
-from server.lingering import LingeringTransport
-from server.middleware import RequestGate
+from server.errors import DRAINING, NOT_READY, Refusal
+from server.gate import PAGE, Gate, RequestContext
 from server.realtime.handshake import Handshake
 from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
 from server.settings import ServerSettings
-from server.websocket import PING_S, BoundedWebSocket, is_handshake
 
 logger = logging.getLogger("server")
 
-# From the opening of a connection, or the last answer on it, to the end of a request's head.
-SECONDS_TO_ASK = 30
-# In which a client must take some of an answer that is larger than what the system keeps of it.
-SECONDS_TO_TAKE = 60.0
-# Beyond so many connections, and where files run short, requests are refused.
+# Proxies keep a connection on which something comes so often.
+PING_S = 20.0
+# uvicorn answers 503 beyond so many connections, or before files run short.
 MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
 # Connections that the system keeps until they are accepted; uvicorn's default.
 BACKLOG = 2048
@@ -59,101 +50,26 @@ BACKLOG = 2048
 SECONDS_TO_LEAVE = 5
 
 
-class PromptProtocol(H11Protocol):
-    """uvicorn's protocol, which closes a connection after an answer when nothing comes, and here
-    also one on which no request ever came, or but a part of its head, and one whose client does not
-    take what it is answered. A client that still sends a body when it is answered gets the answer
-    before the connection is closed.
-    """
-
-    transport: LingeringTransport  # type: ignore[assignment]
-    _asking: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client may ask now."""
-        watched = LingeringTransport(transport, SECONDS_TO_TAKE, self._client_sends)
-        super().connection_made(watched)  # type: ignore[arg-type]
-        self._wait_for_request()
-
-    def data_received(self, data: bytes) -> None:
-        """What comes after an answer that ends the connection is not looked at."""
-        if self.transport.lingers:
-            self.transport.discard(len(data))
-        else:
-            super().data_received(data)
-
-    def _should_upgrade(self) -> bool:
-        """Whether a WebSocket begins; what only says so is a request like others."""
-        return is_handshake(self.scope, self.headers)
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection is another protocol's from here on."""
-        if self._asking:
-            self._asking.cancel()
-        self.transport = self.transport.release()  # type: ignore[assignment]
-        super().handle_websocket_upgrade(event)
-
-    def on_response_complete(self) -> None:
-        """It may ask again, unless the connection is about to end."""
-        super().on_response_complete()
-        if self.transport.is_closing():
-            self.cycle.body = bytearray()
-        else:
-            self._wait_for_request()
-
-    def pause_writing(self) -> None:
-        """The client does not take its answer as fast as it is written, or not at all."""
-        super().pause_writing()
-        self.transport.watch()
-
-    def resume_writing(self) -> None:
-        """It has taken most of it."""
-        super().resume_writing()
-        self.transport.unwatch()
-
-    def eof_received(self) -> None:
-        """The client sends no more, upon which asyncio closes the connection."""
-        self.transport.watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody asks."""
-        super().connection_lost(exc)
-        self.transport.release()
-        if self._asking:
-            self._asking.cancel()
-
-    def send_400_response(self, msg: str) -> None:
-        """What comes is no HTTP: say so as all refusals do, if an answer has not begun."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            response = error_response(InvalidHttp("what came is not HTTP/1.1"), "/")
-            headers = [*response.raw_headers, *GUARDED, (b"connection", b"close")]
-            for event in (
-                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                h11.Data(data=bytes(response.body)),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event))
-        self.transport.close()
-
-    def _client_sends(self) -> bool:
-        """Whether more is to come: a part of a body by its framing, or what is no HTTP."""
-        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
-
-    def _wait_for_request(self) -> None:
-        if self._asking:
-            self._asking.cancel()
-        self._asking = self.loop.call_later(SECONDS_TO_ASK, self._end_unless_asked)
-
-    def _end_unless_asked(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.timeout_keep_alive_handler()
+# uvicorn 0.54 says so of every WebSocket that is refused with a whole answer.
+FALSE_ALARM = "ASGI callable returned without completing handshake."
+logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != FALSE_ALARM)
+# uvicorn's own protocols and bounds.
+UVICORN: dict[str, Any] = {
+    "http": "h11",
+    "ws": "websockets-sansio",
+    "log_config": None,
+    "log_level": logging.WARNING,
+    "access_log": False,
+    "server_header": False,
+    "timeout_graceful_shutdown": SECONDS_TO_LEAVE,
+}
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
 
-    `exit_status` is what the process should end with. `proxies` are the addresses of those whose
-    X-Forwarded-For names the client; with `page` the log names the page's address.
+    `exit_status` is what the process should end with. With `page` the log names the page's
+    address.
     """
 
     exit_status = 0
@@ -161,32 +77,23 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(
         self,
-        gate: RequestGate,
+        gate: Gate,
         endpoint: Endpoint,
         drain_timeout: float,
-        proxies: str | None = None,
         page: bool = False,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 gate,
-                log_config=None,
-                log_level=logging.WARNING,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=SECONDS_TO_LEAVE,
-                http=PromptProtocol,
-                ws=BoundedWebSocket,
+                limit_concurrency=most_connections(),
                 ws_max_size=gate.most_message_bytes,
                 ws_per_message_deflate=False,  # a few bytes would be any number of zeros
                 ws_ping_interval=PING_S,
-                ws_ping_timeout=PING_S,
-                proxy_headers=bool(proxies),
-                forwarded_allow_ips=proxies or "",
+                # A client that is far ahead of real time is not read, and so are its pongs.
+                ws_ping_timeout=None,
+                **UVICORN,
             )
         )
-        gate.connections = self.server_state.connections
-        gate.most_connections = most_connections()
         self.gate, self.endpoint, self._page = gate, endpoint, page
         self.drain_timeout = drain_timeout
         self._drain_ends = float("inf")
@@ -196,7 +103,7 @@ class DrainingServer(uvicorn.Server):
     def busy(self) -> bool:
         """Whether anybody waits for an answer, or is in a session."""
         admission = self.gate.admission
-        return admission.places.taken + admission.live.taken + self.endpoint.outstanding > 0
+        return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
@@ -227,7 +134,7 @@ class DrainingServer(uvicorn.Server):
             return False
         if self._says_draining:
             self._says_draining = False
-            logger.info("draining: %d requests are not answered", self.gate.admission.places.taken)
+            logger.info("draining: %d requests are not answered", self.gate.admission.permits.taken)
             self.begin_to_drain()
         if self.busy and time.monotonic() < self._drain_ends:
             return False
@@ -241,16 +148,16 @@ class DrainingServer(uvicorn.Server):
         """
         if self.gate.jobs:
             self.gate.jobs.stop()
-        why = Draining("the server is about to stop")
+        why = Refusal(DRAINING, "the server is about to stop")
         self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
         """Answer whatever is not answered yet with `error`, or that the server drains; streams end
         with an error event.
         """
-        why = error or Draining("the server stops before this request is answered")
-        for exchange in self.gate.running:
-            exchange.end(why)
+        why = error or Refusal(DRAINING, "the server stops before this request is answered")
+        for context in self.gate.running:
+            context.end(why)
         status = INTERNAL_ERROR if error else GOING_AWAY
         self.gate.admission.live.end_all(Ending(status, why))
 
@@ -285,19 +192,7 @@ def most_connections() -> int:
 @contextmanager
 def answering_health(bound: socket.socket) -> Iterator[None]:
     """Answer `/health` on `bound` in a thread during the block, and refuse all other requests."""
-    server = uvicorn.Server(
-        uvicorn.Config(
-            _while_loading,
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=SECONDS_TO_LEAVE,
-            http=PromptProtocol,
-            ws=BoundedWebSocket,
-        )
-    )
+    server = uvicorn.Server(uvicorn.Config(_while_loading, lifespan="off", **UVICORN))
     # uvicorn closes the socket that it is given; the other one goes on to listen.
     thread = threading.Thread(target=server.run, args=([bound.dup()],), daemon=True)
     thread.start()
@@ -310,16 +205,18 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
     """The app while models load. Connections end with each answer, as its server is about to."""
-    loading = NotReady("the models are still loading; /ready says when the server takes requests")
+    loading = Refusal(
+        NOT_READY, "the models are still loading; /ready says when the server takes requests"
+    )
     if scope["type"] == "websocket":
         await Handshake(scope, receive, send).fail(loading)
         return
-    exchange = Exchange(scope, receive, send, limit=0)
-    exchange.answer_headers.append((b"connection", b"close"))
+    context = RequestContext(scope, receive, send, limit=0)
+    context.answer_headers.append((b"connection", b"close"))
     if scope["path"].rstrip("/") == "/health" and scope["method"] in ("GET", "HEAD"):
-        await exchange.run(JSONResponse({"status": "ok"}))
+        await context.run(JSONResponse({"status": "ok"}))
     else:
-        await exchange.fail(loading)
+        await context.fail(loading)
 
 
 def bind(settings: ServerSettings) -> socket.socket:

@@ -7,7 +7,10 @@ client can make series; and histograms of seconds reach the ten minutes that a l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,9 +23,12 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from endpoint import Endpoint
+from answer.response import Answer
+from endpoint import Decoded, Endpoint, Event, Finished, answer_of
 from runtime.versions import describe_versions
-from server.admission import Admission
+from server.admission import Admission, Permit
+from server.jobs.store import JobStore
+from transcription_request import TranscriptionRequest
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 BYTES = tuple(10.0**power for power in range(3, 10))
@@ -43,8 +49,8 @@ class EngineMetrics(Collector):
             None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
         )
         gauges = {
-            "asr_requests_in_progress": ("Requests admitted", self.admission.places.taken),
-            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.places.held_bytes),
+            "asr_requests_in_progress": ("Requests admitted", self.admission.permits.taken),
+            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.permits.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
             "asr_running_rows": ("Windows being decoded", scheduler.running if scheduler else 0),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
@@ -73,6 +79,22 @@ class EngineMetrics(Collector):
         drafts.add_metric(["accepted"], counts.decoded.accepted)
         drafts.add_metric(["rejected"], counts.decoded.drafted - counts.decoded.accepted)
         yield drafts
+
+
+class JobMetrics(Collector):
+    """What a store says of its jobs."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series with its value of now."""
+        counts, kept = self._store.counts()
+        jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
+        for status, count in counts.items():
+            jobs.add_metric([status.value], count)
+        yield jobs
+        yield GaugeMetricFamily("asr_jobs_bytes", "Bytes of their recordings and answers", kept)
 
 
 class Metrics:
@@ -136,3 +158,32 @@ class Metrics:
         # No request waits for the disk; the others are of the thread that counts them.
         on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
         return generate_latest(self.registry) + on_disk
+
+
+@dataclass(frozen=True)
+class Service:
+    """The endpoint as the routes see it: its requests are counted."""
+
+    endpoint: Endpoint
+    metrics: Metrics
+
+    async def answer(self, request: TranscriptionRequest, permit: Permit | None) -> Answer:
+        """Return the answer. Raises EndpointError; cancelling the task frees the request's rows."""
+        return await answer_of(self.stream(request, permit))
+
+    async def stream(
+        self, request: TranscriptionRequest, permit: Permit | None = None
+    ) -> AsyncGenerator[Event]:
+        """Yield the endpoint's events. The `permit` gives the body's bytes back once its audio is
+        decoded; those of a body with clips stay, because the clips may be parts of it.
+        """
+        began = time.monotonic()
+        async with aclosing(self.endpoint.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Decoded):
+                    self.metrics.until_decoded.observe(time.monotonic() - began)
+                    if permit is not None and not request.config.known_speakers:
+                        permit.give_bytes_back()
+                elif isinstance(event, Finished):
+                    self.metrics.audio_seconds.inc(event.answer.duration)
+                yield event

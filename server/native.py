@@ -1,7 +1,7 @@
 """The contract's routes: POST `/` and `/predict`, with hf-serve's answers to the byte.
 
 A route takes only the bare request, so that no framework reads a body before it is admitted, or
-repeats it in an error; what the routes take and give is described by hand.
+repeats it in an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,31 @@ from pydantic_core import to_json
 from answer.response import Answer, response
 from config import TEXT_BOOLEANS, InferenceConfig
 from errors import InvalidParameter
-from server.description import TRANSCRIPTION
+from server.description import AnswerBody, bodies, refusals
+from server.metrics import Service
 from server.request_body import read_request
-from server.service import Service
 from server.sse import native_stream
+
+STREAM = {
+    "name": "stream",
+    "in": "query",
+    "description": "Progress and the answer as server-sent events",
+    "schema": {"type": "boolean", "default": False},
+}
+TRANSCRIPTION: dict[str, Any] = {
+    "summary": "Transcribe audio, with speakers",
+    "description": "JSON with the audio in base64, a form, or the file itself with the parameters "
+    "in the query string.",
+    "responses": {
+        200: {
+            "description": "The transcript",
+            "model": AnswerBody,
+            "content": {"text/event-stream": {}},
+        },
+        **refusals(),
+    },
+    "openapi_extra": {"parameters": [STREAM], **bodies()},
+}
 
 
 def router(service: Service) -> APIRouter:
@@ -31,8 +52,8 @@ def router(service: Service) -> APIRouter:
     async def predict(request: Request) -> Response:
         transcription = await read_request(request, service.endpoint)
         if wants_events(request):
-            return await native_stream(service, transcription, request.state.place)
-        answer = await service.answer(transcription, request.state.place)
+            return await native_stream(service, transcription, request.state.permit)
+        answer = await service.answer(transcription, request.state.permit)
         body = await asyncio.to_thread(_encode, answer, transcription.config)
         return Response(body, media_type="application/json")
 
@@ -43,7 +64,7 @@ def wants_events(request: Request) -> bool:
     """Whether the client asks for progress: by media type, or by `?stream=true`."""
     streams = TEXT_BOOLEANS.get(request.query_params.get("stream", "false").lower())
     if streams is None:
-        raise InvalidParameter("stream: should be true or false")
+        raise InvalidParameter("should be true or false", "stream")
     return streams or "text/event-stream" in request.headers.get("accept", "")
 
 

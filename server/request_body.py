@@ -1,27 +1,32 @@
-"""Three ways to send audio and parameters: JSON, a form, or the file itself.
+"""Reads the three kinds of bodies with audio and parameters: JSON, a form, or the file itself.
 
-JSON is what says that it is JSON, which a foreign page cannot say without asking first (CORS), and
-everything else is audio: a type is a hint and never believed about it, the decoder looks. As no
-audio format begins with a brace, a client that forgot the type is told so.
+A body is JSON if its type says so, which a foreign page cannot say without asking first (CORS). Any
+other type is a hint that nobody relies on: the decoder looks. Because no audio format begins with a
+brace, a client that forgot the type is told so.
+
+Nothing of a form touches the disk. The framework's own reader writes files beyond a MiB there, and
+refuses longer texts, which clips of known speakers are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from io import BytesIO
-from typing import Any, get_args, get_origin
+from typing import Any, BinaryIO, get_args, get_origin
 
-from starlette.datastructures import FormData, ImmutableMultiDict, UploadFile
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, Headers, ImmutableMultiDict, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from config import OTHER_NAMES, InferenceConfig
 from endpoint import Endpoint
 from errors import InvalidRequest
-from payload.encodings import MOST_JSON, TooMuchJson, parse_json
+from payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
 from server.admission import FORM, media_type
-from server.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
-from server.multipart_form import content, is_text, multipart_form
+from server.errors import BODY_TOO_LARGE, INVALID_BODY, UNSUPPORTED_MEDIA_TYPE, Refusal
 from transcription_request import TranscriptionRequest
 
 # Not of the transcription: how the answer comes.
@@ -29,6 +34,9 @@ ANSWER_PARAMETERS = {"stream"}
 # What a form or JSON has in its body.
 PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
 MOST_FILES, MOST_FIELDS = 1, 100
+# A clip of a known speaker, 30 s of 48 kHz stereo as a data URL, fits twice.
+MAX_FIELD_BYTES = 16 * 2**20
+LONGEST_LINE = 2000  # bytes
 LISTS = {
     name
     for name, field in InferenceConfig.model_fields.items()
@@ -59,7 +67,7 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     if is_json:
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
-        raise UnsupportedMediaType("a JSON body has Content-Type: application/json")
+        raise Refusal(UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
     return {
         "inputs": body,
         "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
@@ -84,13 +92,15 @@ def read_json(text: bytes | str) -> dict[str, Any]:
     try:
         value = parse_json(text)
     except TooMuchJson:
-        raise BodyTooLarge(f"beside the base64 of audio, JSON may have {MOST_JSON} bytes") from None
+        raise Refusal(
+            BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
+        ) from None
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise InvalidBody("the body is not JSON") from None
+        raise Refusal(INVALID_BODY, "the body is not JSON") from None
     if not isinstance(value, dict):
-        raise InvalidBody("the body should be a JSON object")
+        raise Refusal(INVALID_BODY, "the body should be a JSON object")
     return value
 
 
@@ -138,6 +148,74 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
     try:
         if isinstance(parameters, str):
             return read_json(parameters or "{}")
-    except InvalidBody:
-        pass
+    except Refusal as error:
+        if error.kind is not INVALID_BODY:
+            raise
     raise InvalidRequest("parameters: should be a JSON object")
+
+
+class _InMemoryParser(MultiPartParser):
+    """Holds files in memory, because the size of the whole body is limited before it is parsed. A
+    part called `file` is a file, too, if it has no file name.
+    """
+
+    spool_max_size = 2**62
+
+    def on_headers_finished(self) -> None:
+        """Read the head of a part."""
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            assert part.content_disposition is not None
+            part.content_disposition += b'; filename=""'
+        super().on_headers_finished()
+
+
+@asynccontextmanager
+async def multipart_form(
+    request: Request, max_files: int, max_fields: int
+) -> AsyncIterator[FormData]:
+    """The form in a request's body. Raises InvalidRequest for what is none or has too much."""
+    parser = _InMemoryParser(
+        _in_utf8(request.headers),
+        request.stream(),
+        max_files=max_files,
+        max_fields=max_fields,
+        max_part_size=MAX_FIELD_BYTES,
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise InvalidRequest(f"the form cannot be read: {error.message}") from error
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+def _in_utf8(headers: Headers) -> Headers:
+    """The type without a charset, which RFC 7578 does not know: Python's slowest takes minutes."""
+    kind, parameters = parse_options_header(headers.get("content-type"))
+    boundary = parameters.get(b"boundary")
+    said = b'%b; boundary="%b"' % (kind, boundary) if boundary is not None else kind
+    return Headers(raw=[(b"content-type", said)])
+
+
+def is_text(part: UploadFile, data: bytes) -> bool:
+    """Whether the `data` of a part called `file` are a line of text, as of curl's
+    `-F file=talk.mp3`, which lacks the at sign.
+    """
+    if part.filename or len(data) > LONGEST_LINE:
+        return False
+    try:
+        return data.decode().strip().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def content(file: BinaryIO) -> bytes:
+    """The bytes of a file, of which no call copies more than a slice."""
+    read = BytesIO()
+    while part := file.read(SLICE):
+        read.write(part)
+    return read.getvalue()

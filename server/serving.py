@@ -18,9 +18,9 @@ from errors import StartError
 from handler import load_endpoint
 from model_sources.choice import Screen, choose
 from server.app import create_app
+from server.gate import Gate
 from server.jobs.store import JobStore
 from server.lifecycle import DrainingServer, answering_health, bind
-from server.middleware import RequestGate
 from server.realtime.drivers import LiveDrivers
 from server.settings import ServerSettings
 
@@ -47,12 +47,10 @@ def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServ
     Raises StartError, or SystemExit where a model does not load.
     """
     gate, endpoint = load_app(models, settings)
-    return DrainingServer(
-        gate, endpoint, settings.drain_timeout, settings.forwarded_allow_ips, settings.page
-    )
+    return DrainingServer(gate, endpoint, settings.drain_timeout, settings.page)
 
 
-def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[RequestGate, Endpoint]:
+def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, Endpoint]:
     """The application and what answers in it, as `load_server` has them; raises the same."""
     for line in misspelt_variables(ServerSettings):
         logger.warning(line)

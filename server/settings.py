@@ -83,7 +83,6 @@ class ServerSettings(EnvironmentSettings):
     as many once their audio has ended, and on SIGTERM both have `drain_timeout`. At most `max_rows`
     windows are decoded at once. `page` is whether `/app` is served. `allowed_hosts` are the names
     that it answers to, where that is asked, and `allowed_origins` the sites whose pages may ask.
-    `forwarded_allow_ips` are the proxies whose X-Forwarded-For is believed, as uvicorn reads them.
     At most `max_live_sessions` are held, each for `live_session_seconds`; one in which nothing
     comes for `live_idle_seconds` ends. A client appends at most `max_append_bytes` of audio at
     once, and is at most `live_ahead_seconds` ahead of real time. Jobs are kept in `data_dir`, at
@@ -107,7 +106,6 @@ class ServerSettings(EnvironmentSettings):
     max_rows: int = Field(default=32, ge=1, le=128)
     allowed_hosts: Names = frozenset()
     allowed_origins: Origins = frozenset()
-    forwarded_allow_ips: str | None = None
     max_live_sessions: int = Field(default=16, ge=0)
     max_append_bytes: int = Field(default=15 * 2**20, ge=1)
     live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)

@@ -21,9 +21,9 @@ from config import InferenceConfig
 from endpoint import Decoded, Event, Finished
 from errors import EndpointError
 from runtime.errors import endpoint_errors
+from server.admission import Permit
 from server.error_response import error_event
-from server.places import Place
-from server.service import Service
+from server.metrics import Service
 from transcript import Chunk
 from transcription_request import TranscriptionRequest
 
@@ -59,10 +59,10 @@ class EventStream(StreamingResponse):
 
 
 async def native_stream(
-    service: Service, request: TranscriptionRequest, place: Place | None
+    service: Service, request: TranscriptionRequest, permit: Permit | None
 ) -> EventStream:
     """The answer of the native routes as events. Raises EndpointError until the audio is read."""
-    events = service.stream(request, place)
+    events = service.stream(request, permit)
     decoded = await wait_for_audio(events)
     return EventStream(events, encode_all(native_messages(decoded, events, request.config)))
 

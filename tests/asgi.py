@@ -15,7 +15,7 @@ from recogniser_stand_ins import resident
 from answer.response import Answer
 from asr import EngineCounts, Progress, TranscriptionOptions
 from audio.decode import AudioLimits
-from config import InferenceConfig
+from config import InferenceConfig, WrongParameter
 from endpoint import Decoded, Endpoint, Finished
 from errors import InvalidParameter
 from server.app import create_app
@@ -47,7 +47,7 @@ class Reply:
 
 class Client:
     """One request to `app`; `parts` of the body arrive as they are asked for, after which nothing
-    comes until `gone` is set.
+    comes until `gone` is set. A client that reads "Connection: close" sends no more.
     """
 
     def __init__(self, app, parts=(b"",), ends=True, **scope) -> None:
@@ -56,7 +56,7 @@ class Client:
         self.scope = scope
 
     async def receive(self) -> dict:
-        if self.reply.parts_read < len(self.parts):
+        if self.reply.parts_read < len(self.parts) and not self.gone.is_set():
             part = self.parts[self.reply.parts_read]
             self.reply.parts_read += 1
             more = self.reply.parts_read < len(self.parts) or not self.ends
@@ -73,6 +73,8 @@ class Client:
         else:
             reply.body += message.get("body", b"")
             reply.complete = not message.get("more_body", False)
+            if reply.headers.get("connection") == "close":
+                self.gone.set()
 
     async def run(self) -> Reply:
         await self.app(self.scope, self.receive, self.send)
@@ -151,8 +153,8 @@ class FakeEndpoint(Endpoint):
     def parse(self, data, as_text=False) -> TranscriptionRequest:
         try:
             config = InferenceConfig.read(data.get("parameters") or {}, as_text=as_text)
-        except ValueError as error:
-            raise InvalidParameter(str(error)) from error
+        except WrongParameter as error:
+            raise InvalidParameter(error.reason, error.param) from error
         return self.request_of(data["inputs"], config)
 
     def request_of(self, inputs, config, warnings=()) -> TranscriptionRequest:

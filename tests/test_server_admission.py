@@ -11,9 +11,8 @@ import pytest
 from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
 
 from server.admission import SLACK_BYTES, Admission
-from server.errors import Busy
-from server.incoming_body import LITTLE_BYTES
-from server.places import PATIENCE_S
+from server.errors import Refusal
+from server.gate import LITTLE_BYTES
 from server.settings import ServerSettings
 
 TOO_LONG = MAX_AUDIO_BYTES * 2 + SLACK_BYTES
@@ -36,7 +35,7 @@ async def ask_with_faults(faults, path):
         headers["authorization"] = "Bearer other"
     app.admission.draining = "draining" in faults
     if "full" in faults:
-        app.admission.places.most = 0
+        app.admission.permits.most = 0
     if "length" in faults:
         headers["content-length"] = TOO_LONG
     if "type" in faults:
@@ -68,7 +67,7 @@ def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
         endpoint.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
         assert (await call(app, headers=JSON, parts=HELLO)).status == 200
-        assert app.admission.places.taken == 0
+        assert app.admission.permits.taken == 0
 
     asyncio.run(run())
 
@@ -77,12 +76,12 @@ def test_refused_clients_are_told_times_as_far_apart_as_answers_are():
     now = [0.0]
     admission = Admission(ServerSettings(max_queue=1), 1, lambda: now[0])
     for _ in range(40):
-        with admission.place():
+        with admission.permit():
             now[0] += 10
     waits = []
-    with admission.place():
+    with admission.permit():
         for _ in range(20):
-            with pytest.raises(Busy) as caught, admission.place():
+            with pytest.raises(Refusal) as caught, admission.permit():
                 pass
             waits.append(caught.value.retry_after)
     assert waits[:5] == [10, 20, 30, 40, 50]
@@ -114,7 +113,7 @@ def test_a_body_that_announces_nothing_is_counted(monkeypatch):
         assert (reply.status, reply.code) == (413, "BODY_TOO_LARGE")
         assert reply.parts_read == 4
         assert reply.headers["connection"] == "close"
-        assert (endpoint.seen, app.admission.places.taken) == ([], 0)
+        assert (endpoint.seen, app.admission.permits.taken) == ([], 0)
 
     asyncio.run(run())
 
@@ -139,12 +138,12 @@ def test_bodies_have_so_many_bytes_together():
         waiting = [asyncio.ensure_future(chunked(app, [b"{" + b" " * 30, *HELLO]))]
         waiting[0].cancel()
         await asyncio.wait(waiting)
-        assert app.admission.places.held_bytes == 0
+        assert app.admission.permits.held_bytes == 0
         waiting = [asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))]
         while not endpoint.seen:
             await asyncio.sleep(0)
         held = 30 + len(HELLO[0])
-        assert app.admission.places.held_bytes == held
+        assert app.admission.permits.held_bytes == held
         refused = await call(app, headers=announced(30), parts=HELLO)
         assert (refused.status, refused.code, refused.parts_read) == (429, "BUSY", 0)
         assert 1 <= int(refused.headers["retry-after"]) <= 120
@@ -154,12 +153,12 @@ def test_bodies_have_so_many_bytes_together():
             await asyncio.sleep(0)
         counted = await chunked(app, [bytes(10)] * 4)
         assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 2)
-        assert app.admission.places.held_bytes == held + len(HELLO[0])
-        assert app.admission.places.taken == 2
+        assert app.admission.permits.held_bytes == held + len(HELLO[0])
+        assert app.admission.permits.taken == 2
         endpoint.decode.set()
         endpoint.release.set()
         assert [(await each).status for each in waiting] == [200, 200]
-        assert app.admission.places.held_bytes == 0
+        assert app.admission.permits.held_bytes == 0
         untyped = {"transfer-encoding": "chunked"}
         assert (await call(app, headers=untyped, parts=[bytes(10)] * 10)).status == 200
 
@@ -180,16 +179,16 @@ def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
         running = asyncio.ensure_future(
             call(app, headers=JSON, parts=[body], query=streams[1:].encode())
         )
-        places = app.admission.places
+        permits = app.admission.permits
         while not endpoint.seen:
             await asyncio.sleep(0)
-        assert (places.taken, places.held_bytes) == (1, len(body))
+        assert (permits.taken, permits.held_bytes) == (1, len(body))
         endpoint.decode.set()
         await endpoint.began.wait()
-        assert (places.taken, places.held_bytes) == (1, held)
+        assert (permits.taken, permits.held_bytes) == (1, held)
         endpoint.release.set()
         assert (await running).status == 200
-        assert (places.taken, places.held_bytes) == (0, 0)
+        assert (permits.taken, permits.held_bytes) == (0, 0)
 
     asyncio.run(run())
 
@@ -243,43 +242,13 @@ def test_what_is_announced_reserves_nothing():
         for each in slow:
             running.append(asyncio.ensure_future(each.run()))
             await asyncio.sleep(0)
-        while app.admission.places.held_bytes < 3:
+        while app.admission.permits.held_bytes < 3:
             await asyncio.sleep(0)
         assert (await call(app, headers=announced(1000), parts=HELLO)).status == 200
         for each in slow:
             each.gone.set()
         await asyncio.wait(running)
-        assert app.admission.places.held_bytes == 0
-
-    asyncio.run(run())
-
-
-def test_a_slow_sender_gives_its_place_to_who_asks():
-    """Two of them have both places; the slower one is told, and the other goes on sending."""
-    now = [0.0]
-
-    async def run():
-        endpoint, app = served(max_queue=2)
-        app.admission.places.now = lambda: now[0]
-        endpoint.release.set()
-        senders, running = [], []
-        for _ in range(2):
-            sender = client(app, headers={"transfer-encoding": "chunked"}, ends=False)
-            senders.append(sender)
-            running.append(asyncio.ensure_future(sender.run()))
-            while not sender.reply.parts_read:
-                await asyncio.sleep(0)
-            now[0] += 1
-        assert (await call(app, headers=JSON, parts=HELLO)).code == "BUSY"
-        now[0] = PATIENCE_S + 0.1
-        assert (await call(app, headers=JSON, parts=HELLO)).status == 200
-        refused = await running[0]
-        assert (refused.status, refused.code) == (408, "BODY_TIMEOUT")
-        assert refused.headers["connection"] == "close"
-        assert not running[1].done()
-        senders[1].gone.set()
-        await running[1]
-        assert app.admission.places.taken == 0
+        assert app.admission.permits.held_bytes == 0
 
     asyncio.run(run())
 
@@ -307,7 +276,7 @@ def test_a_body_that_is_alone_may_have_more(headers):
         endpoint.release.set()
         headers["content-type"] = "audio/wav"
         assert (await call(app, headers=headers, parts=[bytes(1500)] * 2)).status == 200
-        assert app.admission.places.held_bytes == 0
+        assert app.admission.permits.held_bytes == 0
 
     asyncio.run(run())
 
@@ -398,6 +367,6 @@ def test_a_client_that_leaves_while_it_sends_gives_its_place_back():
         sender = client(app, headers={"transfer-encoding": "chunked"}, parts=[b"x"], ends=False)
         sender.gone.set()
         reply = await sender.run()
-        assert (reply.status, app.admission.places.taken) == (0, 0)
+        assert (reply.status, app.admission.permits.taken) == (0, 0)
 
     asyncio.run(run())

@@ -72,7 +72,6 @@ ODD = {
         post_last(b"content-length: 1\r\n", b"a").replace(b"/ ", b"/?stream=%00%ff&%=&%zz ", 1),
         400,
     ),
-    "websocket": (get(b"/" + CANARY, b"connection: upgrade\r\nupgrade: websocket\r\n"), 404),
     "4,000 headers": (get(b"/nothing", (b"x: " + CANARY + b"\r\n") * 4_000), 404),
     "foreign host": (get(b"/metrics").replace(b"localhost", CANARY), 403),
     "foreign origin": (get(b"/metrics", b"origin: http://" + CANARY + b"\r\n"), 403),
@@ -127,11 +126,8 @@ def test_what_is_two_things_at_once_is_400_and_the_last_on_its_connection(where,
     head = got.partition(b"\r\n\r\n")[0].lower() + b"\r\n"
     assert got.startswith(b"HTTP/1.1 400 "), got[:200]
     assert got.count(b"HTTP/1.1 ") == 1, "what followed was answered too"
-    assert b"x-error-message: invalid_request: " in head
     assert b"connection: close\r\n" in head
     assert CANARY not in got
-    for guard in GUARDS:
-        assert head.count(guard) == 1
 
 
 @pytest.mark.parametrize("name", ODD)

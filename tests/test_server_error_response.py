@@ -7,19 +7,19 @@ import json
 import pytest
 
 from errors import EndpointError, InvalidAudio, InvalidParameter
-from server.error_response import error_event, error_response, translated
-from server.errors import Busy, DeadlineExceeded, TooManyGuesses, Unauthorized, status_of
+from server.error_response import ErrorResponse, error_event, translated
+from server.errors import BUSY, DEADLINE_EXCEEDED, UNAUTHORIZED, Refusal
 
-BUSY = Busy("as many wait as may", 7)
-ERRORS = [InvalidAudio("no audio stream"), Unauthorized("no key"), BUSY, TooManyGuesses("wait", 9)]
+BUSY = Refusal(BUSY, "as many wait as may", retry_after=7)
+ERRORS = [InvalidAudio("no audio stream"), Refusal(UNAUTHORIZED, "no key"), BUSY]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
 @pytest.mark.parametrize("path", ["/", "/predict", "/v1/audio/transcriptions"])
 def test_code_and_text_are_the_same_wherever_they_are_read(error, path):
-    reply = error_response(error, path)
+    reply = ErrorResponse(error, path)
     body = json.loads(reply.body)
-    assert reply.status_code == status_of(error)
+    assert reply.status_code == error.status
     assert reply.headers["x-error-message"] == str(error)
     if path.startswith("/v1/"):
         assert (body["error"]["message"], body["error"]["code"]) == (str(error), error.code)
@@ -28,17 +28,17 @@ def test_code_and_text_are_the_same_wherever_they_are_read(error, path):
 
 
 def test_clients_are_told_when_to_come_again_and_when_not_to():
-    assert error_response(BUSY, "/").headers["retry-after"] == "7"
-    assert "x-should-retry" not in error_response(BUSY, "/").headers
-    guesses = error_response(TooManyGuesses("wait", 9), "/v1/models").headers
-    assert (guesses["retry-after"], guesses["x-should-retry"]) == ("9", "false")
-    late = error_response(DeadlineExceeded("too long"), "/").headers
+    assert ErrorResponse(BUSY, "/").headers["retry-after"] == "7"
+    assert "x-should-retry" not in ErrorResponse(BUSY, "/").headers
+    late = ErrorResponse(Refusal(DEADLINE_EXCEEDED, "too long"), "/").headers
     assert ("retry-after" in late, late["x-should-retry"]) == (False, "false")
-    assert error_response(Unauthorized("no key"), "/").headers["www-authenticate"] == "Bearer"
+    assert (
+        ErrorResponse(Refusal(UNAUTHORIZED, "no key"), "/").headers["www-authenticate"] == "Bearer"
+    )
 
 
 def test_a_stream_ends_with_openais_shape_on_every_route():
-    event = error_event(InvalidParameter("batch_size: should be 1 or more"))
+    event = error_event(InvalidParameter("should be 1 or more", "batch_size"))
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
     assert json.loads(event.removeprefix(b"data: "))["error"]["param"] == "batch_size"

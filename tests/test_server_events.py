@@ -6,7 +6,7 @@ import pytest
 
 from errors import ModelError
 from live.events import Cadence, Delta, Failed, Segment, SpeakersFound, Words
-from server.realtime.server_events import Told, error_event
+from server.realtime.server_events import EventEncoder, error_event
 from server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
 from transcript import KnownSpeaker, Word
 
@@ -32,12 +32,12 @@ def fields(message):
 @pytest.mark.parametrize(("include", "event", "kind"), OURS)
 def test_what_was_not_asked_for_is_not_sent(include, event, kind):
     others = {WORDS, SEGMENTS, LOGPROBS} - {include}
-    assert Told(others, None).message(event) is None
-    assert Told({include}, None).message(event)["type"] == kind
+    assert EventEncoder(others, None).message(event) is None
+    assert EventEncoder({include}, None).message(event)["type"] == kind
 
 
 def test_times_have_two_decimals_and_probabilities_four():
-    told = Told({WORDS, SEGMENTS}, None)
+    told = EventEncoder({WORDS, SEGMENTS}, None)
     words, cadence, speakers, segment = (told.message(event) for _, event, _ in OURS)
     said = {"word": " yes", "start": 1.0, "end": 1.26, "probability": 0.1235, "speaker": None}
     assert words["words"] == [said]
@@ -49,7 +49,7 @@ def test_times_have_two_decimals_and_probabilities_four():
 
 def test_a_delta_has_logprobs_only_where_they_are_included():
     delta = Delta("item", " yes", (1,), (-0.5,))
-    assert fields(Told((), None).message(delta)) == {
+    assert fields(EventEncoder((), None).message(delta)) == {
         "type": "conversation.item.input_audio_transcription.delta",
         "item_id": "item",
         "content_index": 0,
@@ -58,7 +58,7 @@ def test_a_delta_has_logprobs_only_where_they_are_included():
 
 
 def test_an_error_is_told_of_the_item_or_of_the_event_that_caused_it():
-    of_item = Told((), None).message(Failed("item", ModelError("not this time")))
+    of_item = EventEncoder((), None).message(Failed("item", ModelError("not this time")))
     of_event = error_event(ModelError("not this time"), "mine")
     assert of_item["error"]["code"] == of_event["error"]["code"] == "MODEL_ERROR"
     assert (of_item["item_id"], of_event["error"]["event_id"]) == ("item", "mine")

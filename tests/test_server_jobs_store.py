@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from errors import StartError
-from server.errors import BodyTooLarge, JobsFull, NotFound, StorageFailed
+from server.errors import Refusal
 from server.jobs.folder import DataFolder
 from server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
 
@@ -89,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
         kept = sum(each.size for each in self.model.values())
         audio = bytes(size)
         if len(self.model) >= MOST or kept + size + 2 > MOST_BYTES:
-            with pytest.raises(JobsFull):
+            with pytest.raises(Refusal, match="JOBS_FULL"):
                 self.store.add(owner, audio, b"{}", url, self.tick())
             return multiple()
         job = self.store.add(owner, audio, b"{}", url, self.tick())
@@ -128,7 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(job=ids, owner=st.sampled_from(OWNERS))
     def cancel(self, job, owner):
         if job not in self.model or self.model[job].owner != owner:
-            with pytest.raises(NotFound):
+            with pytest.raises(Refusal, match="NOT_FOUND"):
                 self.store.cancel(owner, job, self.tick())
             return
         active = not self.model[job].status.ended
@@ -260,7 +260,7 @@ def test_a_newer_servers_folder_is_left_alone(tmp_path):
 
 
 def test_a_job_that_never_fits_is_told_so(store):
-    with pytest.raises(BodyTooLarge):
+    with pytest.raises(Refusal, match="BODY_TOO_LARGE"):
         store.add(b"one", bytes(MOST_BYTES), b"{}", None, 1.0)
 
 
@@ -268,7 +268,7 @@ def test_many_at_once_keep_the_bounds(store):
     def add(_: int) -> int:
         try:
             store.add(b"one", bytes(30), b"", None, 1.0)
-        except JobsFull:
+        except Refusal:
             return 0
         return 1
 
@@ -281,7 +281,7 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("server.jobs.folder.os.fsync", fail)
-    with pytest.raises(StorageFailed):
+    with pytest.raises(Refusal, match="STORAGE_FAILED"):
         store.add(b"one", b"sound", b"{}", None, 1.0)
     assert (store.jobs(b"one"), [*(tmp_path / "data" / "audio").iterdir()]) == ([], [])
     monkeypatch.undo()
@@ -308,13 +308,13 @@ def test_a_full_disk_refuses_changes_by_name_and_reads_go_on(store, caplog):
     )
     with full_disk():
         for change in changes:
-            with pytest.raises(StorageFailed):
+            with pytest.raises(Refusal, match="STORAGE_FAILED"):
                 change()
         assert store.jobs(b"one") == [job]
         assert store.expire(3.0) == 0
     assert "DATA_DIR: jobs.sqlite: " in caplog.text
     assert store.cancel(b"one", job.id, 3.0)
-    with full_disk(), pytest.raises(StorageFailed):
+    with full_disk(), pytest.raises(Refusal, match="STORAGE_FAILED"):
         store.remove(b"one", job.id)
     store.remove(b"one", job.id)
     assert store.jobs(b"one") == []
@@ -331,7 +331,7 @@ def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tm
                 store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
                 assert store.job(b"one", job).status is Status.RUNNING
                 assert store.audio(job) == b"sound"
-                with pytest.raises(StorageFailed):
+                with pytest.raises(Refusal, match="STORAGE_FAILED"):
                     store.claim(1, 4.0)
                 store.close()
         store = JobStore(tmp_path, MOST, MOST_BYTES, 5.0)

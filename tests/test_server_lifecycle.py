@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -32,7 +31,7 @@ from errors import StartError
 from runtime.errors import EXIT_STATUS
 from server.__main__ import main
 from server.app import create_app
-from server.lifecycle import DrainingServer, address, answering_health, bind
+from server.lifecycle import DrainingServer, address, answering_health, bind, most_connections
 from server.settings import ServerSettings
 
 KEY = "the-key-of-this-test"
@@ -120,64 +119,11 @@ def read_all(connection: socket.socket) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /hea", POST[:-2]])
-def test_a_connection_on_which_nothing_is_asked_is_closed(draining, monkeypatch, sent):
-    monkeypatch.setattr("server.lifecycle.SECONDS_TO_ASK", 0.05)
-    with listening(draining) as where, socket.create_connection(where, timeout=60) as idle:
-        with suppress(ConnectionError):  # closed before
-            idle.sendall(sent)
-        assert read_all(idle) == b""
-
-
-@pytest.mark.parametrize("rest", [b"", b"GET"])
-def test_a_connection_on_which_nothing_more_is_asked_is_closed(draining, monkeypatch, rest):
-    with listening(draining) as where, socket.create_connection(where, timeout=60) as idle:
-        idle.sendall(GET)
-        assert idle.recv(4096).startswith(b"HTTP/1.1 200")
-        # What follows the answer in the same turn of the loop has been done, too.
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), draining.loops[0]).result(60)
-        monkeypatch.setattr("server.lifecycle.SECONDS_TO_ASK", 0.05)
-        idle.sendall(GET + rest)
-        assert b"HTTP/1.1 200" in read_all(idle)
-
-
-def test_a_connection_that_waits_for_its_answer_is_kept(draining):
-    """When the time to ask is over for a second one, too, opened later, that one ends."""
-    connections = draining.server_state.connections
-    with listening(draining) as where, socket.create_connection(where, timeout=60) as asking:
-        (loop,) = draining.loops
-        asking.sendall(POST + b'{"inputs": "AAAA"}')
-        asyncio.run_coroutine_threadsafe(draining.endpoint.began.wait(), loop).result(60)
-        with socket.create_connection(where, timeout=60) as idle:
-            while len(connections) < 2:
-                time.sleep(0.01)
-            for each in list(connections):
-                loop.call_soon_threadsafe(each._end_unless_asked)
-            assert idle.recv(1) == b""
-        loop.call_soon_threadsafe(draining.endpoint.release.set)
-        assert asking.recv(4096).startswith(b"HTTP/1.1 200")
-
-
-def test_there_are_fewer_connections_than_open_files(draining, monkeypatch):
+def test_there_are_fewer_connections_than_open_files(monkeypatch):
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert 0 < draining.gate.most_connections < soft
+    assert 0 < most_connections() < soft
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, -1))
-    endpoint, gate = served()
-    assert DrainingServer(gate, endpoint, 600).gate.most_connections == 10_000
-
-
-def test_beyond_as_many_connections_as_may_be_only_probes_are_answered(draining):
-    with listening(draining) as where, socket.create_connection(where, timeout=60) as first:
-        draining.gate.most_connections = 1
-        first.sendall(GET)
-        assert first.recv(4096).startswith(b"HTTP/1.1 200")
-        for asked, status in ((GET, b"200"), (POST, b"503")):
-            with socket.create_connection(where, timeout=60) as second:
-                second.sendall(asked)
-                answer = second.recv(4096)
-                assert answer.startswith(b"HTTP/1.1 " + status)
-                assert (b"TOO_MANY_CONNECTIONS" in answer) is (status == b"503")
-                assert (b"connection: close" in answer) is (status == b"503")
+    assert most_connections() == 10_000
 
 
 @pytest.mark.parametrize("ends", [True, False])

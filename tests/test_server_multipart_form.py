@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from errors import InvalidRequest
-from server.multipart_form import MAX_FIELD_BYTES, content, multipart_form
+from server.request_body import MAX_FIELD_BYTES, content, multipart_form
 
 LARGE = bytes(range(256)) * (3 << 12)  # 3 MiB
 

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from config import InferenceConfig
 from server.app import create_app
-from server.middleware import RequestGate
+from server.gate import Gate
 from server.native import encode
 from server.settings import ServerSettings
 from testing.audio_files import speech
@@ -26,7 +26,7 @@ CANARY = "canary-5ecret"
 
 
 @pytest.fixture(scope="module")
-def app(tiny_endpoint) -> RequestGate:
+def app(tiny_endpoint) -> Gate:
     return create_app(tiny_endpoint, ServerSettings(page=False))
 
 

@@ -13,8 +13,8 @@ from errors import (
     ModelError,
     Unsupported,
 )
-from server.errors import Busy, Unauthorized, status_of
-from server.openai_api.errors import ModelNotFound, error_body
+from server.error_response import openai_body
+from server.errors import BUSY, MODEL_NOT_FOUND, UNAUTHORIZED, Refusal
 
 INVALID = "invalid_request_error"
 
@@ -22,10 +22,10 @@ INVALID = "invalid_request_error"
 @pytest.mark.parametrize(
     ("error", "kind", "param"),
     [
-        (InvalidParameter("num_beams: should be less"), INVALID, "num_beams"),
-        (Unsupported("prompt, hotwords: no token"), INVALID, "prompt"),
+        (InvalidParameter("should be less", "num_beams"), INVALID, "num_beams"),
+        (Unsupported("no token", "prompt, hotwords"), INVALID, "prompt"),
         (
-            Unsupported("chunking_strategy[threshold]: none"),
+            Unsupported("none", "chunking_strategy[threshold]"),
             INVALID,
             "chunking_strategy[threshold]",
         ),
@@ -33,13 +33,17 @@ INVALID = "invalid_request_error"
         (InvalidRequest("the form cannot be read: broken"), INVALID, None),
         (InvalidAudio("no audio: none"), INVALID, "file"),
         (AudioTooLong("too long"), INVALID, "file"),
-        (InvalidReference("known_speakers[2]: no speech"), INVALID, "known_speaker_references[2]"),
-        (ModelNotFound("model: x is not loaded"), INVALID, "model"),
-        (Unauthorized("no token"), "authentication_error", None),
-        (Busy("full", 1), "rate_limit_error", None),
+        (
+            InvalidReference("no speech", "known_speakers[2]"),
+            INVALID,
+            "known_speaker_references[2]",
+        ),
+        (Refusal(MODEL_NOT_FOUND, "x is not loaded", "model"), INVALID, "model"),
+        (Refusal(UNAUTHORIZED, "no token"), "authentication_error", None),
+        (Refusal(BUSY, "full", retry_after=1), "rate_limit_error", None),
         (ModelError("language: broke"), "server_error", None),
     ],
 )
 def test_an_error_names_its_kind_and_the_field_at_fault(error, kind, param):
-    (said,) = error_body(error, status_of(error)).values()
+    (said,) = openai_body(error).values()
     assert said == {"message": str(error), "type": kind, "param": param, "code": error.code}

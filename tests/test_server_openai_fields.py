@@ -11,10 +11,15 @@ from openai_answers import CAN_DIARIZE
 from recogniser_stand_ins import resident
 
 from errors import InvalidParameter, Unsupported
-from server.openai_api.errors import error_body
-from server.openai_api.fields import FORMATS, TRANSCRIBE, TRANSLATE, read_fields
-from server.openai_api.form import Form
-from server.openai_api.models import model_warning
+from server.error_response import openai_body
+from server.openai_api.form import (
+    FORMATS,
+    FORMS,
+    TRANSCRIBE,
+    TRANSLATE,
+    model_warning,
+    read_fields,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,7 @@ def read(endpoint, route=TRANSCRIBE, **fields):
         name: tuple(value) if isinstance(value, list) else (value,)
         for name, value in fields.items()
     }
-    return read_fields(Form(b"sound", values), route, endpoint)
+    return read_fields(FORMS[route].read(b"sound", values), endpoint)
 
 
 def test_a_form_of_a_file_alone_asks_for_its_text(endpoint):
@@ -363,7 +368,7 @@ NOT_SERVED = {
 def test_a_wrong_field_is_refused_by_name(endpoint, name):
     with pytest.raises(InvalidParameter) as refused:
         read(endpoint, **WRONG[name])
-    assert error_body(refused.value, 400)["error"]["param"] == name
+    assert openai_body(refused.value)["error"]["param"] == name
 
 
 def test_a_text_is_not_translated(endpoint):
@@ -376,7 +381,7 @@ def test_a_text_is_not_translated(endpoint):
 def test_a_field_that_cannot_be_served_is_refused_by_name(endpoint, name):
     with pytest.raises(Unsupported) as refused:
         read(endpoint, **NOT_SERVED[name])
-    assert error_body(refused.value, 400)["error"]["param"] == name
+    assert openai_body(refused.value)["error"]["param"] == name
 
 
 @pytest.mark.parametrize(
@@ -402,7 +407,7 @@ def test_a_field_that_cannot_be_served_is_refused_by_name(endpoint, name):
 def test_lists_have_bounds_and_nothing_twice(endpoint, name, fields):
     with pytest.raises(InvalidParameter) as refused:
         read(endpoint, **fields)
-    assert error_body(refused.value, 400)["error"]["param"] == name
+    assert openai_body(refused.value)["error"]["param"] == name
 
 
 @pytest.mark.parametrize("wanted", ["json", "verbose_json", "diarized_json"])

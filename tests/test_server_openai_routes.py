@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from renamed import renamed
 
 from errors import InvalidAudio, ModelError, OutOfMemory
-from server.errors import Busy
+from server.errors import BUSY, Refusal
 from testing.audio_files import speech
 from transcript import KnownSpeaker, Unspoken
 
@@ -267,7 +267,7 @@ def test_what_goes_wrong_midway_is_raised_by_the_stream(client, endpoint):
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
-        (Busy("full", 3), openai.RateLimitError, "BUSY"),
+        (Refusal(BUSY, "full", retry_after=3), openai.RateLimitError, "BUSY"),
         (OutOfMemory("too large"), openai.InternalServerError, "OUT_OF_MEMORY"),
         (ValueError("/a/secret/path"), openai.InternalServerError, "MODEL_ERROR"),
     ],

@@ -50,7 +50,7 @@ from websockets.sync.client import connect
 
 from errors import ModelError
 from server.app import create_app
-from server.errors import Draining
+from server.errors import DRAINING, Refusal
 from server.lifecycle import DrainingServer
 from server.realtime.drivers import LiveDrivers
 from server.realtime.places import MOST_SLOWED
@@ -62,7 +62,7 @@ STAYS = "What was written stays; Transcribe hears the whole recording."
 NASTY = "<img src=x onerror=alert(1)>"
 FIRST = (Word(" So", 0.3, 0.5, None, 0.9), Word(" it", 0.5, 0.7, None, 0.8))
 SECOND = (Word(" goes", 0.7, 1.0, None, 0.7), Word(f" {NASTY}.", 1.0, 1.4, None, 0.6))
-DRAINS = Draining("the server is about to stop")
+DRAINS = Refusal(DRAINING, "the server is about to stop")
 THIRD = (Word(" Yes.", 2.0, 2.4, None, 0.5),)
 
 

@@ -19,7 +19,7 @@ from test_server_metrics import read as metrics_of
 from test_server_metrics import values
 
 from live.settings import AudioFormat, TurnSettings
-from server.errors import Busy, Unauthorized
+from server.errors import Refusal
 from server.lifecycle import DrainingServer
 from server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
 from server.realtime.places import MOST_SLOWED
@@ -184,18 +184,6 @@ def test_more_sessions_than_may_be_are_refused_until_one_ends():
     assert values(found["asr_refused"])["asr_refused_total", "BUSY"] == 1
 
 
-def test_wrong_keys_are_counted_with_those_of_requests():
-    async def run():
-        app = live(Drivers(), api_key=KEY)
-        codes = []
-        for _ in range(12):
-            async with Socket(app, protocols=protocols("wrong")) as socket:
-                codes.append((await socket.refused())["code"])
-        return codes
-
-    assert asyncio.run(run()) == ["UNAUTHORIZED"] * 10 + ["TOO_MANY_GUESSES"] * 2
-
-
 def test_a_browser_is_answered_with_the_protocol_and_never_with_its_key():
     async def run():
         app = live(Drivers(), api_key=KEY)
@@ -261,13 +249,10 @@ def test_a_key_may_begin_as_secrets_do():
             for given in ({"headers": bearer(token)}, {"protocols": protocols(token)}):
                 async with Socket(app, **given) as socket:
                     assert (await socket.read())["type"] == "session.created"
-        app, codes = live(Drivers(), api_key=key), []
-        for _ in range(11):
-            async with Socket(app, protocols=protocols("ek_wrong")) as socket:
-                codes.append((await socket.refused())["code"])
-        return codes
+        async with Socket(app, protocols=protocols("ek_wrong")) as socket:
+            return (await socket.refused())["code"]
 
-    assert asyncio.run(run()) == ["UNAUTHORIZED"] * 10 + ["TOO_MANY_GUESSES"]
+    assert asyncio.run(run()) == "UNAUTHORIZED"
 
 
 def test_no_secret_is_made_where_no_session_may_be_opened():
@@ -366,15 +351,15 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
     secrets = ClientSecrets(lambda: now[0])
     first = secrets.create(10, SessionConfig())
     assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(Refusal, match="UNAUTHORIZED"):
         secrets.find(first.value.encode() + b"x")
     others = {secrets.create(600, SessionConfig()).value for _ in range(most - 1)}
     assert len(others) == most - 1
-    with pytest.raises(Busy) as caught:
+    with pytest.raises(Refusal, match="BUSY") as caught:
         secrets.create(10, SessionConfig())
     assert caught.value.retry_after == 10
     now[0] = 1010.0
-    with pytest.raises(Unauthorized):
+    with pytest.raises(Refusal, match="UNAUTHORIZED"):
         secrets.find(first.value.encode())
     assert secrets.create(10, SessionConfig()).expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])

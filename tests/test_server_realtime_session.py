@@ -197,7 +197,7 @@ def test_speakers_are_looked_for_where_segments_are_included_and_known_ones_are_
         ):
             socket.send("session.update", session=session)
             told.append(await socket.read())
-        drivers.opened[0].error = InvalidParameter("speakers: should be asked for before")
+        drivers.opened[0].error = InvalidParameter("should be asked for before", "speakers")
         socket.send("session.update", session={"include": ALL})
         return told, await socket.read()
 

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asr.frontend.windows import Span
-from timebase import runs
 
 # Samples of a step, 32 ms with one probability, and samples before it that the network reads too.
 STEP, CONTEXT = 512, 64
@@ -215,39 +214,75 @@ def load_network() -> SileroNetwork:
     return network.eval().requires_grad_(False)
 
 
+@dataclass(eq=False, slots=True)
+class ProbableSpeech:
+    """Runs of probable steps from `start` up to `stop`, with only short pauses between them;
+    `likely` steps reach the threshold of a start, and a `certain` one that of a peak.
+    """
+
+    start: int
+    stop: int = 0
+    likely: int = 0
+    certain: bool = False
+
+
+class SpeechRule:
+    """Finds speech in one probability after another, in files and in live streams.
+
+    A run of steps at `options.stop` or above counts if one reaches `options.start`. Runs with a
+    pause shorter than `options.shortest_pause` between them are joined. They are speech with
+    `options.shortest_speech` steps at `options.start` and one at `options.peak`.
+    """
+
+    def __init__(self, options: VadOptions) -> None:
+        self.steps = 0
+        self.run: int | None = None  # first step of the current run
+        self.joined: ProbableSpeech | None = None  # the runs that the next run may be joined to
+        self._counts = False  # the run has a likely step
+        self.change(options)
+
+    def change(self, options: VadOptions) -> None:
+        """Use other options from the next step on."""
+        self._stop, self._start, self._peak = options.stop, options.start, options.peak
+        self._shortest_speech = options.shortest_speech
+        self._shortest_pause = options.shortest_pause
+
+    def push(self, probability: float) -> ProbableSpeech | None:
+        """Add the probability of a step. Return the runs that it belongs to, if its run counts."""
+        self.steps += 1
+        if probability < self._stop:
+            self.run, self._counts = None, False
+            if self.joined and self.steps - self.joined.stop >= self._shortest_pause:
+                self.joined = None
+            return None
+        if self.run is None:
+            self.run = self.steps - 1
+        likely = probability >= self._start
+        self._counts |= likely
+        if not self._counts:
+            return None
+        if self.joined is None:
+            self.joined = ProbableSpeech(self.run)
+        self.joined.stop = self.steps
+        self.joined.likely += likely
+        self.joined.certain |= probability >= self._peak
+        return self.joined
+
+    def is_speech(self, found: ProbableSpeech) -> bool:
+        return found.certain and found.likely >= self._shortest_speech
+
+
 def find_speech(
     probabilities: NDArray[np.float32], length: int, options: VadOptions = DEFAULT_OPTIONS
 ) -> tuple[Span, ...]:
-    """Return the spans of speech in `length` samples, given the probability of each step.
-
-    A span is a run of steps at `options.stop` or above, of which one reaches `options.start`. Spans
-    with a pause shorter than `options.shortest_pause` between them are joined. Spans with fewer
-    than `options.shortest_speech` steps at `options.start`, or none at `options.peak`, are dropped.
-    """
-    starts, stops = runs(probabilities >= options.stop).T
-    likely = _count_before(probabilities >= options.start)
-    certain = _count_before(probabilities >= options.peak)
-    started = likely[stops] > likely[starts]
-    starts, stops = _join(starts[started], stops[started], options.shortest_pause)
-    long_enough = likely[stops] - likely[starts] >= options.shortest_speech
-    kept = long_enough & (certain[stops] > certain[starts])
-    found = zip((starts[kept] * STEP).tolist(), (stops[kept] * STEP).tolist(), strict=True)
-    return tuple(Span(start, min(stop, length)) for start, stop in found)
-
-
-def _count_before(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of set flags among the first n, for n from 0 to the number of flags."""
-    return np.concatenate([[0], np.cumsum(flags)])
-
-
-def _join(
-    starts: NDArray[np.intp], stops: NDArray[np.intp], shortest_pause: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Join spans with fewer steps than `shortest_pause` between them."""
-    if not len(starts):
-        return starts, stops
-    apart = starts[1:] - stops[:-1] >= shortest_pause
-    return starts[np.append(True, apart)], stops[np.append(apart, True)]
+    """Return the spans of speech in `length` samples, given the probability of each step."""
+    rule = SpeechRule(options)
+    found = dict.fromkeys(map(rule.push, probabilities.tolist()))
+    return tuple(
+        Span(each.start * STEP, min(each.stop * STEP, length))
+        for each in found
+        if each is not None and rule.is_speech(each)
+    )
 
 
 def loudness(peaks: Tensor) -> float:

@@ -173,7 +173,7 @@ class Worker:
         except EndpointError as error:
             if isinstance(error, ModelError):
                 _end_with_the_process()
-            code, detail = error.code, str(error).removeprefix(f"{error.code}: ")
+            code, detail = error.code, error.text
         except Exception as error:
             code, detail = UNEXPECTED, _origin(error)
         return replace(record, code=code, detail=" ".join(detail.split())), None

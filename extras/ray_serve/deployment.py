@@ -26,8 +26,8 @@ from commands.parser import INTERRUPTED, CommandParser, option
 from config import ModelSettings
 from errors import StartError, Unsupported
 from runtime import modules_that_stay
-from server.error_response import error_response
-from server.errors import NoReplica
+from server.error_response import ErrorResponse
+from server.errors import NO_REPLICA, Refusal
 from server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": f"{__name__}:proxy_middlewares",
 }
-# Of every answer of a replica (server.exchange), and of none of Serve's.
+# Of every answer of a replica (server.gate), and of none of Serve's.
 GUARD = b"x-content-type-options"
 
 
@@ -117,8 +117,8 @@ class ProxyAnswers:
 
         await self._app(scope, receive, send_on)
         if not answered:
-            error = NoReplica("no replica has answered this request: send it again")
-            await error_response(error, scope["path"])(scope, receive, send)
+            error = Refusal(NO_REPLICA, "no replica has answered this request: send it again")
+            await ErrorResponse(error, scope["path"])(scope, receive, send)
 
 
 def proxy_middlewares() -> list[Middleware]:

@@ -19,16 +19,16 @@ from base64 import b64encode
 from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
 
+import httpx2
 from pydantic import SecretStr
 
 from errors import EndpointError, InvalidParameter
 from runtime.errors import endpoint_errors
-from server.errors import CallbackNotAllowed
+from server.admission import is_loopback
+from server.errors import CALLBACK_NOT_ALLOWED, Refusal
 from server.jobs.store import Job, JobStore
 from server.jobs.wire import callback_json
-from server.origin_policy import is_loopback
 from server.settings import PORT, callback_key
 
 logger = logging.getLogger("server")
@@ -36,7 +36,7 @@ logger = logging.getLogger("server")
 LONGEST_URL = 2000
 URL = re.compile(
     rf"(?P<scheme>https?)://(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>{PORT}))?"
-    r"(?P<target>[/?][!-~]*)?",
+    r"([/?][!-~]*)?",
     re.ASCII | re.IGNORECASE,
 )
 PORTS = {"http": 80, "https": 443}
@@ -47,32 +47,24 @@ SECONDS_TO_ANSWER = 10
 TICK_S = 60.0
 
 
-class Target(NamedTuple):
-    """Where a callback goes: `target` is the path and the query."""
+def read_target(url: str, allowed: Collection[str]) -> str:
+    """Return the host and port of `url`, if it is one of the hosts `allowed`: names, or names and
+    ports.
 
-    scheme: str
-    name: str
-    port: int
-    target: str
-
-
-def read_target(url: str, allowed: Collection[str]) -> Target:
-    """Where `url` leads, if that is one of the hosts `allowed`, each a name, or a name and a port.
-
-    Raises InvalidParameter for what is no such address, CallbackNotAllowed for other hosts.
+    Raises InvalidParameter for anything but such an address, Refusal for other hosts.
     """
     found = URL.fullmatch(url)
     if found is None or len(url) > LONGEST_URL or "#" in url:
-        raise InvalidParameter("callback_url: should be https://host/path, without a user")
+        raise InvalidParameter("should be https://host/path, without a user", "callback_url")
     scheme, name = found["scheme"].lower(), found["name"].lower()
     port = int(found["port"] or PORTS[scheme])
     named = {f"{name}:{port}", *([name] if port == PORTS[scheme] else [])}
     if named.isdisjoint(allowed):
-        raise CallbackNotAllowed("callback_url: CALLBACK_HOSTS of this server does not name it")
+        text = "CALLBACK_HOSTS of this server does not name it"
+        raise Refusal(CALLBACK_NOT_ALLOWED, text, "callback_url")
     if scheme == "http" and not is_loopback(name.strip("[]")):
-        raise InvalidParameter("callback_url: should be https")
-    target = found["target"] or "/"
-    return Target(scheme, name, port, target if target[0] == "/" else f"/{target}")
+        raise InvalidParameter("should be https", "callback_url")
+    return f"{name}:{port}"
 
 
 def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
@@ -87,36 +79,22 @@ def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str,
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Trusts whom this machine trusts, of whom it reads the list once."""
+    """Return the context that trusts what this machine trusts; the list is read once."""
     return ssl.create_default_context()
 
 
-async def post(target: Target, headers: dict[str, str], body: bytes) -> int:
-    """The status that the receiver answers with; what else it says is not read.
+async def post(url: str, headers: dict[str, str], body: bytes) -> int:
+    """Return the status that the receiver answers with; nothing else of its answer is read.
 
-    Raises OSError, ValueError for what is no HTTP, and whatever a strange address makes of it.
+    Raises httpx2.HTTPError, and whatever a strange address makes of it.
     """
-    tls = await asyncio.to_thread(_tls) if target.scheme == "https" else None
-    name = target.name.strip("[]")
-    reader, writer = await asyncio.open_connection(name, target.port, ssl=tls)
-    try:
-        port = "" if target.port == PORTS[target.scheme] else f":{target.port}"
-        lines = [
-            f"POST {target.target} HTTP/1.1",
-            f"Host: {target.name}{port}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-            "Connection: close",
-            *(f"{name}: {value}" for name, value in headers.items()),
-        ]
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        await writer.drain()
-        protocol, status = (await reader.readline()).split()[:2]
-        if not protocol.startswith(b"HTTP/1.") or not re.fullmatch(rb"[1-5]\d\d", status):
-            raise ValueError("no HTTP")
-        return int(status)
-    finally:
-        writer.close()
+    tls = await asyncio.to_thread(_tls)
+    headers = {**headers, "content-type": "application/json"}
+    async with (
+        httpx2.AsyncClient(verify=tls, trust_env=False, timeout=SECONDS_TO_ANSWER) as client,
+        client.stream("POST", url, content=body, headers=headers) as answer,
+    ):
+        return answer.status_code
 
 
 class Callbacks:
@@ -166,8 +144,7 @@ class Callbacks:
     def _host(self, job: Job) -> str:
         """Whom a callback goes to; "" where nobody may be called, as under other settings."""
         with suppress(EndpointError):
-            target = read_target(job.callback_url or "", self._hosts)
-            return f"{target.name}:{target.port}"
+            return read_target(job.callback_url or "", self._hosts)
         return ""
 
     async def _call(self, host: str, job: Job) -> None:
@@ -194,8 +171,9 @@ class Callbacks:
         body, now = callback_json(job), int(time.time())
         headers = signed_headers(self._secret, job.id, now, body)
         try:
-            target = read_target(job.callback_url or "", self._hosts)
+            url = job.callback_url or ""
+            read_target(url, self._hosts)
             async with asyncio.timeout(SECONDS_TO_ANSWER):
-                return 200 <= await post(target, headers, body) < 300
+                return 200 <= await post(url, headers, body) < 300
         except Exception:  # whatever it is, others wait; and the settings may be others now
             return False

@@ -18,10 +18,10 @@ from pydantic_core import to_json
 from audio.decode import decode_base64
 from endpoint import Endpoint
 from errors import InvalidParameter
-from server.api_key import token_of
-from server.errors import JobNotDone, JobsDisabled
+from server.admission import token_of
+from server.description import ErrorBody, JobBody, JobList, bodies, refusals
+from server.errors import JOB_NOT_DONE, JOBS_DISABLED, Refusal
 from server.jobs.callbacks import read_target
-from server.jobs.description import CREATE, LIST, READ, REMOVE
 from server.jobs.runner import FORMATS, JobRunner, write_request
 from server.jobs.store import Job, Status
 from server.jobs.wire import job_json
@@ -29,6 +29,67 @@ from server.request_body import read_body
 from transcription_request import TranscriptionRequest
 
 JSON = "application/json"
+NOT_FOUND = {404: {"description": "The key has no such job", "model": ErrorBody}}
+NO_ROOM = {507: {"description": "The disk takes no more", "model": ErrorBody}}
+CALLBACK_URL = {
+    "type": ["string", "null"],
+    "description": "Who is told of the job's end, a host of CALLBACK_HOSTS",
+}
+FORMAT = {
+    "name": "format",
+    "in": "query",
+    "description": "The answer alone: its JSON, or a file",
+    "schema": {"enum": ["json", *FORMATS]},
+}
+CREATE: dict[str, Any] = {
+    "summary": "Take a recording, and transcribe it later",
+    "description": "What `/` takes, and among the parameters `callback_url`.",
+    "status_code": 202,
+    "responses": {
+        202: {"description": "The job", "model": JobBody},
+        **refusals(model=ErrorBody),
+        **NO_ROOM,
+    },
+    "openapi_extra": bodies(callback_url=CALLBACK_URL),
+    "operation_id": "create_job",
+}
+LIST: dict[str, Any] = {
+    "summary": "The key's jobs, the newest first",
+    "responses": {
+        200: {"description": "Without answers", "model": JobList},
+        **refusals(401, 403, 429, model=ErrorBody),
+    },
+    "operation_id": "list_jobs",
+}
+READ: dict[str, Any] = {
+    "summary": "A job and, once it has succeeded, its answer",
+    "responses": {
+        200: {
+            "description": "The job, or with `format` its answer",
+            "model": JobBody,
+            "content": {"text/plain": {}},
+        },
+        **refusals(400, 401, 403, 429, model=ErrorBody),
+        **NOT_FOUND,
+        409: {
+            "description": "With `format`: the job has no answer, or none yet",
+            "model": ErrorBody,
+        },
+    },
+    "openapi_extra": {"parameters": [FORMAT]},
+    "operation_id": "read_job",
+}
+REMOVE: dict[str, Any] = {
+    "summary": "Cancel a job, or forget one that has ended",
+    "responses": {
+        200: {"description": "It is cancelled", "model": JobBody},
+        204: {"description": "It had ended, and is forgotten"},
+        **refusals(401, 403, 429, model=ErrorBody),
+        **NOT_FOUND,
+        **NO_ROOM,
+    },
+    "operation_id": "remove_job",
+}
 MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}
 
 
@@ -65,14 +126,14 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
     async def read(job: str, request: Request) -> Response:
         form = request.query_params.get("format")
         if form not in (None, "json", *FORMATS):
-            raise InvalidParameter(f"format: should be json, {', '.join(FORMATS)}")
+            raise InvalidParameter(f"should be json, {', '.join(FORMATS)}", "format")
         found = await asyncio.to_thread(store.job, owner(request), job)
         result = await asyncio.to_thread(store.result, owner(request), job)
         if form is None:
             answer = None if result is None else result.answer
             return Response(_body(runner, found, answer), media_type=JSON)
         if result is None:
-            raise JobNotDone(f"the job is {found.status}")
+            raise Refusal(JOB_NOT_DONE, f"the job is {found.status}")
         if form == "json":
             return Response(result.answer, media_type=JSON)
         text = json.loads(result.files)[form]
@@ -92,14 +153,14 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
 
 def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | None:
     """The address in a body's parameters, of which the transcription knows nothing; None where
-    there is none. Raises InvalidParameter, CallbackNotAllowed.
+    there is none. Raises InvalidParameter, Refusal.
     """
     parameters = body.get("parameters")
     url = parameters.pop("callback_url", None) if isinstance(parameters, dict) else None
     if url is None:
         return None
     if not isinstance(url, str):
-        raise InvalidParameter("callback_url: should be text")
+        raise InvalidParameter("should be text", "callback_url")
     read_target(url, hosts)
     return url
 
@@ -132,6 +193,8 @@ def _without_jobs() -> APIRouter:
     @routes.api_route("/jobs", methods=["GET", "POST"])
     @routes.api_route("/jobs/{job}", methods=["GET", "DELETE"])
     async def refuse() -> None:
-        raise JobsDisabled("this server keeps no jobs: DATA_DIR names the folder for them")
+        raise Refusal(
+            JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
+        )
 
     return routes

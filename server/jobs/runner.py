@@ -24,8 +24,8 @@ from errors import EndpointError
 from runtime.errors import endpoint_errors, process_ends
 from server.jobs.callbacks import Callbacks
 from server.jobs.store import JobStore, Result
+from server.metrics import Service
 from server.native import encode
-from server.service import Service
 from server.settings import ServerSettings
 from transcription_request import TranscriptionRequest
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import StartError
-from server.errors import BodyTooLarge, JobsFull, NotFound, StorageFailed
+from server.errors import BODY_TOO_LARGE, JOBS_FULL, NOT_FOUND, STORAGE_FAILED, Refusal
 from server.jobs.folder import DataFolder
 
 logger = logging.getLogger("server")
@@ -129,7 +129,7 @@ class JobStore:
             self._database, self._owner_key = _open(self._folder.database())
             self._remove_leftovers()  # first: a full disk has room then
             self._recover_if_the_disk_has_room(now)
-        except (sqlite3.Error, OSError, StorageFailed) as error:
+        except (sqlite3.Error, OSError, Refusal) as error:
             self._folder.close()
             raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
 
@@ -152,20 +152,24 @@ class JobStore:
         there never is.
         """
         if size > self._most_bytes:
-            raise BodyTooLarge(f"the recordings of jobs may have {self._most_bytes} bytes")
+            raise Refusal(
+                BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
+            )
         with self._lock:
             count, kept = self._first("SELECT count(*), coalesce(sum(bytes), 0) FROM jobs")
             if count + len(self._arriving) >= self._most:
-                raise JobsFull(f"{self._most} jobs are kept, and no more may be")
+                raise Refusal(JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
             if kept + sum(self._arriving) + size > self._most_bytes:
-                raise JobsFull(f"{self._most_bytes} bytes of jobs are kept, and no more may be")
+                raise Refusal(
+                    JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
+                )
 
     def add(
         self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
     ) -> Job:
         """A new job, which is on the disk when this returns.
 
-        Raises JobsFull, BodyTooLarge, or StorageFailed where the disk takes no more.
+        Raises Refusal if there is no room, or if the disk takes no more.
         """
         job, size = f"job_{secrets.token_hex(16)}", len(audio) + len(request)
         with self._room(size):
@@ -177,8 +181,10 @@ class JobStore:
                     (job, owner, now, size, request, callback_url),
                 )
             except OSError as error:
-                raise StorageFailed("the recording cannot be written to the disk") from error
-            except StorageFailed:
+                raise Refusal(
+                    STORAGE_FAILED, "the recording cannot be written to the disk"
+                ) from error
+            except Refusal:
                 self._folder.remove(job)
                 raise
         return self.job(owner, job)
@@ -220,7 +226,7 @@ class JobStore:
         """The next job and its request, which runs from now on; None where none may, because
         `most` do, or because one does that was running when a process ended.
 
-        Raises StorageFailed.
+        Raises Refusal.
         """
         if not self._recovered:
             self._recover(now)
@@ -294,7 +300,7 @@ class JobStore:
 
     def _recover(self, now: float) -> None:
         """Queue or fail the jobs that were running when the last process ended, in one transaction:
-        each end counts once. Raises StorageFailed if the disk is full; `claim` tries again.
+        each end counts once. Raises Refusal if the disk is full; `claim` tries again.
         """
         with self._lock:
             try:
@@ -315,12 +321,12 @@ class JobStore:
         self._recovered = True
 
     def _recover_if_the_disk_has_room(self, now: float) -> None:
-        """Recover now, or at the first `claim` that can. Raises StorageFailed if the database is
+        """Recover now, or at the first `claim` that can. Raises Refusal if the database is
         damaged.
         """
         try:
             self._recover(now)
-        except StorageFailed as error:
+        except Refusal as error:
             if not isinstance(error.__cause__, sqlite3.OperationalError):
                 raise
 
@@ -345,20 +351,20 @@ class JobStore:
     def _first(self, statement: str, *values: object) -> Any:  # noqa: ANN401  # of any columns
         rows = self._rows(statement, values)
         if not rows:
-            raise NotFound("there is no such job")
+            raise Refusal(NOT_FOUND, "there is no such job")
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
         """Execute a statement, a transaction of its own, and return its rows.
 
-        Raises StorageFailed if the database cannot be read or written; the log has the reason.
+        Raises Refusal if the database cannot be read or written; the log has the reason.
         """
         try:
             with self._lock:
                 return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             logger.error("DATA_DIR: jobs.sqlite: %s", error)
-            raise StorageFailed("the disk of the server is full or fails") from error
+            raise Refusal(STORAGE_FAILED, "the disk of the server is full or fails") from error
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:

@@ -21,7 +21,7 @@ from answer.response import (
 from answer.subtitles import Rendering
 from diarization_utils import segment_per_chunk
 from payload.languages import language_name
-from server.openai_api.fields import TRANSLATE, AudioRequest
+from server.openai_api.form import TRANSLATE, AudioRequest
 from server.openai_api.speakers import everyone_labelled, with_labels
 from timebase import TOKENS_PER_SECOND
 from transcript import Chunk, Transcript

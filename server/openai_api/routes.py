@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic_core import to_json
@@ -14,34 +15,52 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from transformers import PreTrainedTokenizerBase
 
 from answer.response import Answer
+from server.admission import FORM
+from server.description import ErrorBody, refusals
+from server.metrics import Service
 from server.openai_api.bodies import file_of, json_body, text_of
-from server.openai_api.description import described
-from server.openai_api.fields import FILES, TRANSCRIBE, TRANSLATE, AudioRequest, read_fields
-from server.openai_api.form import read_form
+from server.openai_api.form import (
+    FILES,
+    FORMS,
+    TRANSCRIBE,
+    TRANSLATE,
+    AudioRequest,
+    model_json,
+    read_form,
+    require_model,
+)
 from server.openai_api.logprobs import token_logprobs
-from server.openai_api.models import model_json, require_model
 from server.openai_api.stream import stream_messages
-from server.service import Service
 from server.sse import EventStream, encode_all, wait_for_audio
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
 LONGEST_HEADER = 2000  # characters; proxies refuse long ones
 
 
+def described(task: str) -> dict[str, Any]:
+    """Return what FastAPI says of the route of `task`: its form and its answers."""
+    form = FORMS[task].model_json_schema()
+    answer = {"description": "The answer, in the response format"}
+    return {
+        "responses": {200: answer, **refusals(400, 403, 413, 415, 429, 503, 504, model=ErrorBody)},
+        "openapi_extra": {"requestBody": {"required": True, "content": {FORM: {"schema": form}}}},
+    }
+
+
 def router(service: Service) -> APIRouter:
     """Transcriptions, translations and the list of models, answered by `service`.
 
-    Errors are raised as EndpointError; `server.openai_api.errors` has the body for them.
+    Errors are raised as EndpointError.
     """
     routes = APIRouter(prefix="/v1")
     endpoint, created = service.endpoint, int(time.time())
 
-    @routes.post("/audio/transcriptions", openapi_extra=described(TRANSCRIBE))
+    @routes.post("/audio/transcriptions", **described(TRANSCRIBE))
     async def transcribe(request: Request) -> Response:
         """The transcript of an audio file."""
         return await _answer(request, TRANSCRIBE, service)
 
-    @routes.post("/audio/translations", openapi_extra=described(TRANSLATE))
+    @routes.post("/audio/translations", **described(TRANSLATE))
     async def translate(request: Request) -> Response:
         """The transcript of an audio file, in English."""
         return await _answer(request, TRANSLATE, service)
@@ -61,20 +80,14 @@ def router(service: Service) -> APIRouter:
 
 
 async def _answer(request: Request, task: str, service: Service) -> Response:
-    asked, place = await _read(request, task, service), request.state.place
+    asked, permit = await read_form(request, task, service.endpoint), request.state.permit
     tokenizer = service.endpoint.recogniser.transcriber.models.tokenizer
     if not asked.stream:
-        answer = await service.answer(asked.request, place)
+        answer = await service.answer(asked.request, permit)
         return await asyncio.to_thread(_respond, answer, asked, tokenizer)
-    events = service.stream(asked.request, place)
+    events = service.stream(asked.request, permit)
     await wait_for_audio(events)
     return EventStream(events, encode_all(stream_messages(events, asked, tokenizer)))
-
-
-async def _read(request: Request, task: str, service: Service) -> AudioRequest:
-    """What is asked for; the form, which has the audio too, is held no longer."""
-    form = await read_form(request)  # whose clips may be large
-    return await asyncio.to_thread(read_fields, form, task, service.endpoint)
 
 
 def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:

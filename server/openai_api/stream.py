@@ -25,7 +25,7 @@ from server.openai_api.bodies import (
     unspoken,
     verbose,
 )
-from server.openai_api.fields import FILES, AudioRequest
+from server.openai_api.form import FILES, AudioRequest
 from server.openai_api.logprobs import token_logprobs
 from server.sse import Events, Messages
 

@@ -14,16 +14,17 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from payload.encodings import Base64Text, TooMuchJson, base64_digits, decode_digits, parse_json
-from server.openai_api.form import shown
-from server.realtime.errors import (
-    AppendTooLarge,
-    InvalidBase64,
-    InvalidJson,
-    InvalidType,
-    MissingParameter,
-    UnknownEvent,
-    UnsupportedEvent,
+from server.errors import (
+    APPEND_TOO_LARGE,
+    INVALID_BASE64,
+    INVALID_JSON,
+    INVALID_TYPE,
+    MISSING_PARAMETER,
+    UNKNOWN_EVENT,
+    UNSUPPORTED_EVENT,
+    Refusal,
 )
+from server.openai_api.form import shown
 from server.realtime.session_config import Given, SessionGiven, Text, at_fault
 
 # OpenAI's bound on the name that a client gives an event.
@@ -109,13 +110,13 @@ def read_object(message: str) -> dict[str, Any]:
     try:
         value = parse_json(message)
     except TooMuchJson:
-        raise InvalidJson("the event is too large beside its audio") from None
+        raise Refusal(INVALID_JSON, "the event is too large beside its audio") from None
     except (ValueError, RecursionError):
-        raise InvalidJson("the message is not JSON") from None
+        raise Refusal(INVALID_JSON, "the message is not JSON") from None
     if not isinstance(value, dict):
-        raise InvalidJson("the message should be a JSON object")
+        raise Refusal(INVALID_JSON, "the message should be a JSON object")
     if not _is_small(value):
-        raise InvalidJson(f"an event has at most {MOST_VALUES} values")
+        raise Refusal(INVALID_JSON, f"an event has at most {MOST_VALUES} values")
     return value
 
 
@@ -128,16 +129,16 @@ def event_id(event: dict[str, Any]) -> str | None:
 
 
 def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
-    """What an event asks for; an append has at most so many bytes. Raises FieldError."""
+    """What an event asks for; an append has at most so many bytes. Raises Refusal."""
     kind = event.get("type")
     if kind is None:
-        raise MissingParameter("is required", "type")
+        raise Refusal(MISSING_PARAMETER, "is required", "type")
     if not isinstance(kind, str):
-        raise InvalidType("should be a string", "type")
+        raise Refusal(INVALID_TYPE, "should be a string", "type")
     if kind in REFUSED:
-        raise UnsupportedEvent(f"{kind} is not served: {REFUSED[kind]}", "type")
+        raise Refusal(UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
     if kind not in SERVED:
-        raise UnknownEvent(f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+        raise Refusal(UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
     try:
         read = SERVED[kind].model_validate(event)
     except ValidationError as error:
@@ -164,12 +165,12 @@ def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
     except (Base64Error, UnicodeEncodeError):
         data = None
     if data is None:
-        raise InvalidBase64("should be in base64", "audio")
+        raise Refusal(INVALID_BASE64, "should be in base64", "audio")
     return read_bytes(data, most_bytes).data
 
 
-def _too_large(most_bytes: int) -> AppendTooLarge:
-    return AppendTooLarge(f"at most {most_bytes} bytes may be appended at once", "audio")
+def _too_large(most_bytes: int) -> Refusal:
+    return Refusal(APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio")
 
 
 def _is_small(value: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.errors import Busy, Unauthorized
+from server.errors import BUSY, UNAUTHORIZED, Refusal
 from server.realtime.session_config import SessionConfig
 
 PREFIX = "ek_"
@@ -49,7 +49,11 @@ class ClientSecrets:
         if len(self._secrets) >= MOST_SECRETS:
             first = min(each.expires_at for each in self._secrets.values())
             wait = max(1, first - int(self._now()))
-            raise Busy(f"{MOST_SECRETS} secrets have not expired, and no more may be", wait)
+            raise Refusal(
+                BUSY,
+                f"{MOST_SECRETS} secrets have not expired, and no more may be",
+                retry_after=wait,
+            )
         value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
         secret = ClientSecret(value, int(self._now()) + seconds, config)
         self._secrets[_digest(value.encode())] = secret
@@ -59,9 +63,9 @@ class ClientSecrets:
         """The secret that a client sends. Raises Unauthorized where there is none, or no more."""
         secret = self._secrets.get(_digest(given))
         if secret is None or not hmac.compare_digest(given, secret.value.encode()):
-            raise Unauthorized("the client secret is unknown, or has expired")
+            raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")
         if secret.expires_at <= self._now():
-            raise Unauthorized("the client secret is unknown, or has expired")
+            raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")
         return secret
 
     def _forget_expired(self) -> None:

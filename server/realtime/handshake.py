@@ -13,9 +13,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors import EndpointError
-from server.api_key import token_of
-from server.error_response import error_response, translated
-from server.exchange import GUARDED
+from server.admission import token_of
+from server.error_response import GUARDED, ErrorResponse, translated
 from server.realtime.client_secrets import ClientSecret
 from server.realtime.places import INTERNAL_ERROR, LivePlace
 from server.realtime.session_config import SessionConfig
@@ -25,9 +24,6 @@ SUBPROTOCOL = "realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
 UPGRADED, NO_STATUS = 101, 1005
 OPENED = "opened"  # in the scope
-# In the scope's extensions: what the protocol calls with WebSocket's status when the connection is
-# lost. ASGI itself tells only a session that reads, and one that is far ahead does not.
-LOST = "connection_lost"
 
 
 class Handshake:
@@ -63,7 +59,6 @@ class Handshake:
     async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
         """Let `app` hold the session that has `place`. Raises EndpointError before it begins."""
         self.place = place
-        self.scope.setdefault("extensions", {})[LOST] = self._lost
         self.scope[OPENED] = place, secret.config if secret else SessionConfig()
         try:
             await app(self.scope, self._received, self.send)
@@ -78,7 +73,7 @@ class Handshake:
     async def fail(self, error: EndpointError) -> None:
         """Refuse with `error`."""
         self.code = error.code
-        await error_response(error, self.scope["path"])(self.scope, self._receive, self.send)
+        await ErrorResponse(error, self.scope["path"])(self.scope, self._receive, self.send)
 
     async def send(self, message: Message) -> None:
         """Pass on what goes out."""
@@ -98,12 +93,6 @@ class Handshake:
         if message["type"] == "websocket.disconnect" and self.close_status is None:
             self.close_status = message.get("code", NO_STATUS)
         return message
-
-    def _lost(self, close_status: int) -> None:
-        if self.close_status is None:
-            self.close_status = close_status
-        if self.place is not None:
-            self.place.leave()
 
     @staticmethod
     def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from errors import EndpointError
-from server.errors import Busy
+from server.errors import BUSY, Refusal
 
 if TYPE_CHECKING:
     from live.driver import LiveDriver
@@ -105,9 +105,11 @@ class LivePlaces:
         """Raises Busy where there is no place, or sessions lag behind."""
         if self.taken >= self.most:
             text = f"{self.most} live sessions are open, and no more may be"
-            raise Busy(text, RETRY_AFTER_S)
+            raise Refusal(BUSY, text, retry_after=RETRY_AFTER_S)
         if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
-            raise Busy("live sessions wait for their words already", RETRY_AFTER_S)
+            raise Refusal(
+                BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
+            )
 
     @contextmanager
     def take(self) -> Iterator[LivePlace]:

@@ -14,8 +14,8 @@ from endpoint import Endpoint
 from errors import InvalidRequest
 from server.admission import Admission
 from server.description import refusals
-from server.errors import BodyTooLarge, UpgradeRequired
-from server.openai_api.models import model_id, model_warning
+from server.errors import BODY_TOO_LARGE, UPGRADE_REQUIRED, Refusal
+from server.openai_api.form import model_id, model_warning
 from server.realtime.client_events import read_object
 from server.realtime.client_secrets import (
     DEFAULT_S,
@@ -79,7 +79,9 @@ def router(
 
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:
-        raise UpgradeRequired("this path is for WebSockets: ask for an upgrade (RFC 6455)")
+        raise Refusal(
+            UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
+        )
 
     @routes.post(
         "/client_secrets",
@@ -124,7 +126,7 @@ async def _read(request: Request) -> SecretGiven:
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise BodyTooLarge(f"the body may have {MOST_BYTES} bytes")
+            raise Refusal(BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
     try:
         fields = read_object(body.decode()) if body else {}
     except UnicodeDecodeError:

@@ -7,6 +7,7 @@ last of them, `session.speakers`.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -16,9 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from answer.response import known_speakers_json
 from errors import EndpointError
 from live.events import (
+    TRANSCRIPTION,
     Cadence,
-    Cleared,
-    Committed,
     Completed,
     Delta,
     Failed,
@@ -27,21 +27,18 @@ from live.events import (
     LiveEvent,
     Segment,
     SpeakersFound,
-    SpeechStartedEvent,
-    SpeechStoppedEvent,
     Words,
 )
-from server.errors import status_of
+from server.error_response import openai_body
 from server.openai_api.bodies import languages
-from server.openai_api.errors import error_body
 from server.openai_api.logprobs import logprob_entries, token_logprobs
 from server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
 from transcript import Word
 
 Message = dict[str, Any]
 
-BUFFER = "input_audio_buffer"
-TRANSCRIPTION = "conversation.item.input_audio_transcription"
+# What a session must include for an event.
+NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMENTS}
 
 
 def new_id(kind: str) -> str:
@@ -56,117 +53,80 @@ def named(kind: str, **fields: Any) -> Message:  # noqa: ANN401
 
 def error_event(error: EndpointError, event_id: str | None) -> Message:
     """What is wrong with the client's event `event_id`, or with the session."""
-    body = error_body(error, status_of(error))["error"]
+    body = openai_body(error)["error"]
     return named("error", error={**body, "event_id": event_id})
 
 
 def warning_event(error: EndpointError, event_id: str | None) -> Message:
     """What the client's event `event_id` has not done, though nothing is wrong with it."""
-    body = error_body(error, status_of(error))["error"]
+    body = openai_body(error)["error"]
     del body["type"]
     return named("warning", warning={**body, "event_id": event_id})
 
 
-class Told:
-    """Which events a client is told of, and how: by what its session includes.
-
-    `tokenizer` has the bytes of tokens.
-    """
+class EventEncoder:
+    """Renders the events that a client's session includes; `tokenizer` has the bytes of tokens."""
 
     def __init__(self, include: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> None:
-        included = frozenset(include)
-        self._logprobs, self._words = LOGPROBS in included, WORDS in included
-        self._segments, self._tokenizer = SEGMENTS in included, tokenizer
+        self._include, self._tokenizer = frozenset(include), tokenizer
 
     def message(self, event: LiveEvent) -> Message | None:
-        """The event as it is sent; None where the client did not ask for it."""
-        match event:
-            case SpeechStartedEvent(item, start):
-                return named(f"{BUFFER}.speech_started", item_id=item, audio_start_ms=start)
-            case SpeechStoppedEvent(item, end):
-                return named(f"{BUFFER}.speech_stopped", item_id=item, audio_end_ms=end)
-            case Committed(item, previous):
-                return named(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
-            case Cleared():
-                return named(f"{BUFFER}.cleared")
-            case ItemAdded(item, previous):
-                return _item("conversation.item.added", item, previous)
-            case ItemDone(item, previous):
-                return _item("conversation.item.done", item, previous)
-            case Cadence(seconds):
-                return named("session.cadence", seconds=round(seconds, 2)) if self._words else None
-            case SpeakersFound(known, warnings):
-                told = {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
-                return named("session.speakers", **told) if self._segments else None
-            case _:
-                return self._of_text(event)
+        """Return the event as it is sent; None if the client did not ask for it."""
+        if (needed := NEEDED.get(type(event))) and needed not in self._include:
+            return None
+        message = named(event.kind)
+        if event.kind.startswith(TRANSCRIPTION):
+            message["content_index"] = 0
+        return message | self._fields(event)
 
-    def _of_text(self, event: Delta | Words | Segment | Completed | Failed) -> Message | None:
+    def _fields(self, event: LiveEvent) -> Message:
         match event:
-            case Delta():
-                return self._delta(event)
+            case ItemAdded(item, previous) | ItemDone(item, previous):
+                return {"previous_item_id": previous, "item": _item(item)}
+            case Delta(item, delta):
+                return {"item_id": item, "delta": delta, **self._logprobs_of(event)}
             case Words(item, words, unstable):
-                fields = {"words": [*map(_word, words)], "unstable": unstable}
-                return _of("words", item, **fields) if self._words else None
-            case Segment():
-                return _segment(event) if self._segments else None
+                return {"item_id": item, "words": [*map(_word, words)], "unstable": unstable}
             case Completed():
                 return self._completed(event)
             case Failed(item, error):
-                body = error_body(error, status_of(error))["error"]
-                return _of("failed", item, error=body)
+                return {"item_id": item, "error": openai_body(error)["error"]}
+            case SpeakersFound(known, warnings):
+                return {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
+        fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
+        return {k: round(v, 2) if isinstance(v, float) else v for k, v in fields.items()}
 
-    def _delta(self, event: Delta) -> Message:
-        message = _of("delta", event.item_id, delta=event.text)
-        if self._logprobs:
-            message["logprobs"] = logprob_entries(event.tokens, event.log_probs, self._tokenizer)
-        return message
+    def _logprobs_of(self, event: Delta) -> Message:
+        if LOGPROBS not in self._include:
+            return {}
+        return {"logprobs": logprob_entries(event.tokens, event.log_probs, self._tokenizer)}
 
     def _completed(self, event: Completed) -> Message:
         found = event.transcript
-        message = _of(
-            "completed",
-            event.item_id,
-            transcript=event.text,
-            languages=languages(found),
-            usage={"type": "duration", "seconds": round(event.seconds, 2)},
-        )
-        if self._logprobs:
-            message["logprobs"] = token_logprobs(found.chunks, self._tokenizer)
-        if self._words:
-            message["words"] = [_word(word) for chunk in found.chunks for word in chunk.words]
+        fields: Message = {
+            "item_id": event.item_id,
+            "transcript": event.text,
+            "languages": languages(found),
+            "usage": {"type": "duration", "seconds": round(event.seconds, 2)},
+        }
+        if LOGPROBS in self._include:
+            fields["logprobs"] = token_logprobs(found.chunks, self._tokenizer)
+        if WORDS in self._include:
+            fields["words"] = [_word(word) for chunk in found.chunks for word in chunk.words]
         if found.warnings:
-            message["warnings"] = list(found.warnings)
-        return message
+            fields["warnings"] = list(found.warnings)
+        return fields
 
 
-def _of(kind: str, item: str, **fields: Any) -> Message:  # noqa: ANN401
-    return named(f"{TRANSCRIPTION}.{kind}", item_id=item, content_index=0, **fields)
-
-
-def _item(kind: str, item: str, previous: str | None) -> Message:
-    content = [{"type": "input_audio", "transcript": None}]
-    body = {
+def _item(item: str) -> Message:
+    return {
         "id": item,
         "object": "realtime.item",
         "type": "message",
         "status": "completed",
         "role": "user",
-        "content": content,
+        "content": [{"type": "input_audio", "transcript": None}],
     }
-    return named(kind, previous_item_id=previous, item=body)
-
-
-def _segment(event: Segment) -> Message:
-    return _of(
-        "segment",
-        event.item_id,
-        id=event.id,
-        text=event.text,
-        speaker=event.speaker,
-        start=round(event.start, 2),
-        end=round(event.end, 2),
-    )
 
 
 def _word(word: Word) -> Message:

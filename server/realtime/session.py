@@ -23,8 +23,8 @@ from live.driver import LiveDriver, Send
 from live.events import LiveEvent
 from live.session import EmptyBuffer
 from server.error_response import translated
-from server.errors import DeadlineExceeded
-from server.openai_api.models import model_id
+from server.errors import DEADLINE_EXCEEDED, SESSION_ENDING, SESSION_EXPIRED, SESSION_IDLE, Refusal
+from server.openai_api.form import model_id
 from server.realtime.client_events import (
     OLD_UPDATE,
     Audio,
@@ -36,12 +36,11 @@ from server.realtime.client_events import (
     read_event,
     read_object,
 )
-from server.realtime.errors import SessionEnding, SessionExpired, SessionIdle
 from server.realtime.pace import Ahead
 from server.realtime.places import GOING_AWAY, INTERNAL_ERROR, NORMAL, Ending, LivePlace, Stage
 from server.realtime.server_events import (
+    EventEncoder,
     Message,
-    Told,
     error_event,
     named,
     new_id,
@@ -78,7 +77,7 @@ class RealtimeSession:
             new_id("sess"),
             int(time.time() + settings.live_session_seconds),
         )
-        self._told = self._tells()
+        self._encoder = self._make_encoder()
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
         place.driver = self._driver = open_driver(self._send_events)
@@ -90,7 +89,7 @@ class RealtimeSession:
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
-            self._place.finish(Ending(GOING_AWAY, SessionExpired("the session is over")))
+            self._place.finish(Ending(GOING_AWAY, Refusal(SESSION_EXPIRED, "the session is over")))
             if self._place.stage is Stage.FINISHING:
                 await self._finish()
             await self._close()
@@ -106,7 +105,9 @@ class RealtimeSession:
         await self._tell_why()
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
-        late = DeadlineExceeded("what was heard could not be completed within the time limit")
+        late = Refusal(
+            DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
+        )
         self._place.end(Ending(INTERNAL_ERROR, late))
         completing.cancel()
         await asyncio.wait({completing})
@@ -148,19 +149,19 @@ class RealtimeSession:
             await self._change(self._config)
         await self._send(named("session.created", **self._shown(warnings)))
         while True:
-            await self._let_time_pass()
             try:
                 message = await self._receive()
             except TimeoutError:
-                idle = SessionIdle("nothing came for as long as may be")
+                idle = Refusal(SESSION_IDLE, "nothing came for as long as may be")
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
                 return
+            await self._let_time_pass()
             await self._handle(message)
 
     async def _let_time_pass(self) -> None:
-        """Read nothing while the client is too far ahead, unless the session ends."""
+        """Hold one message, and read no other, while the client is too far ahead."""
         while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
             await self._place.wait_until(Stage.FINISHING, seconds)
 
@@ -168,7 +169,7 @@ class RealtimeSession:
         """Raises TimeoutError where nothing comes though something should."""
         if self._place.stage is not Stage.OPEN:
             return await self._socket.receive()
-        async with asyncio.timeout(self._settings.live_idle_seconds):
+        async with asyncio.timeout(self._ahead.wait + self._settings.live_idle_seconds):
             return await self._socket.receive()
 
     async def _handle(self, message: MutableMapping[str, Any]) -> None:
@@ -188,7 +189,7 @@ class RealtimeSession:
                 name = event_id(fields)
                 event = await asyncio.to_thread(read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
-                raise SessionEnding("the session ends, and takes nothing more")
+                raise Refusal(SESSION_ENDING, "the session ends, and takes nothing more")
             async with self._driving:
                 await self._do(event, name)
         except EndpointError as error:
@@ -233,7 +234,7 @@ class RealtimeSession:
         """Hear what comes next as `config` says. Raises EndpointError."""
         await self._driver.change(config.settings, config.format)
         self._config = config
-        self._told = self._tells()
+        self._encoder = self._make_encoder()
 
     # What the client is told
 
@@ -242,11 +243,13 @@ class RealtimeSession:
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
-    def _tells(self) -> Told:
-        return Told(self._config.include, self._endpoint.recogniser.transcriber.models.tokenizer)
+    def _make_encoder(self) -> EventEncoder:
+        return EventEncoder(
+            self._config.include, self._endpoint.recogniser.transcriber.models.tokenizer
+        )
 
     async def _send_events(self, events: list[LiveEvent]) -> None:
-        await self._send(*filter(None, map(self._told.message, events)))
+        await self._send(*filter(None, map(self._encoder.message, events)))
 
     async def _send(self, *messages: Message) -> None:
         """Returns when the client has taken them, but for what the socket holds, or is gone."""

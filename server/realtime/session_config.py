@@ -26,21 +26,20 @@ from pydantic_core import PydanticCustomError
 
 from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
 from endpoint import Endpoint
-from errors import ClientError, Unsupported
+from errors import ClientError, EndpointError, Unsupported
 from live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
 from payload.encodings import Base64Text
 from payload.languages import distinct_languages, language_code, script_warning
 from payload.parameters import MAX_CLIPS, ReferenceClip
-from server.openai_api.errors import FieldError
-from server.openai_api.form import shown
-from server.openai_api.models import model_warning
-from server.realtime.errors import (
-    InvalidType,
-    InvalidValue,
-    MissingParameter,
-    UnknownParameter,
-    UnsupportedValue,
+from server.errors import (
+    INVALID_TYPE,
+    INVALID_VALUE,
+    MISSING_PARAMETER,
+    UNKNOWN_PARAMETER,
+    UNSUPPORTED_VALUE,
+    Refusal,
 )
+from server.openai_api.form import model_warning, shown
 from transcription_request import ignored_names
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
@@ -67,7 +66,7 @@ FIELDS = {
     "known_speakers": f"{TRANSCRIPTION}.known_speaker_references",
     "speakers": "include",
 }
-NAMED = re.compile(r"[A-Z_]+: (?P<field>\w+)(?P<part>[\w.\[\]]*): (?P<text>.*)", re.ASCII)
+PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?", re.ASCII)
 
 
 def _text(value: object) -> object:
@@ -258,10 +257,10 @@ class SessionConfig:
 def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> SessionConfig:
     """The settings after an update.
 
-    Raises ClientError; a FieldError's `param` begins below `session`.
+    Raises ClientError; a Refusal's `param` begins below `session`.
     """
     if given.type not in (None, "transcription", "realtime"):
-        raise UnsupportedValue("this server has transcription sessions alone", "type")
+        raise Refusal(UNSUPPORTED_VALUE, "this server has transcription sessions alone", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
     speakers = SEGMENTS in config.include and endpoint.diarizer is not None
@@ -269,7 +268,7 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
         config = _merged_input(config, given.audio.input, endpoint)
     if config.settings.known_speakers and not speakers:
         text = f"include should have {SEGMENTS}, and a diarization model be loaded"
-        raise UnsupportedValue(text, FIELDS["known_speakers"])
+        raise Refusal(UNSUPPORTED_VALUE, text, FIELDS["known_speakers"])
     return replace(config, settings=replace(config.settings, speakers=speakers))
 
 
@@ -314,30 +313,29 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*warnings, *(text for text in others if text)]))
 
 
-def at_fault(error: ValidationError) -> FieldError:
+def at_fault(error: ValidationError) -> Refusal:
     """The first fault that pydantic found, with its path in the checked object."""
     detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
     steps = [f"[{each}]" if isinstance(each, int) else f".{shown(each)}" for each in detail["loc"]]
     path = "".join(steps).removeprefix(".")
     kind, text = detail["type"], detail["msg"].replace("Input should", "should")
     if kind == "extra_forbidden":
-        return UnknownParameter("there is no such field", path)
+        return Refusal(UNKNOWN_PARAMETER, "there is no such field", path)
     if kind == "missing":
-        return MissingParameter("is required", path)
-    return (InvalidType if kind.endswith("_type") else InvalidValue)(text, path)
+        return Refusal(MISSING_PARAMETER, "is required", path)
+    return Refusal(INVALID_TYPE if kind.endswith("_type") else INVALID_VALUE, text, path)
 
 
 @contextmanager
 def below(path: str) -> Iterator[None]:
-    """Errors that are raised inside name fields of `path`, by the name that a session has them."""
+    """Let errors that are raised in the block name fields of `path`, as a session calls them."""
     try:
         yield
-    except ClientError as error:
+    except (ClientError, Refusal) as error:
         ours = in_session(error)
-        if not isinstance(ours, FieldError):
+        if ours is None:
             raise
-        text = str(ours).removeprefix(f"{ours.code}: ").removeprefix(f"{ours.param}: ")
-        raise type(ours)(text, f"{path}.{ours.param}") from error
+        raise Refusal(ours.kind, ours.reason, f"{path}.{ours.param}") from error
 
 
 def _format(given: FormatGiven | None) -> AudioFormat:
@@ -346,11 +344,11 @@ def _format(given: FormatGiven | None) -> AudioFormat:
     rates = {each.rate: each for each in AudioFormat if each.value[0] == given.type}
     if not rates:
         kinds = ", ".join(dict.fromkeys(each.value[0] for each in AudioFormat))
-        raise InvalidValue(f"should be one of {kinds}", "audio.input.format.type")
+        raise Refusal(INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
     rate = given.rate or (DEFAULT_RATE if DEFAULT_RATE in rates else next(iter(rates)))
     if rate not in rates:
         wanted = " or ".join(map(str, rates))
-        raise InvalidValue(f"should be {wanted}", "audio.input.format.rate")
+        raise Refusal(INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
     return rates[rate]
 
 
@@ -358,7 +356,9 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
     if given is None or given.type == "none":
         return None
     if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
-        raise UnsupportedValue("should be server_vad, or turn_detection null", f"{TURNS}.type")
+        raise Refusal(
+            UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
+        )
     default = TurnSettings()
     names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
     changes: dict[str, Any] = {
@@ -396,10 +396,10 @@ def _language(given: TranscriptionGiven) -> str | None:
     several = distinct_languages(given.languages or ())
     if len(several) > 1:
         text = "should be one language, or none to detect it"
-        raise UnsupportedValue(text, f"{TRANSCRIPTION}.languages")
+        raise Refusal(UNSUPPORTED_VALUE, text, f"{TRANSCRIPTION}.languages")
     found = distinct_languages([given.language or "", *several])
     if len(found) > 1:
-        raise InvalidValue("contradicts language", f"{TRANSCRIPTION}.languages")
+        raise Refusal(INVALID_VALUE, "contradicts language", f"{TRANSCRIPTION}.languages")
     return language_code(found[0]) or found[0] if found else None
 
 
@@ -410,7 +410,7 @@ def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
     names, references = given.known_speaker_names or [], given.known_speaker_references or []
     if len(names) != len(references):
         text = "should be as many as known_speaker_names"
-        raise InvalidValue(text, FIELDS["known_speakers"])
+        raise Refusal(INVALID_VALUE, text, FIELDS["known_speakers"])
     pairs = zip(names, references, strict=True)
     return [{"name": name, "reference": reference} for name, reference in pairs]
 
@@ -432,12 +432,18 @@ def _check(
     return tuple(request.config.known_speakers)
 
 
-def in_session(error: ClientError) -> ClientError:
-    """A refusal of the endpoint's parameters, by the field of `session` that has said so."""
-    found = NAMED.fullmatch(str(error))
-    if isinstance(error, FieldError) or not found or found["field"] not in FIELDS:
-        return error
-    kind = UnsupportedValue if isinstance(error, Unsupported) else InvalidValue
-    place, _, part = found["part"].partition(".")
-    field = f"{TRANSCRIPTION}.known_speaker_names" if part == "name" else FIELDS[found["field"]]
-    return kind(found["text"], field + place)
+def in_session(error: EndpointError) -> Refusal | None:
+    """Return a refusal by the session's name of the field, None if the session has no such field.
+
+    The endpoint's own refusals name parameters.
+    """
+    if isinstance(error, Refusal):
+        return error if error.param else None
+    found = PARAMETER.fullmatch(error.param or "")
+    if not found or found["name"] not in FIELDS:
+        return None
+    kind = UNSUPPORTED_VALUE if isinstance(error, Unsupported) else INVALID_VALUE
+    field = FIELDS[found["name"]]
+    if found["part"] == "name":
+        field = f"{TRANSCRIPTION}.known_speaker_names"
+    return Refusal(kind, error.reason, f"{field}{found['place'] or ''}")

@@ -8,7 +8,7 @@ import json
 import pytest
 from asgi import HELLO, JSON, call, client, served
 
-from server.access_log import METHODS
+from server.gate import METHODS
 from server.lifecycle import DrainingServer
 
 CANARY = "canary-5ecret"
@@ -21,7 +21,7 @@ async def fed(endpoint) -> None:
 
 
 def freed(endpoint, app) -> bool:
-    return (endpoint.outstanding, endpoint.freed, app.admission.places.taken) == (0, 1, 0)
+    return (endpoint.outstanding, endpoint.freed, app.admission.permits.taken) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
@@ -101,7 +101,7 @@ def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
-    monkeypatch.setattr("server.incoming_body.PATIENCE_S", 0.05)
+    monkeypatch.setattr("server.gate.PATIENCE_S", 0.05)
 
     async def run():
         _, app = served()
@@ -109,7 +109,7 @@ def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
         reply = await call(app, headers=chunked, parts=[b"x"], ends=False)
         assert (reply.status, reply.code) == (408, "BODY_TIMEOUT")
         assert reply.headers["connection"] == "close"
-        assert app.admission.places.taken == 0
+        assert app.admission.permits.taken == 0
 
     asyncio.run(run())
 

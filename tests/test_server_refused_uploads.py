@@ -1,0 +1,140 @@
+"""A client that is refused while it sends gets the whole answer."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+
+import h11
+import pytest
+from asgi import served
+from test_server_lifecycle import listening
+
+from server.lifecycle import DrainingServer
+
+BODY = b" " * 600_000
+CODES = {401: "UNAUTHORIZED", 413: "BODY_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 429: "BUSY"}
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def refusing() -> DrainingServer:
+    """A server that has a key and no place."""
+    service, gate = served(api_key="key", max_queue=1)
+    gate.admission.permits.most = 0
+    return DrainingServer(gate, service, 600)
+
+
+def head(chunked=False, **headers) -> bytes:
+    headers = {"host": "a", "authorization": "Bearer key", "content-type": "audio/wav"} | headers
+    length = ("transfer-encoding", "chunked") if chunked else ("content-length", len(BODY))
+    lines = dict([length]) | {name.replace("_", "-"): value for name, value in headers.items()}
+    said = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST / HTTP/1.1\r\n{said}\r\n".encode()
+
+
+def in_chunks(body: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:999], body[999:], b""))
+
+
+def read_answer(client: socket.socket) -> tuple[h11.Response, bytes]:
+    """A whole answer, by its framing."""
+    connection, response, body = h11.Connection(h11.CLIENT), None, b""
+    connection.send(h11.Request(method="POST", target="/", headers=[("host", "a")]))
+    connection.send(h11.EndOfMessage())
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(client.recv(4096))
+        elif isinstance(event, h11.Response):
+            response = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+        else:
+            assert isinstance(event, h11.EndOfMessage)
+            return response, body
+
+
+def connected(where) -> socket.socket:
+    return socket.create_connection(where, timeout=60)
+
+
+def wait_for_answer(client: socket.socket) -> None:
+    """Return when there is something to read, and read nothing."""
+    assert client.recv(1, socket.MSG_PEEK)
+
+
+@pytest.mark.parametrize("sends_on", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("status", CODES)
+def test_who_reads_after_sending_everything_gets_the_answer(
+    refusing, monkeypatch, status, chunked, sends_on
+):
+    """All at once, or going on when the answer has been sent."""
+    admission, given = refusing.gate.admission, {}
+    if status == 401:
+        given["authorization"] = "Bearer other"
+    elif status != 429:
+        admission.permits.most = 1
+    if status == 413:
+        monkeypatch.setattr("server.admission.SLACK_BYTES", 0)
+    if status == 415:
+        given["content_type"] = "text/html"
+    body = in_chunks(BODY) if chunked else BODY
+    with listening(refusing) as where, connected(where) as client:
+        client.sendall(head(chunked, **given) + body[:200_000])
+        if sends_on:
+            wait_for_answer(client)
+        client.sendall(body[200_000:])
+        response, told = read_answer(client)
+        headers = {name.decode(): value.decode() for name, value in response.headers}
+        assert response.status_code == status
+        assert headers["x-error-message"].startswith(CODES[status])
+        assert CODES[status].encode() in told
+        assert headers["connection"] == "close"
+        assert ("retry-after" in headers) is (status == 429)
+        assert client.recv(1) == b""
+
+
+def test_a_sender_that_drips_is_cut_after_some_time(refusing, monkeypatch):
+    monkeypatch.setattr("server.gate.LINGER_S", 0.05)
+    with listening(refusing) as where, connected(where) as client:
+        client.sendall(head())
+        assert read_answer(client)[0].status_code == 429
+        with suppress(ConnectionError):
+            while True:
+                client.sendall(b"x")
+
+
+def test_the_end_of_the_server_waits_for_no_sender(refusing, caplog):
+    """uvicorn would say that its time to end was over."""
+    with listening(refusing) as where, connected(where) as client:
+        client.sendall(head())
+        assert read_answer(client)[0].status_code == 429
+        refusing.gate.admission.permits.most = 1
+        assert not refusing.busy
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_after_a_small_body_the_connection_is_kept(refusing, late):
+    body = b" " * 60_000
+    with listening(refusing) as where, connected(where) as client:
+        client.sendall(head(content_length=len(body)))
+        if late:
+            wait_for_answer(client)
+        client.sendall(body)
+        response, _ = read_answer(client)
+        assert response.status_code == 429
+        assert b"connection" not in dict(response.headers)
+        client.sendall(HEALTH)
+        assert read_answer(client)[0].status_code == 200
+
+
+def test_who_asks_before_sending_is_refused_and_not_told_to_go_on(refusing):
+    with listening(refusing) as where, connected(where) as client:
+        client.sendall(head(content_length=5, expect="100-continue"))
+        response, _ = read_answer(client)
+        assert (response.status_code, dict(response.headers)[b"connection"]) == (429, b"close")
+        assert client.recv(1) == b""
