@@ -32,7 +32,6 @@ from commands.options import option_name
 from commands.parser import FAILED, INTERRUPTED, WRONG
 from config import InferenceConfig, ModelSettings
 from errors import EndpointError, StartError
-from model_sources import speaker_models
 from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
 
 __all__ = ["load_handler", "run"]
@@ -57,13 +56,7 @@ class Archive:
 
 def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | None]:
     """The names of the models of a run, by the rules of `scripts/transcribe`. Raises ValueError."""
-    names = model_names(options, speakers=speakers)
-    if options.address is not None and names["diarization_model"] == speaker_models.FOLDER:
-        raise ValueError(
-            "--diarization: name a pipeline that every machine of the cluster can load;"
-            " --no-speakers transcribes without one"
-        )
-    return names
+    return model_names(options, speakers=speakers)
 
 
 def find_settings(options: argparse.Namespace, models: Mapping[str, str | None]) -> ModelSettings:
@@ -74,10 +67,7 @@ def find_settings(options: argparse.Namespace, models: Mapping[str, str | None])
         named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
         return ModelSettings.for_models(**named)
     speakers = models["diarization_model"] is not None
-    settings = choose(options, Screen(say, nullcontext), speakers=speakers)
-    if speakers and settings.diarization_model is None:
-        raise StartError("--diarization: there is no default pipeline; --no-speakers does without")
-    return settings
+    return choose(options, Screen(say, nullcontext), speakers=speakers)
 
 
 def say(line: str) -> None:
