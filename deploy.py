@@ -1,77 +1,346 @@
-"""Create or update an Inference Endpoint of this repository, wait for it, and ask it once.
+"""Creates or updates an Inference Endpoint of this repository, waits for it, and asks it once.
 
-The command line says everything, and an endpoint that exists is brought to it. All calls are
-huggingface_hub's, so the body that the API gets is the library's; a dry run lets the library build
-that body and prints it instead of sending it, after the checks that a deployment begins with
-(deployment/checks.py). Tokens come from the environment (`deployment.secrets`, and `HF_TOKEN` or
-a saved login for the API itself), not from the command line, which other users of a machine can
-read, and are cut out of whatever is printed. The one that manages endpoints goes to the API, and to
-an endpoint only where no other opens it.
+Tokens come from the environment (`DeploySecrets`, and HF_TOKEN or a saved login for the API), never
+from the command line, which other users of a machine can read, and are cut out of all output. The
+token that manages endpoints goes to the API, and to an endpoint only if no other token opens it.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import io
 import json
+import re
 import sys
 import time
-import wave
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 from huggingface_hub import HfApi, InferenceEndpoint, get_session, get_token
-from huggingface_hub.errors import HfHubHTTPError, InferenceEndpointError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    InferenceEndpointError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
+from pydantic import SecretStr
 
-from audio.decode import AudioLimits, decode_audio
-from commands.parser import FAILED, INTERRUPTED, WRONG
-from config import MODEL_VARIABLES, REPOSITORY
-from deployment.checks import Findings, HTTPError, check, command_fault
-from deployment.options import CUSTOM, HF_SERVE, MANAGED, SECRET_NAME, read
-from deployment.secrets import DeploySecrets
-from timebase import SAMPLE_RATE
+from commands.parser import FAILED, INTERRUPTED, CommandParser, one_of, option, whole_number
+from config import (
+    MODEL_VARIABLES,
+    REPOSITORY,
+    EnvironmentSettings,
+    ModelReference,
+    ModelSettings,
+    misspelt_variables,
+)
+from server.settings import ServerSettings
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
-CLIP_SECONDS = 12  # two speakers, three turns
-REFRESH_SECONDS = 5
+MANAGED, HF_SERVE, CUSTOM = "managed", "hf-serve", "custom"
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+REPOSITORY_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# Variables with such a name become secrets of the endpoint.
+SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
+SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KEY"}
+MODEL_OPTIONS = {
+    "ASR_MODEL": ("--model", "a Whisper"),
+    "ASSISTANT_MODEL": ("--assistant", "what drafts for it"),
+    "DIARIZATION_MODEL": ("--diarization", "a pyannote pipeline, or Nemotron-3-Diarization"),
+}
+# A gated pipeline, and the gated models that it loads; the last only in pyannote.audio 4.
+PIPELINE, SEGMENTATION = "pyannote/speaker-diarization-3.1", "pyannote/segmentation-3.0"
+COMMUNITY = "pyannote/speaker-diarization-community-1"
+REFRESH_SECONDS, HUB_SECONDS = 5, 20.0
 REQUEST_SECONDS = 600  # an endpoint scaled to zero first loads its models
 PAUSED, SCALED_TO_ZERO, RUNNING = "paused", "scaledToZero", "running"
 BROKEN = {"failed": "deploy", "updateFailed": "update"}
-# What the API cannot change in an endpoint that exists.
-FIXED = ("vendor", "region", "type")
+FIXED = ("vendor", "region", "type")  # the API cannot change these in an existing endpoint
 OK, NOT_FOUND = 200, 404
 HIDDEN = "<hidden>"
 STATUS_REASONS = {
     401: "the token is missing, wrong or expired: set HF_TOKEN or run `hf auth login`",
     403: "the token may not manage the endpoints of this namespace",
 }
+# Raised by huggingface_hub's HTTP library if a server cannot be reached.
+HTTPError: type[BaseException] = HfHubHTTPError.__bases__[0]
 
 
 class DeployError(Exception):
-    """What keeps the endpoint from being deployed, in one line."""
+    """The endpoint cannot be deployed; one line."""
 
 
-class _Recorded(Exception):
-    """Ends a dry run with the `body` that was about to be sent."""
+class DeploySecrets(EnvironmentSettings):
+    """The endpoint's secrets. They are not HF_TOKEN and API_KEY, because the token that manages
+    endpoints may do more than an endpoint needs, and API_KEY may be the key of a server here.
+    """
 
-    def __init__(self, body: dict[str, Any]) -> None:
-        self.body = body
+    endpoint_hf_token: SecretStr = SecretStr("")
+    endpoint_api_key: SecretStr = SecretStr("")
+
+    def values(self) -> dict[str, str]:
+        """Return the endpoint's variables in the clear, without unset ones."""
+        given = {"HF_TOKEN": self.endpoint_hf_token, "API_KEY": self.endpoint_api_key}
+        texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
+        return {name: text for name, text in texts.items() if text}
+
+
+# ---- the command line
+
+
+def _matching(pattern: re.Pattern[str], told: str) -> Callable[[str], str]:
+    """Return an option's type: text that matches `pattern`."""
+
+    def read(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise argparse.ArgumentTypeError(told)
+        return text
+
+    return read
+
+
+def _model(text: str) -> str:
+    """Complete a Hub id; keep an absolute path in the container or a folder of the repository."""
+    try:
+        is_folder = text.startswith("/") or Path(ModelReference.parse(text).name).is_absolute()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text if is_folder else str(ModelReference.parse(text))
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """Split `NAME=VALUE`. Names in small letters are refused too: the endpoint reads `api_key`."""
+    name, equals, value = text.partition("=")
+    if not equals or not VARIABLE.fullmatch(name):
+        raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
+    if instead := SECRET_VARIABLES.get(name.upper()):
+        wrong = f"{name} is a secret: set {instead} in the environment instead"
+        raise argparse.ArgumentTypeError(wrong)
+    if name.upper() in MODEL_OPTIONS:
+        raise argparse.ArgumentTypeError(f"{name} is given by {MODEL_OPTIONS[name.upper()][0]}")
+    return name, value
+
+
+def _typed(read: Callable[[str], Any], metavar: str | None = None, **how: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"type": read, "metavar": metavar, **how}
+
+
+ID = _matching(REPOSITORY_ID, "should be the id of a repository on the Hub, owner/name")
+# Options by group of the help: name, help, and the arguments of argparse.
+OPTIONS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
+    "repository": (
+        ("--repository", "on the Hub: owner/name", _typed(ID, "ID", required=True)),
+        ("--revision", "a commit, tag or branch; default: main, or as it is", {}),
+        ("--namespace", "user or organisation that pays; default: the token's", {}),
+    ),
+    "container": (
+        (
+            "--container",
+            "managed (the platform's image), hf-serve, or custom: an image of your own",
+            _typed(one_of(MANAGED, HF_SERVE, CUSTOM), "KIND", default=MANAGED),
+        ),
+        ("--image", "of hf-serve's or your own image", {"metavar": "URL"}),
+        ("--port", "of your own image", _typed(whole_number(1, 65535), default=8000)),
+        ("--health-route", "of your own image, 200 when it serves", {"default": "/ready"}),
+        (
+            "--type",
+            "authenticated (the platform asks clients for a token) or public",
+            _typed(one_of("authenticated", "public"), default="authenticated"),
+        ),
+    ),
+    "hardware, scaling, variables": (
+        ("--vendor", "the cloud", {"default": "aws"}),
+        ("--region", "the vendor's", {"default": "us-east-1"}),
+        ("--accelerator", "gpu or cpu", {"default": "gpu"}),
+        ("--instance-type", "as the platform's catalogue has it", {"default": "nvidia-a10g"}),
+        ("--instance-size", "as the platform's catalogue has it", {"default": "x1"}),
+        ("--min-replica", "1, or 0 with --scale-to-zero", _typed(whole_number(0))),
+        ("--max-replica", "at most so many", _typed(whole_number(1), default=1)),
+        ("--scale-to-zero", "stop after so long without work", _typed(whole_number(1), "MINUTES")),
+        (
+            "--env",
+            "any other variable of docs/deploy.md; may be repeated; one whose name has key, token,"
+            " secret or password in it becomes a secret of the endpoint",
+            _typed(_variable, "NAME=VALUE", action="append", default=[]),
+        ),
+        ("--timeout", "until it runs", _typed(whole_number(0), "SECONDS", default=1800)),
+    ),
+}
+
+
+def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options; end the process with status 2 and one line if they are wrong."""
+    command = "deploy.py who-said-what --repository YOU/who-said-what --model large-v3"
+    parser = CommandParser(
+        "deploy.py",
+        "Create or update an Inference Endpoint, wait until it runs, ask it once.",
+        (
+            ("what would be created, and what is wrong with it", f"{command} --dry-run"),
+            (
+                "with speakers, stopped after 15 minutes without work",
+                f"{command} --diarization models/diarization --scale-to-zero 15",
+            ),
+        ),
+        "HF_TOKEN, or a saved login, is the token that manages endpoints. The endpoint gets"
+        " ENDPOINT_HF_TOKEN as its secret HF_TOKEN (read access to gated models is enough) and"
+        " ENDPOINT_API_KEY as its secret API_KEY. The exit status is 0, 1 if it failed or would"
+        " fail, 2 for a wrong command line.",
+    )
+    name = _matching(NAME, "only lower-case letters, digits and hyphens")
+    parser.add_argument("name", type=name, metavar="NAME", help="of the endpoint")
+    for title, group in OPTIONS.items():
+        added = parser.add_argument_group(title)
+        for flag, told, how in group:
+            default = f"; default: {how['default']}" if how.get("default") else ""
+            option(added, flag, told + default, **how)
+    models = parser.add_argument_group(
+        "models",
+        "MODEL is a Hub id (owner/name or owner/name@revision), a short name such as large-v3, a"
+        " folder of the repository, or an absolute path in the container.",
+    )
+    for variable, (flag, told) in MODEL_OPTIONS.items():
+        how = _typed(_model, "MODEL", dest=variable.lower(), required=variable == "ASR_MODEL")
+        also = (f"--{variable.lower().replace('_', '-')}",)
+        option(models, flag, told, variable, also, **how)
+    last = parser.add_mutually_exclusive_group()
+    option(last, "--no-wait", "neither wait nor ask", action="store_true")
+    option(last, "--dry-run", "check, print what would be sent, send none", action="store_true")
+    options: argparse.Namespace = parser.parse_args(arguments)
+    if fault := _contradiction(options) or _wrong_variable(dict(options.env)):
+        parser.error(fault)
+    return options
+
+
+def _contradiction(options: argparse.Namespace) -> str | None:
+    """Return which options contradict each other, if any; settle the number of replicas."""
+    if (options.image is None) != (options.container == MANAGED):
+        return "--image goes with --container hf-serve or custom, and they with it"
+    if options.min_replica is None:
+        options.min_replica = 1 if options.scale_to_zero is None else 0
+    if options.scale_to_zero is not None and options.min_replica:
+        return "--scale-to-zero takes --min-replica 0"
+    if options.min_replica > options.max_replica:
+        return "--max-replica is at least --min-replica"
+    return None
+
+
+def _wrong_variable(variables: Mapping[str, str]) -> str | None:
+    """Return what is wrong with the endpoint's variables, if anything.
+
+    A variable of this machine does not count.
+    """
+    if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
+        return f"--env: {misspelt[0]}"
+    given = {name.lower(): value for name, value in variables.items() if value}
+    models = {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    for settings in (ModelSettings, ServerSettings):
+        defaults = {name: field.default for name, field in settings.model_fields.items()}
+        values = defaults | {name: value for name, value in given.items() if name in defaults}
+        values |= {name: model for name, model in models.items() if name in defaults}
+        try:
+            settings.from_environment(**values)
+        except ValueError as error:
+            return f"--env: {error}"
+    return None
+
+
+# ---- checks, before a machine is paid for
+
+
+def check(
+    options: argparse.Namespace, managing: str | None, own: str | None, keeps: bool
+) -> list[str]:
+    """Ask the Hub about the repository and the models; return a line for each fault.
+
+    `managing` reads the repository, `own` is the endpoint's token; `keeps` says that the endpoint
+    may have a token from before.
+    """
+    faults = []
+    repository = ("--repository", ModelReference(options.repository, options.revision))
+    try:
+        faults += _repository_faults(*repository, managing or own, options.container)
+        for variable, (what, _) in MODEL_OPTIONS.items():
+            text = getattr(options, variable.lower())
+            if text and not text.startswith("/"):
+                model = ModelReference.parse(text)
+                if not Path(model.name).is_absolute():
+                    faults += _model_faults(what, model, own, keeps, options.container)
+    except (HTTPError, OSError, ValueError) as error:
+        _say(f"note: the Hub could not be asked whether the ids exist: {reason(error)[:200]}")
+    return faults
+
+
+def _repository_faults(
+    what: str, repository: ModelReference, token: str | None, container: str
+) -> Iterator[str]:
+    info = _info(repository, token)
+    if info is None:
+        yield f"{what}: the Hub has no {repository} that the token may read"
+    elif container != CUSTOM and "handler.py" not in _files(info):
+        yield f"{what}: {repository.name} has no handler.py: upload this repository to it"
+
+
+def _model_faults(
+    what: str, model: ModelReference, token: str | None, keeps: bool, container: str
+) -> Iterator[str]:
+    info = _info(model, token)
+    if info is None:
+        yield f"{what}: the Hub has no {model} that the token may read"
+        return
+    if what == "--model" and not any(name.endswith(".safetensors") for name in _files(info)):
+        yield f"{what}: {model.name} has no safetensors weights, and pickled ones are not loaded"
+    if info.gated and token:
+        yield from _licence_faults(what, model.name, token, container)
+    elif info.gated and not keeps:
+        yield (
+            f"{what}: {model.name} is gated: set ENDPOINT_HF_TOKEN to a token whose account has"
+            " accepted its conditions"
+        )
+
+
+def _licence_faults(what: str, name: str, token: str, container: str) -> Iterator[str]:
+    """Yield a fault for each model whose conditions the account of `token` has to accept."""
+    parts = [SEGMENTATION] if container == MANAGED else [SEGMENTATION, COMMUNITY]
+    for id in (name, *(parts if name == PIPELINE else ())):
+        try:
+            HfApi(token=token).auth_check(id)
+        except RepositoryNotFoundError:  # a gated repository is one to such an account
+            yield (
+                f"{what}: {id} is gated: accept its conditions at https://hf.co/{id} with the"
+                " account of ENDPOINT_HF_TOKEN"
+            )
+
+
+def _info(model: ModelReference, token: str | None) -> Any:  # noqa: ANN401
+    """Return the Hub's description of a repository, or None if the token may read none."""
+    api = HfApi(token=token or False)
+    try:
+        return api.model_info(model.name, revision=model.revision, timeout=HUB_SECONDS)
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        return None
+
+
+def _files(info: Any) -> set[str]:  # noqa: ANN401
+    return {each.rfilename for each in info.siblings or ()}
+
+
+# ---- the endpoint
 
 
 def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, Any]:
-    """The keywords of `create_inference_endpoint` that the command line means.
+    """Return the keywords of `create_inference_endpoint`.
 
-    Raises DeployError for an API_KEY that no client could send: the platform's proxy already wants
-    its own token in the same header, and only the server of `server/` reads the variable.
+    Raises DeployError for an API_KEY that no client could send: the platform's proxy wants its own
+    token in the same header, and only our server reads the variable.
     """
     if "API_KEY" in secrets.values() and (options.container, options.type) != (CUSTOM, "public"):
         raise DeployError("ENDPOINT_API_KEY goes with --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
-    # The platform's proxy asks by names of its own.
+    # The platform's proxy asks for the server by names of its own.
     hosts = {"ALLOWED_HOSTS": "*"} if options.container == CUSTOM else {}
     return {
         "repository": options.repository,
@@ -94,13 +363,12 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
 
 
 def all_secrets(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, str]:
-    """The endpoint's secrets: those of the environment, and variables that are called so."""
-    called_so = {name: value for name, value in options.env if SECRET_NAME.search(name)}
-    return called_so | secrets.values()
+    named = {name: value for name, value in options.env if SECRET_NAME.search(name)}
+    return named | secrets.values()
 
 
 def _image(options: argparse.Namespace) -> dict[str, Any]:
-    """The image by its variant. The managed one is named too: an update may replace another."""
+    """Return the image by its variant; the managed image too, because an update may replace one."""
     if options.container == MANAGED:
         return {"huggingface": {}}
     if options.container == HF_SERVE:
@@ -108,30 +376,8 @@ def _image(options: argparse.Namespace) -> dict[str, Any]:
     return {"url": options.image, "port": options.port, "healthRoute": options.health_route}
 
 
-def request_body(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The JSON that would create the endpoint, secrets hidden. Nothing is sent: a hook of the
-    library's HTTP client ends the request when it is complete.
-    """
-    client = get_session()
-    hooks = client.event_hooks
-    client.event_hooks = {**hooks, "request": [_record, *hooks["request"]]}
-    try:
-        HfApi(token=False).create_inference_endpoint(name, namespace="-", **arguments)
-    except _Recorded as recorded:
-        secrets = recorded.body["model"].get("secrets", {})
-        secrets.update(dict.fromkeys(secrets, HIDDEN))
-        return recorded.body
-    finally:
-        client.event_hooks = hooks
-    raise DeployError("huggingface_hub answered without a request")
-
-
-def _record(request: Any) -> NoReturn:  # noqa: ANN401  # a Request of httpx or httpx2
-    raise _Recorded(json.loads(request.content))
-
-
 def find(api: HfApi, name: str, namespace: str) -> InferenceEndpoint | None:
-    """The endpoint, where it exists. Raises what huggingface_hub raises."""
+    """Return the endpoint if it exists. Exceptions of huggingface_hub pass through."""
     try:
         return api.get_inference_endpoint(name, namespace=namespace)
     except HfHubHTTPError as error:
@@ -141,7 +387,7 @@ def find(api: HfApi, name: str, namespace: str) -> InferenceEndpoint | None:
 
 
 def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
-    """Raises DeployError where the endpoint differs in what the API cannot change."""
+    """Raise DeployError if the endpoint differs in what the API cannot change."""
     provider = existing.raw.get("provider", {}) | {"type": existing.raw.get("type")}
     for key in FIXED:
         if provider.get(key, arguments[key]) != arguments[key]:
@@ -151,44 +397,26 @@ def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
             )
 
 
-def create_or_update(
-    api: HfApi, name: str, arguments: dict[str, Any], namespace: str, exists: bool
-) -> InferenceEndpoint:
-    """Create the endpoint `name`, or bring it to `arguments`; one that is paused starts again.
-
-    Raises what huggingface_hub raises.
-    """
-    if not exists:
-        _say(f"creating {namespace}/{name}")
-        return api.create_inference_endpoint(name, namespace=namespace, **arguments)
-    _say(f"updating {namespace}/{name}")
-    changes = {key: value for key, value in arguments.items() if key not in FIXED}
-    updated = api.update_inference_endpoint(name, namespace=namespace, **changes)
-    return updated.resume() if updated.status == PAUSED else updated
-
-
 def client_headers(
     options: argparse.Namespace, secrets: DeploySecrets, managing: str
 ) -> dict[str, str]:
-    """What the endpoint wants from clients, as headers.
+    """Return the headers that open the endpoint.
 
-    Whoever serves the endpoint may read them. So one that is public is shown its own key at most.
-    The platform in front of another wants a token: the endpoint's own, where it has one, else there
-    is but the one that manages endpoints.
+    Whoever serves the endpoint may read them. A public endpoint gets at most its own key. Any other
+    gets its own token, or the managing token if there is no other.
     """
     own = secrets.values()
-    public = options.type == "public"
-    token = own.get("API_KEY") if public else own.get("HF_TOKEN", managing)
+    token = own.get("API_KEY") if options.type == "public" else own.get("HF_TOKEN", managing)
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def wait_until_running(endpoint: InferenceEndpoint, seconds: int, headers: dict[str, str]) -> None:
-    """Wait until the endpoint's health route answers 200; one scaled to zero is left asleep, and
-    wakes by the request. Raises InferenceEndpointError.
+    """Wait until the endpoint's health route answers 200; not if the endpoint is scaled to zero.
 
-    The library's own `wait` would show the endpoint the token that manages endpoints.
+    The library's `wait` would send the managing token to the endpoint. Raises
+    InferenceEndpointError.
     """
-    if endpoint.status == SCALED_TO_ZERO:
+    if endpoint.status == SCALED_TO_ZERO:  # the request wakes the endpoint
         return
     _say(f"waiting at most {seconds} s for it to run")
     end = time.monotonic() + seconds
@@ -208,49 +436,31 @@ def _serves(endpoint: InferenceEndpoint, headers: dict[str, str]) -> bool:
     return bool(get_session().get(route, headers=headers).status_code == OK)
 
 
-def clip() -> bytes:
-    """The beginning of the demo's conversation as a WAV file, 16 kHz mono."""
-    audio = decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, AudioLimits(3600, 2**24))
-    samples = np.rint(audio.samples[: CLIP_SECONDS * SAMPLE_RATE].clip(-1, 1) * 32_767)
-    file = io.BytesIO()
-    with wave.open(file, "wb") as wav:
-        wav.setnchannels(1)
-        wav.setsampwidth(2)
-        wav.setframerate(SAMPLE_RATE)
-        wav.writeframes(samples.astype("<i2").tobytes())
-    return file.getvalue()
+def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> list[str]:
+    """Return what the endpoint says of the demo's conversation, a line for each speaker segment.
 
-
-def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> Any:  # noqa: ANN401
-    """The endpoint's answer to the clip. Raises what huggingface_hub raises."""
-    audio = base64.b64encode(clip()).decode()
+    Raises DeployError if the answer is not this project's; exceptions of huggingface_hub pass.
+    """
     answer = get_session().post(
         str(endpoint.url),
-        json={"inputs": audio, "parameters": {"return_timestamps": True}},
+        json={"inputs": base64.b64encode(CONVERSATION.read_bytes()).decode()},
         headers={"X-Scale-Up-Timeout": str(REQUEST_SECONDS), **headers},
         timeout=REQUEST_SECONDS,
     )
     hf_raise_for_status(answer)
-    return answer.json()
-
-
-def answer_lines(answer: Any) -> list[str]:  # noqa: ANN401
-    """What the answer says: a line for each segment of a speaker, or the text alone.
-
-    Raises DeployError where it is not an answer of this project's.
-    """
     try:
+        said = answer.json()
         lines = [
             f"{part['speaker'] or 'nobody'} {part['timestamp'][0]:6.2f} s  {part['text'].strip()}"
-            for part in answer["speakers"]
+            for part in said["speakers"]
         ]
-        return [f"text: {answer['text'].strip()}", *lines]
+        return [f"text: {said['text'].strip()}", *lines]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise DeployError("it answered, but not with text and speakers") from error
 
 
 def reason(error: BaseException) -> str:
-    """One line for what huggingface_hub or the endpoint said."""
+    """Return one line for an error of huggingface_hub or of the endpoint."""
     if not isinstance(error, HfHubHTTPError):
         return " ".join(str(error).split()) or type(error).__name__
     status, host = error.response.status_code, error.response.request.url.host
@@ -261,70 +471,38 @@ def reason(error: BaseException) -> str:
 
 
 def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
-    """Do what the command line says. Raises DeployError and what huggingface_hub raises."""
+    """Deploy. Raises DeployError; exceptions of huggingface_hub pass through."""
     arguments = endpoint_arguments(options, secrets)
-    managing = get_token()
-    if options.dry_run:
-        rehearse(options, secrets, arguments, managing)
-        return
-    if not managing:
-        raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
-    api = HfApi(token=managing)
-    namespace = options.namespace or str(api.whoami()["name"])
-    existing = find(api, options.name, namespace)
-    if existing:
-        check_fixed(existing, arguments)
-    tell(_findings(options, secrets, managing, existing))
-    endpoint = create_or_update(api, options.name, arguments, namespace, existing is not None)
-    if options.no_wait:
-        print(f"{endpoint.name}: {endpoint.status}")
-        return
-    headers = client_headers(options, secrets, managing)
-    wait_until_running(endpoint, options.timeout, headers)
-    _say(f"asking {endpoint.url}")
-    print("\n".join(answer_lines(ask(endpoint, headers))))
-
-
-def rehearse(
-    options: argparse.Namespace,
-    secrets: DeploySecrets,
-    arguments: dict[str, Any],
-    managing: str | None,
-) -> None:
-    """Print what would be sent, and what is wrong. Raises DeployError at a fault."""
-    existing = None
+    managing, existing = get_token(), None
     if managing:
-        try:
-            api = HfApi(token=managing)
-            namespace = options.namespace or str(api.whoami()["name"])
-            existing = find(api, options.name, namespace)
-        except (HTTPError, OSError, ValueError) as error:
-            _say(f"note: the API could not be asked whether the endpoint exists: {reason(error)}")
-    print(json.dumps(request_body(options.name, arguments), indent=2))
-    if existing:
-        _say(f"note: {options.name} exists, and would be updated")
-        check_fixed(existing, arguments)
-    tell(_findings(options, secrets, managing, existing))
-
-
-def _findings(
-    options: argparse.Namespace,
-    secrets: DeploySecrets,
-    managing: str | None,
-    existing: InferenceEndpoint | None,
-) -> Findings:
+        api = HfApi(token=managing)
+        namespace = options.namespace or str(api.whoami()["name"])
+        if existing := find(api, options.name, namespace):
+            check_fixed(existing, arguments)
+    elif not options.dry_run:
+        raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
     own = secrets.values().get("HF_TOKEN")
-    return check(options, managing or own, own, keeps=existing is not None)
-
-
-def tell(findings: Findings) -> None:
-    """Print notes, and faults but for the last, which is raised as a DeployError."""
-    for note in findings.notes:
-        _say(f"note: {note}")
-    for fault in findings.faults[:-1]:
-        _say(f"deploy.py: {fault}")
-    if findings.faults:
-        raise DeployError(findings.faults[-1])
+    if faults := check(options, managing, own, keeps=existing is not None):
+        raise DeployError("\ndeploy.py: ".join(faults))
+    if options.dry_run:
+        hidden = dict.fromkeys(all_secrets(options, secrets), HIDDEN) or None
+        print(json.dumps({"name": options.name, **arguments, "secrets": hidden}, indent=2))
+        return
+    if existing is None:
+        _say(f"creating {namespace}/{options.name}")
+        made = api.create_inference_endpoint(options.name, namespace=namespace, **arguments)
+    else:
+        _say(f"updating {namespace}/{options.name}")
+        changes = {key: value for key, value in arguments.items() if key not in FIXED}
+        made = api.update_inference_endpoint(options.name, namespace=namespace, **changes)
+        made = made.resume() if made.status == PAUSED else made
+    if options.no_wait:
+        print(f"{made.name}: {made.status}")
+        return
+    headers = client_headers(options, secrets, str(managing))
+    wait_until_running(made, options.timeout, headers)
+    _say(f"asking {made.url}")
+    print("\n".join(ask(made, headers)))
 
 
 def _say(line: str) -> None:
@@ -332,18 +510,14 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0, 1 where it failed, with one line that says why, or 2 for a wrong command."""
-    options = read(arguments)
-    if fault := command_fault(options):
-        _say(f"deploy.py: {fault}")
-        return WRONG
-    secrets = DeploySecrets()
+    """Return the exit status, as `--help` explains."""
+    options, secrets = read(arguments), DeploySecrets()
     try:
         run(options, secrets)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (DeployError, HTTPError, InferenceEndpointError, OSError, ValueError) as error:
-        line = reason(error)
+        line = str(error) if isinstance(error, DeployError) else reason(error)
         for secret in filter(None, (get_token(), *all_secrets(options, secrets).values())):
             line = line.replace(secret, HIDDEN)
         _say(f"deploy.py: {line}")

@@ -167,7 +167,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         (
             QUICK,
             _value("--recordings", "conversations and their manifest.json", "FOLDER", type=Path),
-            _value("--pipeline", f"a pyannote pipeline; {FETCHED}", "FOLDER"),
+            _value("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
             _value("--model", f"a Whisper; {FETCHED}", "FOLDER"),
             _value(
                 "--only",

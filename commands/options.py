@@ -28,8 +28,8 @@ VARIABLES = {
 }
 # What scripts/demo, transcribe and serve load without these options.
 WITHOUT_MODELS = (
-    "If none is named: OpenAI's Whisper base, with a pyannote pipeline for speakers, both fetched"
-    " once."
+    "If none is named: OpenAI's Whisper base, fetched once, and the pyannote pipeline in"
+    " models/diarization."
 )
 # Between pairs A=B; a comma that no pair follows is part of a name.
 COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")

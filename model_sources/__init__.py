@@ -1,3 +1,1 @@
-"""Which models a command runs on, and where they come from: the command line, the environment, the
-repository itself, or Whisper base and a pyannote pipeline, which are fetched once.
-"""
+"""Where a command's models come from: options, environment, this repository, or a download."""

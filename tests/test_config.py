@@ -22,8 +22,6 @@ from config import (
     ModelReference,
     ModelSettings,
 )
-from deployment.memory import PUBLISHED
-from model_reference import KNOWN
 from payload.parameters import VadParameters
 from runtime.environment import nvidia_device_present
 from server.settings import ServerSettings
@@ -486,11 +484,6 @@ def test_a_folder_that_exists_is_taken_and_starts_at_the_repository(tmp_path, te
 def test_text_that_names_no_model_is_refused(tmp_path, text):
     with pytest.raises(ValueError, match=r"hub id .* nor an existing folder"):
         ModelReference.parse(text, tmp_path)
-
-
-def test_the_models_whose_names_are_known_have_known_dimensions():
-    whispers = {each for each in KNOWN if "whisper" in each}
-    assert whispers == PUBLISHED.keys()
 
 
 def test_a_name_that_is_nearly_a_known_models_is_refused_with_that_model(tmp_path):

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from config import REPOSITORY, ModelSettings
+from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from runtime.environment import cache_folder
 from server.settings import ServerSettings
 
@@ -114,8 +114,9 @@ def test_the_image_holds_everything_that_the_server_imports():
     assert {path for path in reached if not in_image(path)} == set()
 
 
-def test_the_image_holds_the_embedded_models():
+def test_the_image_holds_the_models_of_the_repository():
     assert in_image(Path("demo/models/asr/model.safetensors"))
+    assert in_image(Path(SPEAKERS_MODEL, "embedding", "model.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_it_does_not_run_as_root_and_owns_its_cache_only():
     assert "DATA_DIR" not in ENVIRONMENT  # who wants jobs says so
 
 
-def test_models_of_the_package_index_are_fetched_into_the_volume(monkeypatch):
+def test_whisper_base_of_the_package_index_is_fetched_into_the_volume(monkeypatch):
     """The root file system is read-only, and `scripts/setup`'s uv is not in the image."""
     monkeypatch.setattr(os, "environ", ENVIRONMENT | {"HOME": "/home/server"})
     assert cache_folder().is_relative_to(ENVIRONMENT["HF_HOME"])

@@ -6,17 +6,14 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import numpy as np
 import pytest
 from huggingface_hub import constants
 
 import deploy
-from audio.decode import AudioLimits, decode_audio
-from config import REPOSITORY, ModelReference
+from config import REPOSITORY
 
 TOKEN, READ_TOKEN, KEY = "hf_manages_endpoints", "hf_only_reads", "key_of_the_server"
 NAMED = ["who-said-what", "--repository", "me/handler", "--asr-model", "openai/whisper-large-v3"]
@@ -24,7 +21,6 @@ WEIGHTS = ["config.json", "model.safetensors"]
 GATED = "pyannote/speaker-diarization-3.1"
 HF_SERVE_IMAGE = "ghcr.io/huggingface/hf-serve:abcdef0"
 TIME = "2026-01-01T00:00:00Z"
-clip = cache(deploy.clip)  # two minutes are decoded for it
 ANSWER = {
     "text": " good morning",
     "speakers": [{"speaker": "SPEAKER_00", "text": " good morning", "timestamp": [0.62, 2.36]}],
@@ -165,11 +161,8 @@ def platform(monkeypatch) -> Iterator[Platform]:
         thread.start()
         monkeypatch.setattr(constants, "INFERENCE_ENDPOINTS_ENDPOINT", server.url)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        files = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(deploy, "REFRESH_SECONDS", 0.001)
-        monkeypatch.setattr(deploy, "clip", clip)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server
         server.shutdown()
@@ -190,11 +183,9 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def wrong_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The only line that a wrong command line prints."""
-    try:
-        status = deploy.main([*NAMED, *arguments])
-    except SystemExit as ended:
-        status = ended.code
-    assert status == 2
+    with pytest.raises(SystemExit) as ended:
+        deploy.main([*NAMED, *arguments])
+    assert ended.value.code == 2
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
     assert out == ""
@@ -221,31 +212,20 @@ class TestCreate:
             "env": {"ASR_MODEL": "openai/whisper-large-v3"},
         }
         assert created["type"] == "authenticated"
-        assert asked["parameters"] == {"return_timestamps": True}
+        conversation = (REPOSITORY / "demo" / "conversation.ogg").read_bytes()
+        assert asked == {"inputs": base64.b64encode(conversation).decode()}
         assert platform.calls[-2][:2] == ("GET", "/served/health")
-
-    def test_the_request_is_the_beginning_of_the_conversation(self, platform):
-        deploy.main(NAMED)
-        limits = AudioLimits(3600, 2**24)
-        sent = decode_audio(
-            base64.b64decode(platform.made("POST")[-1]["inputs"]), 16_000, limits
-        ).samples
-        whole = decode_audio(
-            (REPOSITORY / "demo" / "conversation.ogg").read_bytes(), 16_000, limits
-        ).samples
-        assert len(sent) == 12 * 16_000
-        assert np.abs(sent - whole[: len(sent)]).max() <= 1 / 32_767
 
     def test_the_handler_answers_the_request(self, platform, capsys, demo_handler):
         platform.answer = demo_handler
         assert deploy.main(NAMED) == 0
         text, *turns = capsys.readouterr().out.splitlines()
         assert text.startswith("text: good morning how can i help you my name is david")
-        assert len({turn.split()[0] for turn in turns}) == 2
+        assert len({turn.split()[0] for turn in turns}) == 3
 
     def test_models_variables_secrets_and_scaling(self, platform, monkeypatch):
         monkeypatch.setenv("ENDPOINT_HF_TOKEN", f"  {READ_TOKEN}\n")
-        models = ["--assistant-model", "a/b@v1", "--diarization-model", "/repository/diarization"]
+        models = ["--assistant-model", "a/b@v1", "--diarization-model", "models/diarization"]
         variables = ["--env", "DTYPE=float16", "--env", "MAX_AUDIO_SECONDS=60"]
         scaling = ["--max-replica", "3", "--scale-to-zero", "15"]
         place = ["--namespace", "org", "--revision", "v2", "--region", "eu-west-1"]
@@ -262,7 +242,7 @@ class TestCreate:
         assert body["model"]["env"] == {
             "ASR_MODEL": "openai/whisper-large-v3",
             "ASSISTANT_MODEL": "a/b@v1",
-            "DIARIZATION_MODEL": "/repository/diarization",
+            "DIARIZATION_MODEL": "models/diarization",
             "DTYPE": "float16",
             "MAX_AUDIO_SECONDS": "60",
         }
@@ -325,7 +305,7 @@ class TestCreate:
         assert deploy.main([*NAMED, *given, "--dry-run"]) == 0
         out, err = capsys.readouterr()
         assert KEY not in out + err
-        assert json.loads(out)["model"]["secrets"] == {name: "<hidden>"}
+        assert json.loads(out)["secrets"] == {name: "<hidden>"}
         platform.refusal = (400, {"error": f"no {KEY}"})
         assert failure(capsys, *given).endswith("no <hidden>")
         platform.refusal = None
@@ -435,17 +415,18 @@ class TestDryRun:
         printed = capsys.readouterr().out
         assert {method for method, *_ in platform.calls} == {"GET"}
         assert READ_TOKEN not in printed
+        dry = json.loads(printed)
+        assert dry["secrets"] == {"HF_TOKEN": "<hidden>"}
         deploy.main([*NAMED, "--no-wait"])
         sent = platform.made("POST")[0]
-        assert sent["model"].pop("secrets") == {"HF_TOKEN": READ_TOKEN}
-        dry = json.loads(printed)
-        assert dry["model"].pop("secrets") == {"HF_TOKEN": "<hidden>"}
-        assert dry == sent
+        assert dry["name"] == sent["name"]
+        assert dry["env"] == sent["model"]["env"]
+        assert dry["instance_type"] == sent["compute"]["instanceType"]
 
-    def test_it_needs_neither_token_nor_network(self, capsys, monkeypatch):
+    def test_it_needs_no_token(self, platform, capsys, monkeypatch):
         monkeypatch.setattr(deploy, "get_token", lambda: None)
         assert deploy.main([*NAMED, "--dry-run"]) == 0
-        assert "secrets" not in json.loads(capsys.readouterr().out)["model"]
+        assert json.loads(capsys.readouterr().out)["secrets"] is None
 
 
 class TestChecks:
@@ -483,106 +464,23 @@ class TestChecks:
         assert "pyannote/segmentation-3.0 is gated: accept its conditions at https" in told
         assert f"{GATED} is gated" not in told
 
-    @pytest.mark.parametrize(
-        ("model", "assistant", "said"),
-        [
-            ("large-v3", "distil-large-v2", "it has 51,865 tokens, and the model 51,866"),
-            ("openai/whisper-large-v2", "tiny.en", "it has 51,864 tokens, and the model 51,865"),
-        ],
-    )
-    def test_an_assistant_of_another_vocabulary_is_known_without_the_hub(
-        self, capsys, monkeypatch, model, assistant, said
-    ):
-        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
-        monkeypatch.setattr(deploy, "get_token", lambda: None)
-        command = [*NAMED, "--model", model, "--dry-run"]
-        assert deploy.main([*command, "--assistant", assistant]) == 1
-        names = ModelReference.parse(assistant).name, ModelReference.parse(model).name
-        told = f"--assistant: {names[0]} cannot draft for {names[1]}: {said}"
-        assert told in capsys.readouterr().err
-        assert deploy.main([*command, "--assistant", model]) == 0
-
-    def test_a_part_of_a_pipeline_is_no_pipeline(self, lines):
-        told = lines("--diarization", "pyannote/segmentation-3.0")
-        assert "--diarization: pyannote/segmentation-3.0 is a part of a pipeline; use pya" in told
-
-    def test_a_diarization_model_that_is_not_gated_needs_no_token(self, platform, capsys):
+    def test_a_model_that_is_not_gated_needs_no_token(self, platform, capsys):
         platform.files["nvidia/Nemotron-3-Diarization"] = WEIGHTS
         command = [*NAMED, "--diarization", "nvidia/Nemotron-3-Diarization", "--dry-run"]
         assert deploy.main(command) == 0
-        (note,) = capsys.readouterr().err.splitlines()
-        assert "needs transformers 5.18" in note
-        assert deploy.main([*command, "--container", "hf-serve", "--image", HF_SERVE_IMAGE]) == 0
         assert capsys.readouterr().err == ""
 
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            (["--instance-type", "intel-spr", "--instance-size", "x2"], "goes with --accelerator"),
-            (
-                ["--accelerator", "cpu", "--instance-type", "intel-spr", "--instance-size", "x4"],
-                "intel-spr x4 has 8 GB, and the models need 10.7 GB at least, float32 weights and"
-                " their copies for products in bfloat16 (docs/decoding.md, Precision)",
-            ),
-            (
-                ["--accelerator", "cpu", "--instance-type", "intel-icl", "--instance-size", "x4"],
-                "the models need 11.6 GB at least, float32 weights and their copies for products in"
-                " float32",
-            ),
-            (
-                [
-                    *["--accelerator", "cpu", "--instance-type", "intel-spr"],
-                    *["--instance-size", "x4", "--env", "DTYPE=int8"],
-                ],
-                "the models need 9.9 GB at least",
-            ),
-            (["--accelerator", "cpu", "--env", "DEVICE=cuda"], "DEVICE=cuda, and the instance has"),
-            (["--env", "DTYPE=int8"], "DTYPE=int8 does not go with --accelerator gpu"),
-        ],
-    )
-    def test_instances_that_do_not_fit(self, lines, arguments, said):
-        assert said in lines(*arguments)
-
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            (["--instance-size", "x4"], "the endpoint computes on one GPU; x4 has more"),
-            (["--instance-type", "nvidia-b200"], "the memory of nvidia-b200 x1 is not known here"),
-            (
-                ["--instance-type", "nvidia-t4", "--env", "DTYPE=float32"],
-                "nvidia-t4 x1 has 16 GB, by docs/gpu.md enough for 11 windows at once",
-            ),
-            (
-                ["--accelerator", "cpu", "--instance-type", "intel-spr", "--instance-size", "x8"],
-                "intel-spr x8 has 16 GB, by docs/decoding.md enough for 12 windows at once",
-            ),
-            (["--env", "DEVICE=cpu"], "leaves the GPU idle that is paid for"),
-            (["--vendor", "hetzner"], "--vendor: hetzner is none of aws, azure, gcp"),
-            (["--region", "eu-west"], "--region: eu-west does not look like a region of aws"),
-            (["--vendor", "gcp"], "--region: us-east-1 does not look like a region of gcp"),
-        ],
-    )
-    def test_what_works_but_may_not_be_meant_is_told(self, platform, capsys, arguments, said):
-        assert deploy.main([*NAMED, *arguments, "--dry-run"]) == 0
-        (note,) = capsys.readouterr().err.splitlines()
-        assert note.startswith("note: ")
-        assert said in note
-
     def test_a_hub_that_cannot_be_asked_is_told_once_and_ends_nothing(self, capsys, monkeypatch):
-        """But for what is known without it."""
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setattr(deploy, "get_token", lambda: None)
         assert deploy.main([*NAMED, "--assistant", "a/b", "--dry-run"]) == 0
         (note,) = capsys.readouterr().err.splitlines()
         assert note.startswith("note: the Hub could not be asked whether the ids exist: ")
-        assert deploy.main([*NAMED, "--diarization", GATED, "--dry-run"]) == 1
-        assert "is gated: set ENDPOINT_HF_TOKEN" in capsys.readouterr().err
 
     def test_an_endpoint_that_exists_may_have_its_token_from_before(self, platform, capsys):
         assert deploy.main([*NAMED, "--no-wait"]) == 0
         assert deploy.main([*NAMED, "--no-wait", "--diarization", GATED]) == 0
         assert deploy.main([*NAMED, "--diarization", GATED, "--dry-run"]) == 0
-        assert "note: who-said-what exists, and would be updated" in capsys.readouterr().err
         assert deploy.main([*NAMED, "--region", "eu-west-1", "--dry-run"]) == 1
         assert "exists with region us-east-1" in capsys.readouterr().err
 

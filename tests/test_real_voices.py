@@ -1,4 +1,4 @@
-"""The pipeline that commands fetch, on real conversations, which are no part of this repository:
+"""The pipeline in models/diarization on real conversations, which are no part of this repository:
 `REAL_VOICES` names a folder of them as `scripts/bench voices` reads it; without one nothing is
 tested.
 """
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from audio.decode import AudioLimits, decode_audio
-from config import ModelSettings
+from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from diarization import load_diarizer
 from diarization.diarizer import SpeakerHints
 from diarization.embeddings import share_frames
@@ -31,6 +31,7 @@ from timebase import SAMPLE_RATE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CPU = torch.device("cpu")
+FOLDER = REPOSITORY / SPEAKERS_MODEL
 RECORDINGS = ("phone_sample", "ami_trn02", "ami_meeting60")
 PEOPLE, STRANGERS = ("katie", "steve"), "phone_sample"
 LEAST = SAME_VOICE["WeSpeakerResNet34", 80]
@@ -45,27 +46,27 @@ def recordings() -> Path:
 
 
 @pytest.fixture(scope="module")
-def diarizer(recordings, speakers_folder):
-    return load_diarizer(str(speakers_folder), None, None, CPU)
+def diarizer(recordings):
+    return load_diarizer(str(FOLDER), None, None, CPU)
 
 
-def loaded(folder):
+def loaded():
     """pyannote's own pipeline."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pipeline = load_stock_pipeline(str(folder), None, None)
+        pipeline = load_stock_pipeline(str(FOLDER), None, None)
     return pipeline.to(CPU)
 
 
 @pytest.fixture(scope="module")
-def stock(recordings, speakers_folder):
-    return PyannoteDiarizer(loaded(speakers_folder), CPU_BATCH)
+def stock(recordings):
+    return PyannoteDiarizer(loaded(), CPU_BATCH)
 
 
 @pytest.fixture(scope="module")
-def replaced(recordings, speakers_folder):
+def replaced(recordings):
     """pyannote's clustering and the stages of it that are computed here in another way."""
-    pipeline = loaded(speakers_folder)
+    pipeline = loaded()
     assert share_frames(pipeline)
     spare_memory(pipeline)
     return PyannoteDiarizer(pipeline, CPU_BATCH)
@@ -95,10 +96,10 @@ def test_the_voices_of_real_weights_have_a_threshold(diarizer):
     assert diarizer.capabilities.same_voice == LEAST
 
 
-def test_people_are_named_by_their_clips(recordings, speakers_folder, whisper_base_folder):
+def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
     settings = ModelSettings(
         asr_model=str(whisper_base_folder),
-        diarization_model=str(speakers_folder),
+        diarization_model=SPEAKERS_MODEL,
         dtype="float32",
     )
     handler = EndpointHandler(settings=settings)

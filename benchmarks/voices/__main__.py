@@ -27,11 +27,11 @@ from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, ch
 from benchmarks.voices.naming import Heard, name_everybody
 from benchmarks.voices.scoring import score_turns, score_words
 from benchmarks.voices.stock import StockPipeline
-from config import ModelSettings
+from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
 from diarization.known_speakers import KnownVoices, name_speakers
 from handler import EndpointHandler
-from model_sources import speaker_models, whisper_base
+from model_sources import whisper_base
 from runtime.environment import cache_folder
 from tests.support.speech import Samples
 from timebase import SAMPLE_RATE
@@ -62,14 +62,12 @@ def main(options: Namespace) -> int:
 def run(options: Namespace, path: Path) -> None:
     """Diarize, transcribe and name every recording; `path` is written after each.
 
-    Raises ValueError or OSError if recordings or models are missing.
+    Raises ValueError or OSError if recordings or the model are missing.
     """
-    if missing := [
-        name
-        for name, fetched in (("pipeline", speaker_models), ("model", whisper_base))
-        if not _take_fetched(options, name, fetched.cached(cache_folder()))
-    ]:
-        raise ValueError(f"--{missing[0]} is needed: scripts/demo has fetched none yet")
+    options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
+    options.model = options.model or whisper_base.cached(cache_folder())
+    if options.model is None:
+        raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
     collection = load_conversations(options.recordings)
     conversations = [
         each for each in collection.conversations if any(name in each.name for name in options.only)
@@ -83,7 +81,7 @@ def run(options: Namespace, path: Path) -> None:
         "repeats": options.repeats,
     }
     results: Results = read_kept(path, facts, {"recordings": []}, options.fresh)
-    chosen = ModelSettings.for_models(asr_model=options.model, diarization_model=options.pipeline)
+    chosen = ModelSettings.for_models(str(options.model), diarization_model=options.pipeline)
     handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
@@ -98,13 +96,6 @@ def run(options: Namespace, path: Path) -> None:
     # Names are those of people in all conversations together.
     if options.only == [""] or "names" not in results:
         save(path, results | bench.name(conversations, collection))
-
-
-def _take_fetched(options: Namespace, name: str, fetched: Path | None) -> bool:
-    """Use what scripts/demo fetched if the option was not given; return whether there is one."""
-    if getattr(options, name) is None and fetched is not None:
-        setattr(options, name, str(fetched))
-    return getattr(options, name) is not None
 
 
 def _with_stock(measured: Results, last: Results | None) -> Results:

@@ -30,7 +30,6 @@ from extras.archive.names import name_results
 from extras.archive.progress import Progress, counted, failure_table
 from extras.archive.results import Results
 from extras.archive.worker import Handler, Task, load_handler, without_token
-from model_sources import speaker_models
 from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
 
 __all__ = ["load_handler", "run"]
@@ -55,13 +54,7 @@ def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | 
     """Return the names of the models of a run, by the rules of `scripts/transcribe`. Raises
     ValueError.
     """
-    names = model_names(options, speakers=speakers)
-    if options.address is not None and names["diarization_model"] == speaker_models.FOLDER:
-        raise ValueError(
-            "--diarization: name a pipeline that every machine of the cluster can load;"
-            " --no-speakers transcribes without one"
-        )
-    return names
+    return model_names(options, speakers=speakers)
 
 
 def find_settings(options: argparse.Namespace, models: Mapping[str, str | None]) -> ModelSettings:
@@ -72,10 +65,7 @@ def find_settings(options: argparse.Namespace, models: Mapping[str, str | None])
         named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
         return ModelSettings.for_models(**named)
     speakers = models["diarization_model"] is not None
-    settings = choose(options, Screen(say, nullcontext), speakers=speakers)
-    if speakers and settings.diarization_model is None:
-        raise StartError("--diarization: there is no default pipeline; --no-speakers does without")
-    return settings
+    return choose(options, Screen(say, nullcontext), speakers=speakers)
 
 
 def say(line: str) -> None:

