@@ -25,8 +25,10 @@ ENVIRONMENT = REPOSITORY / "scripts" / "environment"
 READY, GIVEN = "--ready", "--given"
 # Packages of a client of a running server, and of scripts/gpu-check.
 CLIENT = ("httpx2", "pydantic_settings", "rich")
-CHECKED = ("torch", "transformers", "numpy", "joblib", "psutil", "pydantic", "pydantic_settings")
-CHECKED += ("rapidfuzz",)
+CHECKED = (
+    *("torch", "transformers", "numpy", "joblib", "psutil"),
+    *("pydantic", "pydantic_settings", "rapidfuzz"),
+)
 
 
 class Command(NamedTuple):

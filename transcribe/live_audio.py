@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import IO, cast
 
 from errors import EndpointError
 from timebase import SAMPLE_RATE
@@ -76,9 +76,13 @@ def microphone(name: str | None) -> Source:
     processes: list[subprocess.Popen[bytes]] = []
 
     def record() -> Iterator[int | bytes]:
-        # In a group of its own, which Ctrl+C does not reach.
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl+C does not reach it
+        ) as process:
             processes.append(process)
             assert process.stdout is not None
             yield SAMPLE_RATE
@@ -139,8 +143,8 @@ def _wav_rate(descriptor: int) -> int:
         return begun.pop(0) if begun else _exactly(descriptor, count)
 
     try:
-        with wave.open(cast("Any", SimpleNamespace(read=read))) as header:
-            form, rate = (header.getnchannels(), header.getsampwidth()), header.getframerate()
+        with wave.open(cast("IO[bytes]", SimpleNamespace(read=read))) as header:
+            form, rate = (header.getnchannels(), header.getsampwidth()), int(header.getframerate())
     except (wave.Error, EOFError) as error:
         raise Failed(f"standard input is a WAV file with a wrong header: {error}") from error
     if form != (1, BYTES_PER_SAMPLE) or rate not in WIRE_RATES:
