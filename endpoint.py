@@ -148,7 +148,7 @@ class Endpoint:
     def failure(self) -> BaseException | None:
         """Return the error that stopped the engine for good; None while requests are answered."""
         models = self._models.loaded
-        return models and models.recogniser.failure
+        return None if models is None else models.recogniser.failure
 
     @property
     def recogniser(self) -> Recogniser:

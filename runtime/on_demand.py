@@ -61,7 +61,9 @@ class OnDemand(Generic[M]):
             self._users += 1
             models = self._models
         try:
-            yield models or await asyncio.to_thread(self._loaded_again)
+            if models is None:
+                models = await asyncio.to_thread(self._loaded_again)
+            yield models
         finally:
             with self._lock:
                 self._users -= 1

@@ -14,7 +14,7 @@ from errors import EndpointError
 from live.events import LiveEvent
 from live.settings import AudioFormat, LiveSettings
 from server.realtime.drivers import LiveDrivers
-from server.realtime.server_events import Told
+from server.realtime.server_events import EventEncoder
 from server.realtime.session_config import SEGMENTS, WORDS
 from transcribe.client import Failed
 from transcribe.live_audio import Audio
@@ -28,7 +28,7 @@ async def transcribe_locally(
     endpoint: Endpoint, options: Namespace, take: Callable[[Event], None], audio: Audio
 ) -> None:
     """Transcribe all audio; `take` gets the events of a session. Raises Failed."""
-    encoder = Told((WORDS, SEGMENTS), endpoint.recogniser.transcriber.models.tokenizer)
+    encoder = EventEncoder((WORDS, SEGMENTS), endpoint.recogniser.transcriber.models.tokenizer)
 
     async def send(events: list[LiveEvent]) -> None:
         for message in filter(None, map(encoder.message, events)):
