@@ -272,7 +272,9 @@ def test_the_description_says_what_the_routes_say(tmp_path):
     sent = create["requestBody"]["content"]["application/json"]["schema"]["properties"]
     names = sent["parameters"]["anyOf"][0]["properties"].keys()
     assert names == {*InferenceConfig.model_fields, "callback_url"}
-    error = read["responses"]["404"]["content"]["application/json"]["schema"]["properties"]["error"]
+    answer = read["responses"]["404"]["content"]["application/json"]["schema"]
+    assert answer == {"$ref": "#/components/schemas/ErrorBody"}
+    error = described.json["components"]["schemas"]["OpenAIError"]
     assert unknown.json["error"].keys() == error["properties"].keys() == {*error["required"]}
 
 

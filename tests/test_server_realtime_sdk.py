@@ -107,7 +107,8 @@ def test_who_is_ahead_of_real_time_waits_for_no_answer_to_pings(seconds, end):
             extra_query=QUERY, websocket_connection_options=pings
         ) as connection,
     ):
-        connection.input_audio_buffer.append(audio=ahead)
+        for _ in range(2):
+            connection.input_audio_buffer.append(audio=ahead)
         connection.send({"type": "input_audio_buffer.commit", "final": True})
         with pytest.raises(end):
             list(iter(connection.recv, None))

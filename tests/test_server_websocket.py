@@ -143,7 +143,7 @@ NO_HANDSHAKES = {
     "no key": (handshake(without(b"sec-websocket-key")), 400),
     "short key": (handshake(UPGRADE.replace(SAMPLE_KEY, b"AAAA")), 400),
     "two keys": (handshake(UPGRADE + b"sec-websocket-key: " + SAMPLE_KEY + b"\r\n"), 400),
-    "old version": (handshake(UPGRADE.replace(b": 13", b": 8")), 426),
+    "old version": (handshake(UPGRADE.replace(b": 13", b": 8")), 400),
 }
 
 
