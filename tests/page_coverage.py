@@ -31,14 +31,12 @@ class Coverage:
         # For each character whether a test has run it.
         self.ran = {name: bytearray(len(text)) for name, text in self.texts.items()}
 
-    @pytest.fixture(scope="session", autouse=True)
-    def counting(self, browser) -> None:
-        browser.execute_cdp_cmd("Profiler.enable", {})
-        every_call = {"callCount": True, "detailed": True}
-        browser.execute_cdp_cmd("Profiler.startPreciseCoverage", every_call)
-
     @pytest.fixture(autouse=True)
-    def taking(self, counting, person) -> Iterator[None]:
+    def counting(self, person) -> Iterator[None]:
+        """Count what the test runs; counts begin again with every test."""
+        every_call = {"callCount": True, "detailed": True}
+        person.browser.execute_cdp_cmd("Profiler.enable", {})
+        person.browser.execute_cdp_cmd("Profiler.startPreciseCoverage", every_call)
         yield
         counted = person.browser.execute_cdp_cmd("Profiler.takePreciseCoverage", {})
         for script in counted["result"]:
