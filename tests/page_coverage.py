@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from config import REPOSITORY
-from server.page.routes import STATIC
-
+REPOSITORY = Path(__file__).resolve().parents[1]
+STATIC = REPOSITORY / "server" / "page" / "static"
 TESTS = [f"tests/test_server_page{part}.py" for part in ("", "_jobs", "_live")]
 UNCOUNTED = {"microphone_worklet.js"}
 NO_CODE = re.compile(r"^[ \t]*//[^\n]*|/\*.*?\*/", re.DOTALL | re.MULTILINE)
@@ -31,14 +31,12 @@ class Coverage:
         # For each character whether a test has run it.
         self.ran = {name: bytearray(len(text)) for name, text in self.texts.items()}
 
-    @pytest.fixture(scope="session", autouse=True)
-    def counting(self, browser) -> None:
-        browser.execute_cdp_cmd("Profiler.enable", {})
-        every_call = {"callCount": True, "detailed": True}
-        browser.execute_cdp_cmd("Profiler.startPreciseCoverage", every_call)
-
     @pytest.fixture(autouse=True)
-    def taking(self, counting, person) -> Iterator[None]:
+    def counting(self, person) -> Iterator[None]:
+        """Count what the test runs; counts begin again with every test."""
+        every_call = {"callCount": True, "detailed": True}
+        person.browser.execute_cdp_cmd("Profiler.enable", {})
+        person.browser.execute_cdp_cmd("Profiler.startPreciseCoverage", every_call)
         yield
         counted = person.browser.execute_cdp_cmd("Profiler.takePreciseCoverage", {})
         for script in counted["result"]:
@@ -59,7 +57,7 @@ class Coverage:
         rows, total, covered = [], 0, 0
         for name, text in self.texts.items():
             code = NO_CODE.sub(lambda found: re.sub(r"\S", " ", found[0]), text)
-            lines = list(re.finditer(r"^.*\S.*$", code, re.MULTILINE))
+            lines = list(re.finditer(r"^.*\w.*$", code, re.MULTILINE))  # not brackets alone
             missed = [
                 1 + text.count("\n", 0, line.start())
                 for line in lines
@@ -71,7 +69,7 @@ class Coverage:
 
     @staticmethod
     def _letters(line: re.Match[str]) -> Iterator[int]:
-        """Yield the places of a line's letters; brackets alone are no code."""
+        """Yield the places of a line's letters."""
         for found in re.finditer(r"\w", line[0]):
             yield line.start() + found.start()
 

@@ -185,10 +185,12 @@ def remember_files(person: Person) -> None:
 def last_file(person: Person) -> bytes:
     """What it remembers."""
     script = """
-        const done = arguments[0];
-        made.arrayBuffer().then((bytes) => done([...new Uint8Array(bytes)]));
+        const [done] = arguments;
+        const reader = new FileReader();
+        reader.onload = () => done(reader.result.split(",")[1]);
+        reader.readAsDataURL(made);
     """
-    return bytes(person.browser.execute_async_script(script))
+    return base64.b64decode(person.browser.execute_async_script(script))
 
 
 def lines(person: Person) -> list[str]:
@@ -547,10 +549,10 @@ def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
 
 def test_a_session_that_expires_is_followed_by_another(person, demo_endpoint):
     """Once the server has completed what it heard before; the recording goes on meanwhile."""
-    with holding(demo_endpoint, live_session_seconds=1) as room:
+    with holding(demo_endpoint, live_session_seconds=2) as room:
         visit(person, room.url)
         person.do(QUICK)
-        first = begin(person, room)
+        first = begin(person, room, 0.2)
         first.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
         person.wait(lambda: first.finished)
         assert "session_expired" in person.see("#failure").text

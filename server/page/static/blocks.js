@@ -3,8 +3,8 @@
 const MAX_PAUSE = 2; // seconds; a longer one ends a stretch, as on the server
 
 /**
- * What each speaker says or, where nobody looked for speakers, the chunks. Speakers of one name say
- * one stretch.
+ * The speakers' segments or, without speakers, the chunks. Successive segments of speakers with one
+ * name are joined.
  */
 export function blocksOf({ speakers, chunks, words = [] }, names) {
   if (!speakers.length) return withWords(chunks, words);

@@ -10,7 +10,7 @@ export function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${rest}` : `${minutes}:${rest}`;
 }
 
-/** Time that is left, no more precise than anybody knows it. */
+/** Remaining time, as precise as an estimate can be. */
 export function roughly(seconds) {
   if (seconds < 10) return "a few seconds";
   if (seconds < 45) return `about ${Math.round(seconds / 10) * 10} seconds`;

@@ -47,7 +47,7 @@ export class Listening {
     byId("listening").hidden = true;
   }
 
-  /** What is done now. */
+  /** Show a state. */
   say(state, detail = "") {
     this.announce(`${state}. ${detail}`.trim());
     this.#detail = detail;
@@ -83,7 +83,7 @@ export class Listening {
     this.#tellDelay(0);
   }
 
-  /** The median delay of all words in seconds; null where there were none. */
+  /** The median delay of all words in seconds; null without words. */
   get delay() {
     return this.#delays.length ? median(this.#delays) : null;
   }

@@ -11,7 +11,7 @@ import { clock } from "./format.js";
 // Seconds by which two times of the same moment differ, at most.
 const ROUNDING = 0.02;
 
-/** What an event says of its item, by the last part of its type. */
+/** Applies an event to its item, by the last part of the event's type. */
 const CHANGES = {
   speech_started: (item, event) => (item.start = event.audio_start_ms / 1000),
   words: (item, event) => item.grow(event.words, event.unstable),
@@ -50,7 +50,7 @@ class Item {
     this.unstable = unstable;
   }
 
-  /** The last word on it: where it tells words, they take the place of those before. */
+  /** Take the final text; final words replace the words before. */
   complete({ words, transcript, languages, warnings, usage }) {
     this.unstable = "";
     this.isComplete = this.isOver = true;
@@ -65,7 +65,7 @@ class Item {
     }
   }
 
-  /** What was final of it stays. */
+  /** The server could not complete the item: final words stay. */
   fail(reason) {
     this.unstable = "";
     this.isOver = true;
@@ -88,8 +88,8 @@ class Item {
   }
 
   /**
-   * Who says a word, null where nobody is known yet: as it came with the word, and once the last
-   * segments come as these say.
+   * The speaker of a word, null while unknown: the word's own, or that of the final segments once
+   * they come.
    */
   speakerOf(word) {
     if (word.speaker && !this.hasLastSegments) return word.speaker;
@@ -127,7 +127,7 @@ export class LiveTranscript {
     return id;
   }
 
-  /** Where the first item begins whose text may still grow, in seconds; null where there is none. */
+  /** Where the first item begins whose text may still grow, in seconds; null without one. */
   get openSince() {
     return [...this.#items.values()].find(({ isOver }) => !isOver)?.start ?? null;
   }
@@ -158,8 +158,8 @@ export class LiveTranscript {
   }
 
   /**
-   * What an item says so far: a stretch for each speaker in it, in the form of an answer's, with
-   * what may still change after the last one as `unstable`.
+   * An item's text so far: a block for each change of speaker, as in an answer; the last one has
+   * the guess as `unstable`.
    */
   blocksOf(id) {
     const item = this.#items.get(id);
@@ -255,7 +255,7 @@ function putInOrder(words, duration) {
   }
 }
 
-/** What occurs most often; null where there is nothing. */
+/** The most frequent value; null without values. */
 function mostOf(values) {
   const counts = new Map();
   for (const value of values.filter(Boolean)) counts.set(value, (counts.get(value) ?? 0) + 1);

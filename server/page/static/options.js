@@ -43,7 +43,7 @@ export class Options {
     byId("live-field").hidden = info.live_places === null;
   }
 
-  /** Separate channels are their speakers: nobody is told apart by voice. */
+  /** Separate channels are the speakers: no diarization. */
   #layOutSpeakers() {
     const separate = byId("separate").checked;
     byId("channel-names-field").hidden = !separate;
@@ -61,7 +61,7 @@ export class Options {
     return !byId("live-field").hidden && byId("live").checked;
   }
 
-  /** What the request asks for: what was left alone is not sent. Null where a value is impossible. */
+  /** The request's parameters, without defaults; null if a value is impossible. */
   read() {
     if (!isValid(this.place)) return null;
     const parameters = { ...ALWAYS, ...numbers(LIMITS) };
@@ -131,7 +131,7 @@ const nameField = (file) =>
     "aria-label": `Who speaks in ${file.name}`,
   });
 
-/** @returns {Promise<string>} empty where it cannot be read */
+/** @returns {Promise<string>} empty if the file cannot be read */
 const dataUrl = (file) =>
   new Promise((resolve) => {
     const reader = new FileReader();
@@ -166,7 +166,7 @@ function measureText() {
   byId("text-size").textContent = words ? `· ${count(words, "word")}` : "";
 }
 
-/** What a field holds, separated by commas. */
+/** The comma-separated values of a field. */
 const listed = (id) =>
   byId(id)
     .value.split(",")

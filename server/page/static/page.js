@@ -16,7 +16,7 @@ import { Transcript, timeButton } from "./transcript.js";
 
 /** @typedef {import("./storage.js").Result} Result */
 
-/** What a code means to somebody who did not write the server; the server's reason follows. */
+/** What an error code means to a user; the server's reason follows. */
 const MEANINGS = {
   AUDIO_TOO_LONG: "The recording is too long for this server",
   BODY_TOO_LARGE: "The recording is too large for this server",
@@ -68,7 +68,7 @@ function markTime(seconds) {
   timeline.mark(seconds);
 }
 
-// The beginning: what the server can do, after the key where it asks for one.
+// The beginning: what the server can do, after the key if the server asks for a key.
 
 /** Whether the page could be laid out; else it says why not. */
 async function start() {
@@ -211,7 +211,7 @@ function fail(error, consequence = "") {
   if (error.status === 401) showStartFailure(error);
 }
 
-/** Why a request would be in vain; null where nothing is known against it. */
+/** Why the server would refuse a request; null if unknown. */
 function reasonAgainst() {
   if (!file) return "Choose or record something first.";
   if (!file.size) return "The file is empty.";
@@ -390,7 +390,7 @@ function notes({ answer, diarizes, isLive }) {
   return [...(said ? [missing] : []), ...(unknown.length ? [notFound] : []), ...answer.warnings];
 }
 
-/** What of a given text nobody says, with where it would have been. */
+/** Show the parts of a given text that nobody says, with their places. */
 function showUnspoken(parts) {
   const list = byId("unspoken");
   list.hidden = !parts.length;

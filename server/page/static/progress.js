@@ -64,7 +64,7 @@ export class Progress {
     );
   }
 
-  /** A share of null is one that nobody knows: the bar then only shows that something goes on. */
+  /** If the share is unknown (null), the bar only shows that something goes on. */
   #say(stage, detail = "", share = null) {
     if (byId("stage").textContent !== stage || !byId("announcement").textContent)
       this.announce(stage);

@@ -33,7 +33,7 @@ export class Speakers {
   constructor(answer, names = {}) {
     const spoken = answer.speakers.filter((each) => each.speaker !== null);
     this.#fields = new Map(spoken.map(({ speaker }) => [asField(speaker), speaker]));
-    /** Those of RTTM, which overlap; without it, of a live session, those of the text. */
+    /** RTTM's turns, which may overlap; in a live session, the turns of the text. */
     this.turns = answer.output?.rttm
       ? readTurns(answer.output.rttm).map((turn) => ({ ...turn, speaker: this.labelOf(turn.speaker) }))
       : spoken.map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));

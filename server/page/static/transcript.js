@@ -41,7 +41,7 @@ export class Transcript {
     this.#parts.clear();
   }
 
-  /** Text as it comes, before anybody knows who says it; it only grows. */
+  /** Append text whose speakers are not known yet. */
   hear(chunks) {
     this.place.append(...chunks.map((chunk) => this.#turn(chunk, null)));
   }
@@ -173,7 +173,7 @@ export const timeButton = (at) =>
     dataset: { at },
   });
 
-/** A speaker's name; nothing where nobody has looked for speakers. */
+/** A speaker's name; empty without diarization. */
 function nameOf(label, speakers) {
   if (label === undefined) return [];
   if (label === null) {
