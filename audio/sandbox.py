@@ -1,8 +1,9 @@
 """Runs a function over untrusted bytes in a process that may do nothing else.
 
-Each recording has a process of its own: a fork of a template, which has imported the function's
-modules and reads no recording. The template starts with `start` or the first recording, and again
-if somebody kills it. One fork waits for the next recording, so that no recording waits for a fork.
+Each recording has a process for itself while it is read: a fork of a template, which has imported
+the function's modules and reads no recording. The template starts with `start` or the first
+recording, and again if somebody kills it. A fork that has finished a recording takes the next one,
+MOST_RECORDINGS in all. A fork that refused a recording, crashed or was left in the middle ends.
 
 The system limits a fork:
 
@@ -48,6 +49,9 @@ HEADER_SECONDS = 2.0
 # Bytes. The index of an honest mp4 takes 37 bytes a packet. Two hours of a film have 770,000
 # packets, and the smallest packets (AMR, G.729) have at least 10 bytes.
 FREE_MEMORY, MEMORY_PER_BYTE = 128 << 20, 7
+# Recordings that a fork reads before a new fork replaces it, and idle forks that are kept, some 5
+# MB each.
+MOST_RECORDINGS, MOST_IDLE = 100, 4
 # Modules that the template imports before it forks.
 PRELOADED = ("audio.libav",)
 
@@ -76,7 +80,7 @@ class Confined:
     """
 
     def __init__(self, function: str, data: bytes, *arguments: Any) -> None:  # noqa: ANN401
-        self._stream = _template.take()
+        self._stream, self._finished = _template.take(), False
         request = {
             "function": function,
             "arguments": arguments,
@@ -110,10 +114,15 @@ class Confined:
             raise _ERRORS[code](answer["text"])
         if fault := answer.get("fault"):
             raise RuntimeError(f"the process that reads audio failed: {fault}")
+        self._finished = answer["last"]
         return Step(answer["value"], content, answer["last"])
 
     def close(self) -> None:
-        _close(self._stream)
+        """End the process, or keep it for another recording if it finished this one."""
+        if self._finished:
+            _template.keep(self._stream)
+        else:
+            _close(self._stream)
 
 
 def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: ANN401
@@ -125,13 +134,13 @@ def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: A
 
 
 class _Template:
-    """The process that is forked, the socket that asks for forks, and the fork that waits."""
+    """The process that is forked, the socket that asks for forks, and the idle forks."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._waiting: BufferedRWPair | None = None
+        self._idle: list[BufferedRWPair] = []
 
     def start(self) -> None:
         """Start the process and a fork of it, unless the process runs."""
@@ -139,12 +148,15 @@ class _Template:
             self._start()
 
     def take(self) -> BufferedRWPair:
-        """Return a stream to a fork. Start the process again if it was killed. Raises RuntimeError
-        if it cannot be started.
+        """Return a stream to an idle fork, else to a new fork. Start the process again if it was
+        killed. Raises RuntimeError if it cannot be started.
         """
-        for _ in range(3):  # somebody may have killed the fork that waits, and the template
+        new = 0
+        while new < 2:
             with self._lock:
-                stream, self._waiting = self._start(), self._ask()
+                self._start()
+                new += not self._idle
+                stream = self._idle.pop() if self._idle else self._ask()
             with suppress(ConnectionError):
                 stream.write(b"\n")
                 stream.flush()
@@ -153,24 +165,30 @@ class _Template:
             _close(stream)
         raise RuntimeError("the process that reads audio cannot be started")
 
+    def keep(self, stream: BufferedRWPair) -> None:
+        """Keep a finished fork, unless enough forks are idle."""
+        with self._lock:
+            if self._process is not None and len(self._idle) < MOST_IDLE:
+                self._idle.append(stream)
+                return
+        _close(stream)
+
     def end(self) -> None:
         with self._lock:
             self._end()
 
     def forget(self) -> None:
         """Close the sockets, without ending the process."""
-        if self._waiting is not None:
-            _close(self._waiting)
-            self._waiting = None
+        while self._idle:
+            _close(self._idle.pop())
         if self._control is not None:
             self._control.close()
 
-    def _start(self) -> BufferedRWPair:
-        """Return the stream to the fork that waits."""
-        if self._process is not None and self._process.poll() is not None:
+    def _start(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
             self._end()  # somebody killed it
-        if self._waiting is not None:
-            return self._waiting
         path = [str(Path(__file__).parent.parent), *sys.path]
         command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
         self._control, other_end = socket.socketpair()
@@ -184,8 +202,7 @@ class _Template:
                 start_new_session=True,
                 env={"OPENBLAS_NUM_THREADS": "1"},
             )
-        self._waiting = self._ask()
-        return self._waiting
+        self._idle.append(self._ask())
 
     def _end(self) -> None:
         if self._process is not None:
@@ -231,33 +248,46 @@ def serve(modules: list[str]) -> None:
             control.close()
             os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
             with suppress(BaseException), socket.socket(fileno=descriptors[0]) as connection:
-                _answer(connection.makefile("rwb"))
+                _answer_all(connection.makefile("rwb"))
             os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def limit_processor_time(seconds: float) -> None:
-    """Let the kernel end this process once it has computed for `seconds`."""
-    left = seconds - time.process_time()
+    """Let the kernel end this process once it has computed for `seconds` on its recording."""
+    left = _started + seconds - time.process_time()
     signal.setitimer(signal.ITIMER_PROF, max(left, 1e-3))  # 0 would stop the timer
 
 
-def _answer(stream: BufferedRWPair) -> None:
-    """Run the function of a recording, one step for each line from the parent."""
+_started = 0.0  # processor time before the current recording
+
+
+def _answer_all(stream: BufferedRWPair) -> None:
+    """Run a fork's main loop: run the parent's functions until it closes the stream."""
     memory = _confine()
-    stream.write(stream.readline())
-    stream.flush()
-    request = json.loads(stream.readline())
-    module, _, name = request["function"].partition(":")
-    data = stream.read(request["size"])
-    if memory is not None:
-        _limit_memory(memory + FREE_MEMORY + MEMORY_PER_BYTE * len(data))
-    work = getattr(sys.modules[module], name)(data, *request["arguments"])
-    del data  # the function has it
-    limit_processor_time(time.process_time() + request["seconds"])
-    while stream.readline() and _answer_step(work, stream):
-        pass
+    for _ in range(MOST_RECORDINGS):
+        stream.write(stream.readline())
+        stream.flush()
+        request = json.loads(stream.readline())
+        size, (module, _, name) = request["size"], request["function"].partition(":")
+        function = getattr(sys.modules[module], name)
+        work = function(stream.read(size), *request["arguments"])
+        if memory is not None:
+            _limit(resource.RLIMIT_AS, memory + FREE_MEMORY + MEMORY_PER_BYTE * size)
+        _answer(work, stream, request["seconds"])
+        del work
+        _limit(resource.RLIMIT_AS, None)
+
+
+def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
+    """Run one step for each line from the parent."""
+    global _started
+    _started, more = time.process_time(), True
+    limit_processor_time(seconds)
+    while more and stream.readline():
+        more = _answer_step(work, stream)
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
@@ -302,10 +332,12 @@ def _confine() -> int | None:
     return memory
 
 
-def _limit_memory(size: int) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard == resource.RLIM_INFINITY or size < hard:
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+def _limit(kind: int, value: int | None) -> None:
+    """Lower the soft limit to `value`; None lifts it."""
+    hard = resource.getrlimit(kind)[1]
+    if value is None or 0 <= hard < value:  # infinity is -1
+        value = hard
+    resource.setrlimit(kind, (value, hard))
 
 
 def _forget() -> None:

@@ -48,11 +48,12 @@ class DiarizationThread(ShortestFirst):
 
     def __init__(self, threads: int, device: torch.device) -> None:
         super().__init__("diarization")
-        self._compute = partial(compute_beside, threads=threads, device=device)
+        self._threads, self._device = threads, device
 
     def compute(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
         """Queue `work` on a recording. Cancelling the future drops the work and its samples."""
-        return self.submit(recording, in_one_step(partial(self._compute, work)))
+        computed = partial(compute_beside, work, self._threads, self._device)
+        return self.submit(recording, in_one_step(computed))
 
 
 class DiarizationClient:
@@ -108,7 +109,7 @@ class DiarizationClient:
         found: list[Diarization | None] = []
         for begun, spans in zip_longest(self._begun, speech):
             own = await asyncio.wrap_future(begun) if begun is not None and spans else None
-            found.append(own and own.touching(spans).numbered({}))
+            found.append(own.touching(spans).numbered({}) if own and spans else None)
         return found
 
     async def push(

@@ -8,9 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 
 import psutil
 import pytest
@@ -34,15 +33,6 @@ def templates(parent: int | None = None) -> set[int]:
         for child in psutil.Process(parent).children()
         if any("audio.sandbox.serve" in word for word in child.cmdline())
     }
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait for processes to begin or end; fails after ten seconds."""
-    for _ in range(1_000):
-        if condition():
-            return
-        psutil.wait_procs([psutil.Process()], 0.01)
-    raise AssertionError("still not so")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,19 +152,25 @@ class TestProcesses:
         assert (first.value, first.last, second.value, second.last) == ("first", False, "second", 1)
         assert first.content + second.content == data
 
-    def test_each_recording_has_a_process_of_its_own(self):
+    def test_one_that_finished_takes_the_next_recording(self, monkeypatch):
         pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(5)]
-        assert len({*pids, *templates()}) == 6
-        wait_for(lambda: not any(map(psutil.pid_exists, pids)))
+        assert len({*pids}) == 1
+        assert pids[0] not in templates()
+        with pytest.raises(InvalidAudio):
+            check_container(b"no audio")
+        again = run_confined(FUNCTIONS + "own_pid", b"")
+        psutil.wait_procs([psutil.Process(pids[0])] if psutil.pid_exists(pids[0]) else [], 60)
+        assert again != pids[0]
+        assert not psutil.pid_exists(pids[0])
 
-    def test_a_waiting_one_that_was_killed_is_replaced(self):
-        sandbox.start()
-        (template,) = map(psutil.Process, templates())
-        wait_for(template.children)
-        (waiting,) = template.children()
-        waiting.kill()
-        wait_for(lambda: not waiting.is_running())
-        assert run_confined(FUNCTIONS + "own_pid", b"") != waiting.pid
+    def test_so_many_recordings_and_no_more(self):
+        pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(250)]
+        assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [100, 100, 50]
+
+    def test_an_idle_one_that_was_killed_is_replaced(self):
+        killed = run_confined(FUNCTIONS + "own_pid", b"")
+        psutil.Process(killed).kill()
+        assert run_confined(FUNCTIONS + "own_pid", b"") != killed
 
     def test_a_template_that_was_killed_is_replaced(self):
         run_confined(FUNCTIONS + "own_pid", b"")
@@ -209,20 +205,18 @@ class TestProcesses:
 
     def test_descriptors_and_processes_go_with_the_recording(self, monkeypatch):
         monkeypatch.setattr(sandbox, "HEADER_SECONDS", 0.05)
-        sandbox.start()
+        run_confined(FUNCTIONS + "own_pid", b"")
         (template,) = map(psutil.Process, templates())
-
-        def held() -> tuple[int, int, int]:
-            return psutil.Process().num_fds(), template.num_fds(), len(template.children())
-
-        wait_for(template.children)
-        before = held()
-        for name, argument in (("kill", [9]), ("compute", [60.0]), ("fail", []), ("own_pid", [])):
-            with suppress(InvalidAudio, RuntimeError):
+        before = psutil.Process().num_fds(), template.num_fds()
+        for name, argument in (("kill", [9]), ("compute", [60.0]), ("fail", [])):
+            with pytest.raises((InvalidAudio, RuntimeError)):
                 run_confined(FUNCTIONS + name, b"", *argument)
         with closing(Confined(FUNCTIONS + "halves", bytes(10**6))) as left:
             left.step()
-        wait_for(lambda: held() == before)
+        psutil.wait_procs(template.children(), 60)
+        run_confined(FUNCTIONS + "own_pid", b"")
+        assert (psutil.Process().num_fds(), template.num_fds()) == before
+        assert len(template.children()) == 1
 
     def test_an_interrupted_step_leaves_no_answer_to_the_next(self, monkeypatch):
         def interrupted(_line):
