@@ -258,7 +258,7 @@ def check(
     `managing` reads the repository, `own` is the endpoint's token; `keeps` says that the endpoint
     may have a token from before.
     """
-    faults = []
+    faults: list[str] = []
     repository = ("--repository", ModelReference(options.repository, options.revision))
     try:
         faults += _repository_faults(*repository, managing or own, options.container)

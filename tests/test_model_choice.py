@@ -136,7 +136,7 @@ def test_of_speech_the_embedded_models_do_not_know_it_is_said(online):
     said: list[str] = []
     chosen(said, embedded=True)
     (line,) = said
-    assert f"know {VOCABULARY_SIZE} English words" in line
+    assert f"know only {VOCABULARY_SIZE} English words" in line
 
 
 def test_the_vocabulary_that_is_warned_of_is_the_grammars():

@@ -129,7 +129,8 @@ def _without_data(shape: Shape) -> WhisperForConditionalGeneration:
         decoder_ffn_dim=4 * shape.width,
     )
     with torch.device("meta"):
-        return WhisperForConditionalGeneration(config).half()
+        model: WhisperForConditionalGeneration = WhisperForConditionalGeneration(config).half()
+    return model
 
 
 def footprint(
