@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -30,8 +29,6 @@ from asr.recognition import Recognition, finished
 from runtime.steps import give_way
 from timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from transcript import Chunk, Transcript, Unspoken, Unwritten
-
-logger = logging.getLogger("endpoint")
 
 # Encoder outputs kept from language detection; large-v3's for one window is 4 MB in float16.
 MAX_KEPT_ENCODINGS = 16
@@ -154,10 +151,9 @@ class Transcription(Recognition[Transcript]):
         return recognised
 
     def _note(self, found: Recognised) -> None:
-        window, (done, total) = found.window, (self._schedule.done, self._schedule.total)
+        window = found.window
         if window.tentative and found.chunks:
             self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
-        logger.info("window %d of %d", done, total, extra={"done": done, "total": total})
 
     def _add_chunks(self, chunks: Sequence[Chunk], timeline: LanguageTimeline) -> None:
         if self._options.multilingual:

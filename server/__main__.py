@@ -67,18 +67,9 @@ def _read_key(file: Path) -> str:
 
 def log_to_stderr() -> None:
     """A line for each request, and what goes wrong."""
-    to_stderr = logging.StreamHandler()
-    to_stderr.addFilter(_is_no_progress)
     logging.basicConfig(
-        handlers=[to_stderr],
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-
-
-def _is_no_progress(record: logging.LogRecord) -> bool:
-    """Leaves out the line of each window: among many clients' nobody could tell whose it is."""
-    return not hasattr(record, "done")
 
 
 if __name__ == "__main__":

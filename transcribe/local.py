@@ -37,7 +37,6 @@ class LocalEndpoint:
         self._endpoint: Endpoint | None = None
 
     def models(self) -> dict[str, Any]:
-        """Return the models' names; once they are loaded, without those that could not be had."""
         return self._names
 
     def prepare(self, data: bytes) -> None:
@@ -66,14 +65,8 @@ class LocalEndpoint:
 
     def _loaded(self) -> Endpoint:
         if self._endpoint is None:
-            self._endpoint = load(self._chosen)
+            self._endpoint = load(self._choose)
         return self._endpoint
-
-    def _chosen(self) -> ModelSettings:
-        settings = self._choose()
-        if settings.diarization_model is None:
-            self._names["diarization_model"] = None
-        return settings
 
 
 async def _answer(
