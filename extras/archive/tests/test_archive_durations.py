@@ -38,7 +38,7 @@ def test_a_header_that_asks_for_gigabytes_ends_no_more_than_its_process(tmp_path
     assert read_durations([str(tmp_path / "good.wav")]) == {str(tmp_path / "good.wav"): 2.0}
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.m4a", "opus.ogg"])
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
 def test_of_a_large_file_the_ends_suffice(every_format, tmp_path, monkeypatch, name):
     content = every_format[name]
     (tmp_path / name).write_bytes(content)
