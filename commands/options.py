@@ -23,6 +23,7 @@ VARIABLES = {
     "--compute-type": "DTYPE",
     "--fp16": "DTYPE",
     "--cuda-graphs": "CUDA_GRAPHS",
+    "--idle-unload-seconds": "IDLE_UNLOAD_SECONDS",
     "--max-audio-seconds": "MAX_AUDIO_SECONDS",
     "--max-audio-bytes": "MAX_AUDIO_BYTES",
 }

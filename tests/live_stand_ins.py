@@ -118,7 +118,7 @@ def live(drivers: Drivers, **settings):
     key = settings.pop("api_key", None)
     wanted = ServerSettings(page=False, api_key=key and SecretStr(key))
     endpoint = FakeEndpoint()
-    endpoint.diarizer = settings.pop("diarizer", "somebody tells speakers apart")
+    endpoint.models.diarizer = settings.pop("diarizer", "somebody tells speakers apart")
     return create_app(endpoint, wanted.model_copy(update=settings), drivers)
 
 

@@ -70,6 +70,7 @@ WITH_TORCH = {
     "live.turn_detection",
     "loading",
     "runtime.device",
+    "runtime.on_demand",
     "transcription_request",
 }
 # Packages that mypy and coverage may leave out.

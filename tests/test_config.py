@@ -89,7 +89,7 @@ SWITCHES = (
     "subtitle_speakers",
 )
 BOOLEANS = (*SWITCHES, "assisted", "return_timestamps", "vad_filter")
-LISTS = ("hotwords", "output")
+LISTS = ("hotwords", "output", "channel_names")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
 

@@ -39,13 +39,6 @@ def test_client_errors_and_no_others_are_value_errors():
     assert not any(issubclass(leaf, ValueError) for leaf in [*leaves(ServerError), StartError])
 
 
-@pytest.mark.parametrize("kind", leaves(EndpointError), ids=lambda kind: kind.code)
-def test_every_error_is_drawn_in_the_docstring(kind):
-    assert errors.__doc__
-    assert kind.__name__ in errors.__doc__
-    assert kind.code in errors.__doc__
-
-
 @given(st.sampled_from(leaves(EndpointError)), st.text(max_size=700))
 def test_any_text_makes_a_short_ascii_line_behind_its_code(kind, text):
     message = str(kind(text))

@@ -96,7 +96,7 @@ def test_models_are_named_and_no_path_is(demo_endpoint, tiny_endpoint):
 
 def test_the_key_is_asked_for(tiny_endpoint):
     endpoint, app = served(api_key="secret")
-    endpoint.recogniser, endpoint.limits = tiny_endpoint.recogniser, tiny_endpoint.limits
+    endpoint.models.recogniser, endpoint.limits = tiny_endpoint.recogniser, tiny_endpoint.limits
     assert asyncio.run(call(app, "GET", "/info")).code == "UNAUTHORIZED"
     reply = asyncio.run(call(app, "GET", "/info/", {"authorization": "Bearer secret"}))
     assert reply.json == describe(tiny_endpoint).model_dump()

@@ -404,7 +404,8 @@ class Telling(FakeEndpoint):
 
     def __init__(self, endpoint: Endpoint, answer: Answer) -> None:
         super().__init__()
-        self.recogniser, self.limits, self.told = endpoint.recogniser, endpoint.limits, answer
+        self.models.recogniser = endpoint.recogniser
+        self.limits, self.told = endpoint.limits, answer
 
     async def stream(self, request):
         yield Decoded(self.told.duration)

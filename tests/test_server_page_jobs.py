@@ -39,7 +39,7 @@ class Slow(FakeEndpoint):
 
     def __init__(self, endpoint) -> None:
         super().__init__()
-        self.recogniser, self.limits = endpoint.recogniser, endpoint.limits
+        self.models.recogniser, self.limits = endpoint.recogniser, endpoint.limits
         self.let = Event()
         self.texts: list[str | None] = []
 

@@ -85,7 +85,7 @@ def samples() -> np.ndarray:
 @pytest.fixture
 def endpoint(demo_endpoint, monkeypatch):
     """Whose diarizer a test may change."""
-    monkeypatch.setattr(demo_endpoint, "diarizer", demo_endpoint.diarizer)
+    monkeypatch.setattr(demo_endpoint.models, "diarizer", demo_endpoint.diarizer)
     return demo_endpoint
 
 
@@ -179,7 +179,7 @@ def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, sample
 @needs_demo
 def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
     go_on = threading.Event()
-    endpoint.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))
+    endpoint.models.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))
     told = Told()
 
     async def run() -> None:
@@ -211,7 +211,7 @@ def test_who_vanishes_ends_the_diarization(endpoint, samples):
         ended.set()
         raise DiarizationCancelled
 
-    endpoint.diarizer = TurnsOfSeconds(hear)
+    endpoint.models.diarizer = TurnsOfSeconds(hear)
 
     async def run() -> None:
         async with session(endpoint, []) as driver:
@@ -231,7 +231,7 @@ def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
     def fail(_: threading.Event) -> None:
         raise ModelError("broken")
 
-    endpoint.diarizer = TurnsOfSeconds(fail)
+    endpoint.models.diarizer = TurnsOfSeconds(fail)
     told: list[LiveEvent] = []
 
     async def run() -> None:
@@ -257,13 +257,13 @@ def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, sam
                 await driver.change(
                     replace(SETTINGS, known_speakers=useless), AudioFormat.PCM_16000
                 )
-            endpoint.diarizer = None
+            endpoint.models.diarizer = None
             with pytest.raises(Unsupported, match="no diarization model"):
                 await driver.change(SETTINGS, AudioFormat.PCM_16000)
             plain = replace(SETTINGS, speakers=False)
             await driver.change(plain, AudioFormat.PCM_16000)
             await say(driver, samples[:16_000])
-            endpoint.diarizer = TurnsOfSeconds()
+            endpoint.models.diarizer = TurnsOfSeconds()
             with pytest.raises(InvalidParameter, match="known ones and their threshold, before"):
                 await driver.change(SETTINGS, AudioFormat.PCM_16000)
             await driver.change(replace(plain, delay="high"), AudioFormat.PCM_16000)
@@ -276,7 +276,7 @@ def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, sam
 
 @needs_demo
 def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
-    endpoint.diarizer = TurnsOfSeconds(lambda _: pytest.fail("nobody asks any more"))
+    endpoint.models.diarizer = TurnsOfSeconds(lambda _: pytest.fail("nobody asks any more"))
     told: list[LiveEvent] = []
 
     async def run() -> None:
@@ -295,7 +295,7 @@ def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
 
 @needs_demo
 def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, samples):
-    endpoint.diarizer = TurnsOfSeconds()
+    endpoint.models.diarizer = TurnsOfSeconds()
     known = (ReferenceClip(name="Anna", reference="AAAA"),)
     told = asyncio.run(
         spoken(endpoint, samples[: 3 * 16_000], replace(SETTINGS, known_speakers=known))
@@ -316,7 +316,7 @@ def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples,
     samples = samples[: 8 * 16_000]
     diarizer = nemotron.loaded(nemotron.save(tmp_path))
     diarizer.capabilities = replace(diarizer.capabilities, streams=True)
-    endpoint.diarizer = diarizer
+    endpoint.models.diarizer = diarizer
     told = asyncio.run(spoken(endpoint, samples, SETTINGS))
     (completed,) = [each for each in told if isinstance(each, Completed)]
     found = diarizer.stream().push(as_kept(samples), last=True)

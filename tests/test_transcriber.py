@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -726,20 +725,6 @@ def test_assisted_transcripts_equal_plain_ones():
         transcriber.transcribe(samples, asking(assisted=assisted)) for assisted in (False, True)
     )
     assert rounded(assisted) == rounded(plain)
-
-
-def test_progress_is_logged_as_counts_alone(caplog):
-    pause = np.zeros(50 * SAMPLES_PER_TOKEN, np.float32)
-    sentence = np.concatenate([*(spoken(index, 50) for index in range(4)), pause])
-    samples = np.tile(sentence, 4)
-    with caplog.at_level(logging.INFO, logger="endpoint"):
-        transcribe(samples, Recogniser(), language="en", chunk_length_s=5, batch_size=2)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"window {done} of 4" for done in range(1, 5)
-    ]
-    assert [(record.done, record.total) for record in caplog.records] == [
-        (done, 4) for done in range(1, 5)
-    ]
 
 
 def spans_of(transcript):
