@@ -25,17 +25,13 @@ def with_local_models(settings: ModelSettings) -> ModelSettings:
 
     Raises StartError of one line if a model cannot be downloaded.
     """
-    if sys.stderr.isatty():
-        with warnings.catch_warnings():
-            # The library warns if HF_HUB_DISABLE_PROGRESS_BARS is set, as the user wished.
-            warnings.simplefilter("ignore")
-            enable_progress_bars()
     folders = {}
     for name in MODEL_VARIABLES:
         field = name.lower()
         model = getattr(settings, field)
         if model is not None and not Path(model.name).is_dir():
             with loading(name, model.name):
+                _show_progress()
                 folder = snapshot_download(
                     model.name,
                     revision=model.revision,
@@ -45,3 +41,12 @@ def with_local_models(settings: ModelSettings) -> ModelSettings:
                 )
                 folders[field] = ModelReference(folder)
     return settings.model_copy(update=folders)
+
+
+def _show_progress() -> None:
+    """Show progress bars on a terminal, which `loading` turns off."""
+    if sys.stderr.isatty():
+        with warnings.catch_warnings():
+            # The library warns if HF_HUB_DISABLE_PROGRESS_BARS is set, as the user wished.
+            warnings.simplefilter("ignore")
+            enable_progress_bars()

@@ -174,6 +174,7 @@ def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
             stderr=terminal,
             text=True,
         )
+    os.write(terminal, b"the end")  # a read of nothing would wait
     shown = os.read(screen, 1 << 16).decode()
     os.close(screen)
     os.close(terminal)

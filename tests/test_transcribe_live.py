@@ -573,8 +573,8 @@ def test_a_microphone_is_kept_while_no_session_can_be_had(tmp_path, monkeypatch,
         talk.hear(9 * SECOND if heard else SECOND)
         heard.append(bytes(talk.audio))
         if len(heard) == 1:
-            (tmp_path / "lost").write_bytes(b"")
             shut(talk, "", [])
+            (tmp_path / "lost").write_bytes(b"")
         else:
             os.kill(os.getpid(), signal.SIGINT)
             talk.hear()

@@ -29,7 +29,7 @@ from model_sources.whisper_base import PARTS, cached, from_package_index
 from testing.audio_files import wav_file
 from testing.sounds import music, noise
 from testing.transformers_models import in_transformers
-from tests.support import speech as flite
+from tests.support.speech import Voice, speak
 from timebase import SAMPLE_RATE
 from transcribe.__main__ import main
 from transcript import Transcript
@@ -167,7 +167,7 @@ def test_speech_over_music_that_the_detector_misses_is_heard(models):
         "good evening and welcome to the program tonight we talk about the weather in the"
         " mountains and about the people who live there all year"
     )
-    spoken = flite.speak("awb", 120, 160, sentence).samples
+    spoken = speak(Voice("flite", "awb", "en-us", 120, 160), sentence).samples
     music_alone = music(len(spoken) / SAMPLE_RATE, np.random.default_rng(2))[: len(spoken)]
     music_alone *= 0.1 / music_alone.std()
     transcriber = Transcriber(models)

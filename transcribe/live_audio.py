@@ -245,6 +245,11 @@ class Audio:
         self._taken += len(data)
         return data
 
+    def put_back(self, data: bytes) -> None:
+        """Let the next `take` return `data`, which the last one returned."""
+        self._next = data
+        self._taken -= len(data)
+
     def end(self) -> None:
         """End the audio after what was read, also if the source does not end."""
         self._ended = True

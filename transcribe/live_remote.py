@@ -184,7 +184,11 @@ class RemoteSessions:
             while data := await audio.take():
                 seconds = len(data) / BYTES_PER_SAMPLE / audio.rate
                 self._played_at = max(self._played_at, time.monotonic()) + seconds
-                await connection.send(data)
+                try:
+                    await connection.send(data)
+                except ConnectionClosed:
+                    audio.put_back(data)  # for the next session
+                    raise
             self._final = True
             await connection.send(FINAL)
 
