@@ -33,7 +33,8 @@ def test_docs_is_a_page_of_all_routes_that_loads_nothing_and_wants_no_key():
     async def ask():
         app = live(Drivers(), api_key="a key of this test")
         get, head = await call(app, "GET", "/docs"), await call(app, "HEAD", "/docs")
-        return app.app.openapi(), get, head, await call(app, "GET", "/openapi.json")
+        fastapi, *_ = app.app.args
+        return fastapi.openapi(), get, head, await call(app, "GET", "/openapi.json")
 
     described, page, head, description = asyncio.run(ask())
     assert (page.status, head.status, description.status) == (200, 200, 200)
