@@ -19,6 +19,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -191,6 +192,10 @@ def load_pyannote(
     # Importing pyannote prints advice and warns about audio decoders that are not used here.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # optuna, which pyannote imports, keeps the tracebacks of failed imports. The frames of this
+        # thread hold the models, so the import has a thread of its own.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(import_module, "pyannote.audio.pipelines").result()
         pipeline = load_stock_pipeline(name, revision, token)
         if pipeline is None:
             raise StartError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import subprocess
+import sys
 import threading
 import weakref
 
 import pytest
 
-from config import ModelSettings
+from config import REPOSITORY, ModelSettings
 from errors import ModelError, StartError
 from handler import EndpointHandler
 from runtime.on_demand import OnDemand
@@ -158,3 +160,25 @@ def test_an_idle_handler_holds_no_weights_and_answers_as_before(whisper_folder, 
     assert not made.endpoint.idle
     assert made.endpoint.counts.windows == 2 * windows
     made.endpoint.close()
+
+
+FIRST_START = """
+import gc, weakref
+from config import ModelSettings
+from handler import EndpointHandler
+
+made = EndpointHandler(settings=ModelSettings.for_embedded())
+held = [weakref.ref(each) for each in (made.endpoint.recogniser, made.endpoint.diarizer)]
+made.endpoint._models._unload_unused()
+gc.collect()
+print([each() for each in held])
+made.endpoint.close()
+"""
+
+
+@pytest.mark.slow
+def test_no_library_keeps_the_models_that_were_loaded_while_it_was_imported():
+    """In a new process, because libraries are imported once."""
+    command = [sys.executable, "-c", FIRST_START]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "[None, None]\n"
