@@ -460,6 +460,17 @@ def test_isolated_sequences_run_session_by_session_before_all_others():
     assert drive.names(drive.enter()) == "ca"
 
 
+def test_an_isolated_window_does_not_wait_for_the_same_clients_retry_before_it():
+    drive = Drive()
+    _, isolated = drive.add("a", 2)
+    drive.add("b")
+    drive.scheduler.isolate([isolated])
+    assert drive.enter() == [isolated]
+    drive.finish(isolated)
+    assert drive.names(drive.enter()) == "ba"
+    assert drive.queued(PLAIN) == []
+
+
 def test_a_client_that_leaves_or_is_retried_elsewhere_holds_up_nobody_apart():
     drive = Drive()
     suspects = drive.add("a", 2)

@@ -26,7 +26,7 @@ import time
 from collections import Counter, abc, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import chain, count, takewhile
+from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 
 from asr.engine.request import DecodeResult, Lane, Sequence
@@ -140,8 +140,11 @@ class LaneQueue:
         for session, waiting in self.waiting[work].items():
             if isolated is None:
                 yield session, waiting
-            elif session is isolated.session and waiting[0].isolated:
-                yield session, list(takewhile(lambda each: each.isolated, waiting))
+            # A rejected window may wait before the isolated ones.
+            elif session is isolated.session and (
+                first := [each for each in waiting if each.isolated]
+            ):
+                yield session, first
 
     def add(self, sequence: Sequence, front: bool = False) -> None:
         queue = self.waiting[sequence.work].setdefault(sequence.session, deque())
