@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from endpoint import Endpoint
     from handler import EndpointHandler
     from tests.page_person import Person
-
-# Of all distributions some install a package named `tests` too.
-sys.modules["tests"] = ModuleType("tests")
-sys.modules["tests"].__path__ = [str(Path(__file__).parent)]
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
 # rooms' tests quick, too.
