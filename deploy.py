@@ -27,7 +27,6 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 from pydantic import SecretStr
 
-from commands.parser import FAILED, INTERRUPTED, CommandParser, one_of, option, whole_number
 from config import (
     MODEL_VARIABLES,
     REPOSITORY,
@@ -36,7 +35,8 @@ from config import (
     ModelSettings,
     misspelt_variables,
 )
-from server.settings import ServerSettings
+from whosaid.cli.parser import FAILED, INTERRUPTED, CommandParser, one_of, option, whole_number
+from whosaid.server.settings import ServerSettings
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 MANAGED, HF_SERVE, CUSTOM = "managed", "hf-serve", "custom"

@@ -20,8 +20,8 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from timebase import likeliest_path
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
+from whosaid.timebase import likeliest_path
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 
 # All in seconds, except MIN_OVERLAP.
 # Cost of a change of speaker within a chunk, in speech of the new speaker. A word counts at most

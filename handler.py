@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from config import ModelSettings
-from runtime import modules_that_stay
-from runtime.environment import nvidia_device_present
-from runtime.event_loop import EventLoopThread
+from whosaid.runtime import modules_that_stay
+from whosaid.runtime.environment import nvidia_device_present
+from whosaid.runtime.event_loop import EventLoopThread
 
 with modules_that_stay():
     import torch
 
-    from answer.response import response
-    from asr import (
+    from whosaid.answer.response import response
+    from whosaid.asr import (
         DEFAULT_LIMITS,
         EngineCounts,
         Limits,
@@ -38,18 +38,18 @@ with modules_that_stay():
         start_transcriber,
         with_assistant,
     )
-    from audio import sandbox
-    from audio.decode import AudioLimits
-    from diarization import load_diarizer
-    from endpoint import Endpoint, Models
-    from loading import checkpoint, exit_on_failure, read_settings, request_errors
-    from runtime.device import choose_device, choose_dtype, prepare_device
-    from runtime.errors import loading
-    from runtime.on_demand import OnDemand
+    from whosaid.audio import sandbox
+    from whosaid.audio.decode import AudioLimits
+    from whosaid.diarization import load_diarizer
+    from whosaid.endpoint import Endpoint, Models
+    from whosaid.loading import checkpoint, exit_on_failure, read_settings, request_errors
+    from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
+    from whosaid.runtime.errors import loading
+    from whosaid.runtime.on_demand import OnDemand
 
 if TYPE_CHECKING:
-    from diarization.diarizer import Diarizer
-    from transcription_request import TranscriptionRequest
+    from whosaid.diarization.diarizer import Diarizer
+    from whosaid.request import TranscriptionRequest
 
 logger = logging.getLogger("endpoint")
 

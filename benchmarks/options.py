@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from commands import manifest
-from commands.parser import CommandParser, one_of, option, whole_number
+from whosaid.cli import manifest
+from whosaid.cli.parser import CommandParser, one_of, option, whole_number
 
 # The engines of `scripts/bench real`, and short names for some of their settings.
 OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")

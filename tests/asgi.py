@@ -12,16 +12,16 @@ from types import SimpleNamespace
 from pydantic import SecretStr
 from recogniser_stand_ins import resident
 
-from answer.response import Answer
-from asr import EngineCounts, Progress, TranscriptionOptions
-from audio.decode import AudioLimits
 from config import InferenceConfig, WrongParameter
-from endpoint import Decoded, Endpoint, Finished
-from errors import InvalidParameter
-from server.app import create_app
-from server.settings import ServerSettings
-from transcript import DecodeStats, Transcript
-from transcription_request import TranscriptionRequest, Upload
+from whosaid.answer.response import Answer
+from whosaid.asr import EngineCounts, Progress, TranscriptionOptions
+from whosaid.audio.decode import AudioLimits
+from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.errors import InvalidParameter
+from whosaid.request import TranscriptionRequest, Upload
+from whosaid.server.app import create_app
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import DecodeStats, Transcript
 
 MAX_AUDIO_BYTES = 3000
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from whisper import decoding
 
-from asr.checkpoint.loading import WhisperModels
-from asr.engine.request import Request
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.request import Request
 
 
 class Doubles(torch.Tensor):

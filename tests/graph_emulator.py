@@ -28,10 +28,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.engine import beam_search, cuda_graphs, drafting, state
-from asr.engine.cuda_graphs import CudaGraphRunner, StepKey
-from asr.model import cpu_kernels, decoder, draft_heads, encoder
-from asr.model.decoder import PaddedLinear
+from whosaid.asr.engine import beam_search, cuda_graphs, drafting, state
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner, StepKey
+from whosaid.asr.model import cpu_kernels, decoder, draft_heads, encoder
+from whosaid.asr.model.decoder import PaddedLinear
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
 POISON = 0x7FFFFFFF  # NaN in every float, an impossible index in every integer
@@ -315,7 +315,9 @@ class Emulator:
 def emulate_graphs(patch: pytest.MonkeyPatch) -> Emulator:
     """Engines made from now on take their device for CUDA. Few shapes are captured at load."""
     emulator = Emulator()
-    patch.setattr("asr.engine.engine.runner_for", lambda _, enabled: CudaGraphRunner(enabled))
+    patch.setattr(
+        "whosaid.asr.engine.engine.runner_for", lambda _, enabled: CudaGraphRunner(enabled)
+    )
     for name, stand_in in {
         "CUDAGraph": EmulatedGraph,
         "graph": emulator.graph,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.engine import cuda_graphs, speculative
-from asr.engine.batch import Batch
-from asr.engine.cuda_graphs import CudaGraphRunner
-from asr.model.decoder import Decoder
+from whosaid.asr.engine import cuda_graphs, speculative
+from whosaid.asr.engine.batch import Batch
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
+from whosaid.asr.model.decoder import Decoder
 
 
 def forget_in_key(field, value):

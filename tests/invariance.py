@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from readers import read_rttm, read_srt, read_tsv, read_vtt
 
-from answer.subtitles import SRT_LOOKALIKES
 from config import OutputFormat
-from testing.audio_files import wav_file
-from timebase import SAMPLE_RATE
+from tests.support.audio_files import wav_file
+from whosaid.answer.subtitles import SRT_LOOKALIKES
+from whosaid.timebase import SAMPLE_RATE
 
 Options = dict[str, Any]
 Answer = dict[str, Any]

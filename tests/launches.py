@@ -19,17 +19,17 @@ from graph_emulator import EmulatedGraph, Operation, emulate_graphs
 from oracle import models_of, noise_windows
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from asr.checkpoint.loading import WhisperModels
-from asr.engine.batch import Batch
-from asr.engine.cuda_graphs import CudaGraphRunner
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.results import ResultReader
-from asr.engine.state import DecodeState
-from asr.model.decoder import Decoder, alignment_heads
-from asr.model.encoder import Encoder, LogMel
 from benchmarks import report
-from testing.tiny_whispers import Published
+from tests.support.tiny_whispers import Published
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.batch import Batch
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.model.decoder import Decoder, alignment_heads
+from whosaid.asr.model.encoder import Encoder, LogMel
 
 LARGE_V3 = Published(
     text_entries=300, languages=4, mel_bins=128, seconds=1, encoder_layers=32, decoder_layers=32

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from asgi import FakeEndpoint
 from pydantic import SecretStr
 
-from errors import EndpointError
-from live.events import (
+from whosaid.errors import EndpointError
+from whosaid.live.events import (
     Cleared,
     Committed,
     Completed,
@@ -23,11 +23,11 @@ from live.events import (
     Segment,
     Words,
 )
-from live.session import EmptyBuffer
-from live.settings import AudioFormat, LiveSettings
-from server.app import create_app
-from server.settings import ServerSettings
-from transcript import Chunk, Transcript, Word
+from whosaid.live.session import EmptyBuffer
+from whosaid.live.settings import AudioFormat, LiveSettings
+from whosaid.server.app import create_app
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import Chunk, Transcript, Word
 
 
 class FakeDriver:

@@ -12,14 +12,14 @@ import openai
 import uvicorn
 from recogniser_stand_ins import resident
 
-from answer.response import Answer
-from asr import Progress
-from diarization.diarizer import Capabilities
-from endpoint import Decoded, Endpoint, Finished
-from errors import EndpointError
-from server.app import create_app
-from server.settings import ServerSettings
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+from whosaid.answer.response import Answer
+from whosaid.asr import Progress
+from whosaid.diarization.diarizer import Capabilities
+from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.errors import EndpointError
+from whosaid.server.app import create_app
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 WORDS = (
     Word(" Good", 0.1, 0.4, "SPEAKER_01", 0.9),

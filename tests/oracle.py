@@ -28,13 +28,20 @@ from transformers import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR, Heads, MedusaHeads, ResidualBlocks
-from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.model.encoder import AudioEncoder
-from testing.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
+from tests.support.tiny_whispers import Published, feature_extractor_of, model_of, tokenizer_of
+from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
+from whosaid.asr.checkpoint.medusa import (
+    BLOCK,
+    HEADS_ONLY,
+    LINEAR,
+    Heads,
+    MedusaHeads,
+    ResidualBlocks,
+)
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.model.encoder import AudioEncoder
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
 TINY_ENGLISH = dataclasses.replace(TINY, multilingual=False)

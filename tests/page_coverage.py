@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-STATIC = REPOSITORY / "server" / "page" / "static"
+STATIC = REPOSITORY / "whosaid" / "server" / "page" / "static"
 TESTS = [f"tests/test_server_page{part}.py" for part in ("", "_jobs", "_live")]
 UNCOUNTED = {"microphone_worklet.js"}
 NO_CODE = re.compile(r"^[ \t]*//[^\n]*|/\*.*?\*/", re.DOTALL | re.MULTILINE)

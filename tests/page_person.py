@@ -16,7 +16,7 @@ from selenium.webdriver.chrome.service import Service as Driver
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from testing.audio_files import conversation
+from tests.support.audio_files import conversation
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 ARGUMENTS = (

@@ -16,11 +16,11 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
-from testing.audio_files import wav_file
 from tests.servers import OURS_LISTENS, following, ours
-from timebase import SAMPLE_RATE
+from tests.support.audio_files import wav_file
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.timebase import SAMPLE_RATE
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 NAMES = ("Belinda", "Mario", "Fiona")
@@ -79,7 +79,7 @@ def speak(driver: webdriver.Chrome, url: str) -> None:
 
 def main(folder: Path) -> None:
     """Write the pictures into `folder`."""
-    command = [sys.executable, "-m", "server", "--embedded"]
+    command = [sys.executable, "-m", "whosaid.server", "--embedded"]
     with (
         TemporaryDirectory() as scratch,
         ours(command, PAGE="true") as process,

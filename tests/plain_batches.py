@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.engine.engine import Engine, Session
-from asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
-from asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
+from whosaid.asr.engine.engine import Engine, Session
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
+from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 
 SAMPLES = np.zeros(1, np.float32)
 ENCODE_SECONDS, STEP_SECONDS = 0.04, 0.03

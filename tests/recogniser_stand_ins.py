@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from asr import TranscriptionOptions
-from asr.engine.scheduler import Part
-from asr.model.cpu_threads import CpuThreads
-from endpoint import Models
-from runtime.on_demand import OnDemand
-from runtime.steps import give_way
-from runtime.turns import Work
-from transcript import DecodeStats, Transcript
+from whosaid.asr import TranscriptionOptions
+from whosaid.asr.engine.scheduler import Part
+from whosaid.asr.model.cpu_threads import CpuThreads
+from whosaid.endpoint import Models
+from whosaid.runtime.on_demand import OnDemand
+from whosaid.runtime.steps import give_way
+from whosaid.runtime.turns import Work
+from whosaid.transcript import DecodeStats, Transcript
 
 
 class StandInEngine:

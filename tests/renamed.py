@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from answer.response import Answer
+from whosaid.answer.response import Answer
 
 
 def renamed(answer: Answer, names: Mapping[str, str]) -> Answer:

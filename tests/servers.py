@@ -53,9 +53,9 @@ def ours(
     stderr: int = subprocess.PIPE,
     **variables: str,
 ) -> subprocess.Popen[str]:
-    """`python -m server`, or a `command` that runs it, on a free port."""
+    """`python -m whosaid.server`, or a `command` that runs it, on a free port."""
     where = {"HOST": "127.0.0.1", "PORT": "0", "PAGE": "false", "PYTHONPATH": str(REPOSITORY)}
-    command = command or [sys.executable, "-m", "server"]
+    command = command or [sys.executable, "-m", "whosaid.server"]
     return _start(command, where | variables, stdin=stdin, stderr=stderr)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.engine import Session
-from asr.engine.prefill import LanguagePosterior
-from asr.engine.request import DecodeOptions, DecodeResult, Request
-from timebase import SAMPLES_PER_TOKEN
-from transcript import Transcript
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.engine import Session
+from whosaid.asr.engine.prefill import LanguagePosterior
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.timebase import SAMPLES_PER_TOKEN
+from whosaid.transcript import Transcript
 
 DECODE = {each.name for each in fields(DecodeOptions)}
 

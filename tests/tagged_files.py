@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from string import ascii_lowercase, digits
 
-from testing.audio_files import every_format, two_seconds
+from tests.support.audio_files import every_format, two_seconds
 
 # None is that of a box of mp4, which libavformat would look for.
 NAMES = ["".join(name).encode() for name in product(digits, *[ascii_lowercase] * 3)]

@@ -15,7 +15,7 @@ from benchmarks.accuracy import answers, intervals, metrics, scenes
 from benchmarks.accuracy.diagnosis import Diagnosis, Incident
 from benchmarks.accuracy.metrics import Count
 from tests.support.dialogue import Scene
-from transcript import Chunk, SpeakerTurn, Word
+from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 
 def spoken(text: str, speakers: str = "", start: float = 0.0) -> list[Word]:

@@ -23,8 +23,8 @@ from benchmarks.accuracy.figures import chart, targets
 from benchmarks.accuracy.scenes import DIALOGUES, GAPS, SceneKey
 from tests.benchmark_pages import render, rows_of
 from tests.support.dialogue import Scene
-from timebase import SAMPLE_RATE
-from transcript import Chunk, SpeakerTurn, Word
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 TEXTS = (("A", "good morning to you"), ("B", "hello is there a hotel"))
 

@@ -14,16 +14,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.checkpoint.assistants import with_assistant
-from asr.checkpoint.loading import Checkpoint, load_whisper
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.output.alignment import quiet_steps, timed_words
-from asr.output.segments import Segment, read_segments
-from audio.decode import AudioLimits, decode_audio
 from tests.support.speech import shift
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TOKENS_PER_SECOND
-from transcript import Word
+from whosaid.asr.checkpoint.assistants import with_assistant
+from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.output.alignment import quiet_steps, timed_words
+from whosaid.asr.output.segments import Segment, read_segments
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TOKENS_PER_SECOND
+from whosaid.transcript import Word
 
 MODELS = oracle.models_of(oracle.TINY)
 BEGIN = MODELS.special_tokens.timestamp_begin

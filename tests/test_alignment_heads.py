@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.model.decoder import normalize_attention
+from whosaid.asr.model.decoder import normalize_attention
 
 
 def expected_attention(attention):

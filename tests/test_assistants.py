@@ -8,12 +8,7 @@ import pytest
 import torch
 from transformers import WhisperForCausalLM
 
-from asr.checkpoint.assistants import with_assistant
-from asr.checkpoint.loading import Checkpoint, WhisperModels
-from asr.decoding_plan import TranscriptionOptions
-from asr.transcriber import Transcriber
-from errors import StartError
-from testing.tiny_whispers import (
+from tests.support.tiny_whispers import (
     LARGE_V3,
     PUBLISHED,
     SMALL,
@@ -24,6 +19,11 @@ from testing.tiny_whispers import (
     save,
     without_layers,
 )
+from whosaid.asr.checkpoint.assistants import with_assistant
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.transcriber import Transcriber
+from whosaid.errors import StartError
 
 ENGLISH_SIZED = replace(SMALL, multilingual=False)
 

@@ -13,7 +13,7 @@ from benchmarks.accuracy.attribution_rules import (
     insanely_fast_rule_on_words,
     whisperx_rule,
 )
-from transcript import Chunk, SpeakerTurn, Word
+from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 TURNS = [SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.6, 1.9), SpeakerTurn("B", 2.2, 3)]
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio import decode
-from audio.decode import Audio, AudioLimits, decode_audio, decode_base64, decoding_steps
-from errors import AudioTooLong, InvalidAudio
-from runtime.steps import run_steps
-from testing import audio_files as files
+from tests.support import audio_files as files
+from whosaid.audio import decode
+from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decode_base64, decoding_steps
+from whosaid.errors import AudioTooLong, InvalidAudio
+from whosaid.runtime.steps import run_steps
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 EDGE = 800  # samples that a resampler or a lossy codec may blur at either end

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.model.encoder import LARGEST_HALF, AudioEncoder
-from errors import StartError
-from runtime.device import choose_dtype
-from testing.tiny_whispers import Published, model_of
+from tests.support.tiny_whispers import Published, model_of
+from whosaid.asr.model.encoder import LARGEST_HALF, AudioEncoder
+from whosaid.errors import StartError
+from whosaid.runtime.device import choose_dtype
 
 SHAPE = Published(text_entries=300, languages=4, seconds=4)
 

@@ -14,12 +14,12 @@ import av
 import numpy as np
 import pytest
 
-from audio import decode, libav
-from audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
 from config import REPOSITORY
-from errors import AudioTooLong, ClientError, InvalidAudio
-from runtime.steps import Steps
-from testing import audio_files as files
+from tests.support import audio_files as files
+from whosaid.audio import decode, libav
+from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
+from whosaid.errors import AudioTooLong, ClientError, InvalidAudio
+from whosaid.runtime.steps import Steps
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 
@@ -172,8 +172,8 @@ BOMBS = {
 MEASURE = """
 import json, sys
 from pathlib import Path
-from audio import decode
-from errors import ClientError
+from whosaid.audio import decode
+from whosaid.errors import ClientError
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1])

@@ -9,7 +9,7 @@ import wave
 import numpy as np
 import pytest
 
-from testing.audio_files import SAMPLE_KINDS, chirp, mutated, pitch, raw_wav, tone, wav_file
+from tests.support.audio_files import SAMPLE_KINDS, chirp, mutated, pitch, raw_wav, tone, wav_file
 
 
 @pytest.mark.parametrize("kind", ["u8", "s16", "s24", "s32"])

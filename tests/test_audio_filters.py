@@ -7,11 +7,11 @@ import pytest
 from av.audio.frame import AudioFrame
 from av.filter import Graph
 
-from audio import libav
-from audio.decode import BUDGET
-from audio.filters import filtered
-from errors import AudioTooLong, InvalidAudio
-from testing import audio_files as files
+from tests.support import audio_files as files
+from whosaid.audio import libav
+from whosaid.audio.decode import BUDGET
+from whosaid.audio.filters import filtered
+from whosaid.errors import AudioTooLong, InvalidAudio
 
 RATE = 16_000
 HALVED = ("volume", "0.5")

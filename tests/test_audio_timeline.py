@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
-from audio.timeline import LONGEST_LOSS, LOOKAHEAD, Timeline
-from errors import AudioTooLong
-from runtime.steps import Steps
-from testing import audio_files as files
+from tests.support import audio_files as files
+from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
+from whosaid.audio.timeline import LONGEST_LOSS, LOOKAHEAD, Timeline
+from whosaid.errors import AudioTooLong
+from whosaid.runtime.steps import Steps
 
 RATE = 16_000
 LIMITS = AudioLimits(max_seconds=600, max_bytes=2**26)

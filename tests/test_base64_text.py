@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from payload import encodings
-from payload.encodings import Base64Text, base64_digits, decode_digits
+from whosaid.payload import encodings
+from whosaid.payload.encodings import Base64Text, base64_digits, decode_digits
 
 SLICE = 12
 HEADER = re.compile(r"\s*data:[^\n]{0,300}?;base64,", re.ASCII | re.IGNORECASE)

@@ -13,14 +13,14 @@ import pytest
 import torch
 from oracle import TINY, decode, encoder_passes, interleaved, models_of
 
-from asr.engine.drafters import MAX_DRAFTS
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.results import ResultReader
-from asr.engine.state import HOST_HEADROOM_BYTES, HOST_LAST_BYTES, DecodeState, StateMemory
-from errors import OutOfMemory
-from runtime.host_memory import HostMemory
+from whosaid.asr.engine.drafters import MAX_DRAFTS
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.state import HOST_HEADROOM_BYTES, HOST_LAST_BYTES, DecodeState, StateMemory
+from whosaid.errors import OutOfMemory
+from whosaid.runtime.host_memory import HostMemory
 
 # Rejects every text.
 BEAMED = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -240,7 +240,7 @@ class Host:
     def __init__(self, monkeypatch, engine, most, beside=HOST_HEADROOM_BYTES):
         self.engine, self.most, self.beside, self.peak = engine, most, beside, 0
         self.use = StateMemory._use
-        monkeypatch.setattr("asr.engine.state.host_memory", self.memory)
+        monkeypatch.setattr("whosaid.asr.engine.state.host_memory", self.memory)
         monkeypatch.setattr(StateMemory, "_use", lambda memory, rows: self.taken(memory, rows))
 
     def memory(self):
@@ -324,7 +324,7 @@ def test_a_retry_that_never_fits_is_refused_to_its_request(monkeypatch):
 
 def test_rejected_texts_of_a_session_are_decoded_again_together(monkeypatch):
     """Those that are rejected later join those that wait, or that run again already."""
-    monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
+    monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
     fallback = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)
     engine, windows, steps = DecodeEngine(models_of(TINY, 142)), [], []
     for number, window in enumerate(windows_of(4)):

@@ -12,12 +12,12 @@ import pytest
 import torch
 from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
 
-import asr.engine.results
-from asr.engine.beam_search import _order
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.state import BeamState, DecodeState, ModelWithCache, SequenceState
+import whosaid.asr.engine.results
+from whosaid.asr.engine.beam_search import _order
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.state import BeamState, DecodeState, ModelWithCache, SequenceState
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
@@ -140,7 +140,9 @@ def test_one_beam_of_beam_search_is_greedy_decoding(monkeypatch):
 
 @pytest.mark.parametrize("batch_size", [1, 6])
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
-    monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
+    monkeypatch.setattr(
+        whosaid.asr.engine.results, "normalize_attention", lambda attention: attention
+    )
     engine, windows = engine_of(), windows_of(timestamps=False)
     options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
     answers = decode(engine, windows, options)

@@ -9,15 +9,15 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.options import BENCHMARKS
-from commands.manifest import EXAMPLE
 from config import REPOSITORY
+from whosaid.cli.manifest import EXAMPLE
 
 
 def read(*arguments: str) -> subprocess.CompletedProcess[str]:
     """By an interpreter with its standard library alone."""
     script = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
-        "from commands.__main__ import COMMANDS, function\n"
+        "from whosaid.cli.__main__ import COMMANDS, function\n"
         "function(COMMANDS[sys.argv[1]].read)(sys.argv[2:])"
     )
     command = [sys.executable, "-I", "-S", "-c", script, *arguments]

@@ -23,10 +23,10 @@ from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.figures import charts as speed_charts
 from benchmarks.timing import Ratio, peak_memory, ratio, repeats_within, time_interleaved
-from testing.model_pairs import demo_pair
 from tests.benchmark_pages import render
+from tests.support.model_pairs import demo_pair
 from tests.support.speech import Voice, speak
-from transcript import DecodeStats
+from whosaid.transcript import DecodeStats
 
 CPU = torch.device("cpu")
 

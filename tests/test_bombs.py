@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tagged_files import element, matroska
 
-from audio.decode import AudioLimits, decode_audio
-from audio.libav import without_id3
 from config import REPOSITORY
-from errors import InvalidAudio
-from testing import audio_files as files
+from tests.support import audio_files as files
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.audio.libav import without_id3
+from whosaid.errors import InvalidAudio
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 MANY = 1_390_000  # entries of 24 bytes: 32 MiB
@@ -102,8 +102,8 @@ MP4S = {
 MEASURE = """
 import json, sys
 from pathlib import Path
-from audio import decode
-from errors import ClientError
+from whosaid.audio import decode
+from whosaid.errors import ClientError
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from errors import EndpointError, InvalidRequest
-from payload import encodings
-from payload.encodings import Base64Text, TooMuchJson, parse_json
-from server.request_body import read_json
+from whosaid.errors import EndpointError, InvalidRequest
+from whosaid.payload import encodings
+from whosaid.payload.encodings import Base64Text, TooMuchJson, parse_json
+from whosaid.server.request_body import read_json
 
 SLICE = 16
 LONG = "QUJD" * 20

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio.decode import AudioLimits, decode_audio
-from endpoint import Finished
-from errors import AudioTooLong, InvalidParameter
-from testing.audio_files import conversation, wav_file
+from tests.support.audio_files import conversation, wav_file
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.endpoint import Finished
+from whosaid.errors import AudioTooLong, InvalidParameter
 
 RATE = 16_000
 # Stretches of the conversation in which one of its speakers is alone, in seconds.

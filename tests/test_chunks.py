@@ -9,10 +9,11 @@ import zlib
 import numpy as np
 import pytest
 
-from asr.engine.fallback import DEFAULT_FALLBACK, Fallback
-from asr.engine.request import DecodeResult
-from asr.frontend.windows import Window
-from asr.output.chunks import (
+from tests.support.tiny_whispers import SMALL, loaded
+from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback
+from whosaid.asr.engine.request import DecodeResult
+from whosaid.asr.frontend.windows import Window
+from whosaid.asr.output.chunks import (
     ANNOTATION_LOGPROB,
     ANNOTATION_THRESHOLD,
     SURE_LOGPROB,
@@ -22,9 +23,8 @@ from asr.output.chunks import (
     ChunkReader,
     ReadWindow,
 )
-from asr.output.segments import Segment
-from testing.tiny_whispers import SMALL, loaded
-from timebase import SAMPLE_RATE
+from whosaid.asr.output.segments import Segment
+from whosaid.timebase import SAMPLE_RATE
 
 MODELS = loaded(SMALL, seed=2)
 SILENT = DEFAULT_FALLBACK.no_speech_threshold

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from diarization.clustering import LEFT_OUT, UNLIKE, CompleteVoices, complete_voices
+from whosaid.diarization.clustering import LEFT_OUT, UNLIKE, CompleteVoices, complete_voices
 
 FRAMES, DIMENSION = 100, 6  # of a window of 10 s, and of an embedding
 AXES = np.eye(DIMENSION)

@@ -6,15 +6,15 @@ import argparse
 
 import pytest
 
-from commands import __main__ as check
-from commands.__main__ import COMMANDS, function
-from commands.options import PARAMETERS, VARIABLES, add_parameters, option_name, parameters
-from commands.parser import CommandParser, model
 from config import InferenceConfig, ModelSettings
-from server.options import SETTINGS
-from server.options import read as read_serve
-from server.settings import ServerSettings
-from transcribe.options import read_demo, read_transcribe
+from whosaid.cli import __main__ as check
+from whosaid.cli.__main__ import COMMANDS, function
+from whosaid.cli.options import PARAMETERS, VARIABLES, add_parameters, option_name, parameters
+from whosaid.cli.parser import CommandParser, model
+from whosaid.server.options import SETTINGS
+from whosaid.server.options import read as read_serve
+from whosaid.server.settings import ServerSettings
+from whosaid.transcribe.options import read_demo, read_transcribe
 
 
 def refused(capsys, read, *arguments: str) -> str:
@@ -232,7 +232,9 @@ def test_a_command_reads_its_line_prepares_its_packages_and_runs(monkeypatch):
     ran = []
     monkeypatch.setattr(check, "make_ready", lambda layer: ran.append(layer))
     monkeypatch.setattr(check, "require", lambda program, packages, status: ran.append(program))
-    monkeypatch.setattr("transcribe.__main__.run", lambda options: ran.append(options.program) or 1)
+    monkeypatch.setattr(
+        "whosaid.transcribe.__main__.run", lambda options: ran.append(options.program) or 1
+    )
     monkeypatch.setattr("benchmarks.options.run", lambda options: ran.append(options.benchmark))
     remote = (1, "transcribe", "a.wav", "--url", "http://a")
     for status, *arguments in ((1, "demo"), remote, (0, "bench", "load")):

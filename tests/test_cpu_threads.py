@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
-from asr.model import cpu_threads
-from asr.model.cpu_threads import (
+from whosaid.asr.model import cpu_threads
+from whosaid.asr.model.cpu_threads import (
     CpuSample,
     CpuThreads,
     others,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.signal import istft, stft
 
-from audio.crosstalk import silence_crosstalk
-from runtime.steps import run_steps
+from whosaid.audio.crosstalk import silence_crosstalk
+from whosaid.runtime.steps import run_steps
 
 RATE = 16_000
 SECONDS = 20

@@ -11,7 +11,7 @@ import torch
 from ctranslate2.converters import TransformersConverter
 from transformers import WhisperForConditionalGeneration
 
-from model_sources.ctranslate2_weights import whisper_weights
+from whosaid.models.ctranslate2_weights import whisper_weights
 
 
 @pytest.mark.parametrize("quantization", ["float16", None])

@@ -17,13 +17,13 @@ import torch
 from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
-from asr.checkpoint.medusa import BLOCK, LINEAR
-from asr.engine import cuda_graphs, drafting
-from asr.engine.cuda_graphs import SIZES, CudaGraphRunner, EncoderKey, PrefillKey
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.runner import StepRunner
-from asr.engine.state import DecodeState
+from whosaid.asr.checkpoint.medusa import BLOCK, LINEAR
+from whosaid.asr.engine import cuda_graphs, drafting
+from whosaid.asr.engine.cuda_graphs import SIZES, CudaGraphRunner, EncoderKey, PrefillKey
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.engine.state import DecodeState
 
 
 class PretendGraphRunner(StepRunner):
@@ -54,7 +54,7 @@ def windows_of(timestamps=True, max_tokens=40):
 @pytest.fixture
 def pretend(monkeypatch):
     """Engines made under it take their device for CUDA."""
-    monkeypatch.setattr("asr.engine.engine.runner_for", lambda *_: PretendGraphRunner())
+    monkeypatch.setattr("whosaid.asr.engine.engine.runner_for", lambda *_: PretendGraphRunner())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (24 << 30, 24 << 30))
     monkeypatch.setattr(drafting, "TIMED_ROWS", (1,))
 

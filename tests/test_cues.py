@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from answer.cues import Layout
-from answer.subtitles import Rendering, render
-from transcript import Chunk, SpeakerSegment, Word
+from whosaid.answer.cues import Layout
+from whosaid.answer.subtitles import Rendering, render
+from whosaid.transcript import Chunk, SpeakerSegment, Word
 
 SPEAKERS = st.sampled_from([None, "SPEAKER_00", "Ada"])
 LIMITS = st.one_of(st.none(), st.integers(1, 6))

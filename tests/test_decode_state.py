@@ -6,10 +6,10 @@ import oracle
 import pytest
 import torch
 
-from asr.checkpoint.medusa import BLOCK
-from asr.engine.drafters import MedusaDrafter, draft_model
-from asr.engine.state import ALIGNMENT, DecodeState
-from asr.model.decoder import Decoder, alignment_heads
+from whosaid.asr.checkpoint.medusa import BLOCK
+from whosaid.asr.engine.drafters import MedusaDrafter, draft_model
+from whosaid.asr.engine.state import ALIGNMENT, DecodeState
+from whosaid.asr.model.decoder import Decoder, alignment_heads
 
 
 @pytest.fixture(scope="module")

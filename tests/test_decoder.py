@@ -9,11 +9,11 @@ import oracle
 import pytest
 import torch
 
-from asr.model import cpu_kernels
-from asr.model.decoder import Decoder, alignment_heads
-from errors import StartError
-from runtime.device import choose_dtype
-from testing.tiny_whispers import model_of
+from tests.support.tiny_whispers import model_of
+from whosaid.asr.model import cpu_kernels
+from whosaid.asr.model.decoder import Decoder, alignment_heads
+from whosaid.errors import StartError
+from whosaid.runtime.device import choose_dtype
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from oracle import TINY
 
-from asr.model.decoder import DecoderLayer
-from testing.tiny_whispers import model_of
+from tests.support.tiny_whispers import model_of
+from whosaid.asr.model.decoder import DecoderLayer
 
 NEAR = {"atol": 1e-9, "rtol": 1e-9}
 

@@ -12,15 +12,15 @@ import oracle
 import pytest
 import torch
 
-from asr.checkpoint.assistants import with_assistant
-from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS
-from testing.transformers_models import in_transformers
-from timebase import SAMPLE_RATE
-from transcribe.__main__ import CONVERSATION
+from tests.support.transformers_models import in_transformers
+from whosaid.asr.checkpoint.assistants import with_assistant
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcribe.__main__ import CONVERSATION
 
 CUTS = (0.0, 6.0, 14.2, 20.7, 31.5)  # seconds; some inside words
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from errors import StartError
 from handler import load_endpoint
-from runtime import device
-from runtime.device import choose_device, choose_dtype, prepare_device
+from whosaid.errors import StartError
+from whosaid.runtime import device
+from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runtime.errors import is_device_lost, is_out_of_memory
+from whosaid.runtime.errors import is_device_lost, is_out_of_memory
 
 ACCELERATOR_ERROR = getattr(torch, "AcceleratorError", RuntimeError)
 TOO_LITTLE_MEMORY = [

@@ -22,7 +22,7 @@ from diarization_utils import (
     segment_per_chunk,
     speaker_segments,
 )
-from transcript import Chunk, SpeakerTurn, Word
+from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 
 @st.composite

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diarization.diarizer import MARGIN, Diarization, SpeakerHints
-from transcript import SpeakerTurn
+from whosaid.diarization.diarizer import MARGIN, Diarization, SpeakerHints
+from whosaid.transcript import SpeakerTurn
 
 speech_spans = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=8).map(
     lambda steps: [

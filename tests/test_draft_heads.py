@@ -9,9 +9,9 @@ import pytest
 import torch
 from oracle import TINY, models_of, random_heads
 
-from asr.checkpoint.medusa import BLOCK
-from asr.model.decoder import Decoder
-from asr.model.draft_heads import BaseHead, HeadStack, MedusaModel
+from whosaid.asr.checkpoint.medusa import BLOCK
+from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.draft_heads import BaseHead, HeadStack, MedusaModel
 
 
 @pytest.mark.parametrize("blocks", [1, 3])

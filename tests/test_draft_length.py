@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from asr.engine.drafting import (
+from whosaid.asr.engine.drafting import (
     ENOUGH_SECONDS,
     MAX_ROUNDS,
     MIN_ROUNDS,
@@ -16,7 +16,7 @@ from asr.engine.drafting import (
     StepCosts,
     expected_tokens,
 )
-from asr.engine.runner import StepRunner
+from whosaid.asr.engine.runner import StepRunner
 
 DRAFTS, TIMED_DRAFTS = StepRunner.draft_lengths, StepRunner.timed_drafts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from oracle import TINY, models_of, random_heads
 
-from asr.checkpoint.medusa import BLOCK, HEADS_ONLY
-from asr.engine.drafting import AcceptanceRate, DraftLength, DraftPolicy, StepCosts
-from asr.engine.request import DecodeOptions
-from asr.model.decoder import Decoder
-from asr.model.draft_heads import MedusaModel
+from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY
+from whosaid.asr.engine.drafting import AcceptanceRate, DraftLength, DraftPolicy, StepCosts
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.draft_heads import MedusaModel
 
 ASSISTED, FIXED, NONE = (DecodeOptions(assisted=True, drafts=each) for each in (None, 7, 0))
 

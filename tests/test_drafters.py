@@ -14,14 +14,14 @@ import pytest
 import torch
 from oracle import TINY, decode, interleaved, models_of, random_heads
 
-from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from asr.engine.drafters import MAX_DRAFTS, draft_model
-from asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.state import DecodeState
-from asr.model.decoder import Decoder
+from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
+from whosaid.asr.engine.drafters import MAX_DRAFTS, draft_model
+from whosaid.asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.model.decoder import Decoder
 
 RAGGED = 142  # the token whose place the end of text takes: rows end far apart
 KINDS = (HEADS_ONLY, BLOCK)
@@ -177,7 +177,7 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
 @pytest.mark.parametrize("kind", [BLOCK, LINEAR])
 def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind, monkeypatch):
     """Sampled rows, rows with and without timestamps, drafted ones and others, retries by beams."""
-    monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
+    monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
     fallback = Fallback(2, logprob_threshold=-4.0, no_speech_threshold=1.0)
     engine = engine_of(kind)
     asked = [

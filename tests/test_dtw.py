@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.output.alignment import dtw
+from whosaid.asr.output.alignment import dtw
 
 
 def best_gain(gain, empty):

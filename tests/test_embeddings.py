@@ -21,11 +21,16 @@ from pyannote.core import SlidingWindow, SlidingWindowFeature
 from torch import nn
 
 from config import DEMO_MODELS
-from diarization.diarizer import SpeakerHints
-from diarization.embeddings import MAX_CPU_ELEMENTS, WindowEmbeddings, share_frames, speaker_masks
-from diarization.pyannote import PyannoteDiarizer, spare_memory
-from runtime.versions import load_pyannote_pipeline
 from tests.support.dialogue import draw_dialogues
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization.embeddings import (
+    MAX_CPU_ELEMENTS,
+    WindowEmbeddings,
+    share_frames,
+    speaker_masks,
+)
+from whosaid.diarization.pyannote import PyannoteDiarizer, spare_memory
+from whosaid.runtime.versions import load_pyannote_pipeline
 
 CPU = torch.device("cpu")
 FOLDER = DEMO_MODELS / "diarization"

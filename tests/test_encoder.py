@@ -7,8 +7,8 @@ import pytest
 import torch
 from oracle import TINY, models_of, with_assistant
 
-import asr.model.encoder
-from asr.model.encoder import Encoder
+import whosaid.asr.model.encoder
+from whosaid.asr.model.encoder import Encoder
 
 
 def windows():
@@ -56,7 +56,9 @@ def test_windows_are_encoded_alike_together_and_one_by_one(monkeypatch, own_enco
         windows(),
     )
     one_by_one = encoder.encode(three, drafted=True)
-    monkeypatch.setattr(asr.model.encoder, "encoder_batch_size", lambda windows, device: windows)
+    monkeypatch.setattr(
+        whosaid.asr.model.encoder, "encoder_batch_size", lambda windows, device: windows
+    )
     together = encoder.encode(three, drafted=True)
     torch.testing.assert_close(one_by_one.main, together.main)
     torch.testing.assert_close(one_by_one.assistant, together.assistant)

@@ -17,11 +17,11 @@ import pytest
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from audio.decode import AudioLimits, decode_audio
-from testing import audio_files
-from testing.audio_files import encoded, wav_file
+from tests.support import audio_files
+from tests.support.audio_files import encoded, wav_file
 from tests.support.dialogue import annotation
-from transcript import SpeakerTurn
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())

@@ -22,18 +22,23 @@ from recogniser_stand_ins import (
     resident,
 )
 
-from asr import Recogniser, TranscriptionOptions
-from asr.engine.fallback import DEFAULT_FALLBACK
-from asr.engine.request import DecodeOptions
-from asr.frontend.vad import VadOptions
-from audio.decode import AudioLimits
-from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled, SpeakerHints
-from endpoint import Endpoint
-from errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
 from handler import respond
-from runtime.errors import EXIT_STATUS, end_process
-from transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
-from transcription_request import ignored_names
+from whosaid.asr import Recogniser, TranscriptionOptions
+from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.frontend.vad import VadOptions
+from whosaid.audio.decode import AudioLimits
+from whosaid.diarization.diarizer import (
+    Capabilities,
+    Diarization,
+    DiarizationCancelled,
+    SpeakerHints,
+)
+from whosaid.endpoint import Endpoint
+from whosaid.errors import InvalidParameter, InvalidRequest, ModelError, OutOfMemory, Unsupported
+from whosaid.request import ignored_names
+from whosaid.runtime.errors import EXIT_STATUS, end_process
+from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 
 WORDS = (Word(" good", 0.0, 0.2), Word(" morning", 0.2, 0.4), Word(" yes", 0.5, 0.9))
 CHUNKS = (
@@ -511,8 +516,8 @@ LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
 def process_ends(monkeypatch) -> SimpleQueue[int]:
     """With which status, without doing it."""
     statuses = SimpleQueue()
-    monkeypatch.setattr("runtime.errors.SECONDS_TO_ANSWER", 0.0)
-    monkeypatch.setattr("runtime.errors.os._exit", statuses.put)
+    monkeypatch.setattr("whosaid.runtime.errors.SECONDS_TO_ANSWER", 0.0)
+    monkeypatch.setattr("whosaid.runtime.errors.os._exit", statuses.put)
     return statuses
 
 
@@ -563,7 +568,7 @@ def test_requests_of_an_endpoint_that_was_closed_end_no_process(endpoint, hum, p
 
 
 def test_the_process_ends_once_however_many_ask(caplog, process_ends, monkeypatch):
-    monkeypatch.setattr("runtime.errors.SECONDS_TO_ANSWER", 60.0)
+    monkeypatch.setattr("whosaid.runtime.errors.SECONDS_TO_ANSWER", 60.0)
     before = threading.active_count()
     for _ in range(3):
         end_process("the device is lost")

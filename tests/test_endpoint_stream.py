@@ -18,23 +18,23 @@ import pytest
 import torch
 from recogniser_stand_ins import resident
 
-from answer.response import response
-from asr import Limits, Progress, Recogniser, Transcriber
-from asr.engine.batch import Batch
-from asr.engine.fallback import DEFAULT_FALLBACK
-from asr.engine.results import ResultReader
-from asr.output.alignment import timed_words
-from asr.output.chunks import ChunkReader
-from audio.decode import decoding_steps
 from config import ModelSettings
-from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
-from endpoint import Decoded, Endpoint, Finished
-from errors import InvalidAudio, InvalidReference, ModelError
 from handler import EndpointHandler
-from runtime.shortest_first import Recording
-from runtime.steps import Steps, give_way
-from testing.audio_files import conversation
-from transcript import SpeakerTurn
+from tests.support.audio_files import conversation
+from whosaid.answer.response import response
+from whosaid.asr import Limits, Progress, Recogniser, Transcriber
+from whosaid.asr.engine.batch import Batch
+from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
+from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.output.alignment import timed_words
+from whosaid.asr.output.chunks import ChunkReader
+from whosaid.audio.decode import decoding_steps
+from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
+from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.errors import InvalidAudio, InvalidReference, ModelError
+from whosaid.runtime.shortest_first import Recording
+from whosaid.runtime.steps import Steps, give_way
+from whosaid.transcript import SpeakerTurn
 
 OPTIONS = [
     {"language": "en"},
@@ -227,8 +227,8 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
         order.append((seconds, None))
         threads.add(threading.current_thread())
 
-    monkeypatch.setattr("diarization.known_speakers.decoding_steps", decoding("clip"))
-    monkeypatch.setattr("endpoint.decoding_steps", decoding("audio"))
+    monkeypatch.setattr("whosaid.diarization.known_speakers.decoding_steps", decoding("clip"))
+    monkeypatch.setattr("whosaid.endpoint.decoding_steps", decoding("audio"))
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
     answer = asyncio.run(endpoint.answer(with_clips(2, 4, 5)))
     clip, audio = (("clip", "preparation"), ("audio", "preparation"))
@@ -295,7 +295,7 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clip
 
 def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeypatch):
     touched = lambda *_: pytest.fail("the audio was touched")  # noqa: E731
-    monkeypatch.setattr("endpoint.decoding_steps", touched)
+    monkeypatch.setattr("whosaid.endpoint.decoding_steps", touched)
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
     with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
@@ -379,7 +379,7 @@ def test_sentences_where_no_speech_was_detected_are_told_as_well(endpoint, wav, 
     inputs = base64.b64encode(noise).decode()
     monkeypatch.setattr(endpoint.recogniser.transcriber, "detect_speech", lambda _: ())
     monkeypatch.setattr(ChunkReader, "_is_sure", lambda *_: True)
-    monkeypatch.setattr("asr.output.chunks.holds_no_speech", lambda *_: False)
+    monkeypatch.setattr("whosaid.asr.output.chunks.holds_no_speech", lambda *_: False)
     _decoded, *progress, finished = asyncio.run(
         events_of(endpoint, parsed(endpoint, inputs, language="en"))
     )
@@ -455,7 +455,7 @@ def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monke
             raise ValueError("no path")
         return timed_words(*given)
 
-    monkeypatch.setattr("asr.output.chunks.timed_words", fail)
+    monkeypatch.setattr("whosaid.asr.output.chunks.timed_words", fail)
 
     async def together():
         return await asyncio.gather(
@@ -580,7 +580,7 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, mo
         return audio
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
-    monkeypatch.setattr("endpoint.decoding_steps", decoded)
+    monkeypatch.setattr("whosaid.endpoint.decoding_steps", decoded)
     submit = endpoint.diarization.submit
 
     def submitting(*arguments):
@@ -664,7 +664,7 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(endpoint, recording, 
         assert go_on.wait(60)
         return await decoding_steps(data, *others)
 
-    monkeypatch.setattr("endpoint.decoding_steps", slow)
+    monkeypatch.setattr("whosaid.endpoint.decoding_steps", slow)
     first, second = (parsed(endpoint, recording(seconds), language="en") for seconds in (3, 4))
 
     async def cancel():
@@ -713,8 +713,8 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(endpoint, reco
             await give_way(progress)
         return inner.result
 
-    monkeypatch.setattr("audio.decode.STEP_SECONDS", 1)
-    monkeypatch.setattr("endpoint.decoding_steps", watched)
+    monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 1)
+    monkeypatch.setattr("whosaid.endpoint.decoding_steps", watched)
 
     async def together():
         long = [
@@ -752,7 +752,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
         most.append(sum(each.samples.nbytes for each in alive))
         return audio
 
-    monkeypatch.setattr("endpoint.decoding_steps", counted)
+    monkeypatch.setattr("whosaid.endpoint.decoding_steps", counted)
     limit = 4 * 16_000 * (5 + 2 * 5) - 1  # less than one of 5 s and as much room again
     endpoint = serving(max_decoded_bytes=limit)
 

@@ -23,17 +23,17 @@ from oracle import (
     with_assistant,
 )
 
-import asr.engine.results
-from asr.engine import fallback
-from asr.engine.batch import Batch
-from asr.engine.drafting import TIMED_ROWS, DraftPolicy
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback, find_repetition
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.state import StateMemory
-from asr.model.cpu_threads import CpuThreads
-from errors import ModelError, OutOfMemory
-from runtime.host_memory import HostMemory
+import whosaid.asr.engine.results
+from whosaid.asr.engine import fallback
+from whosaid.asr.engine.batch import Batch
+from whosaid.asr.engine.drafting import TIMED_ROWS, DraftPolicy
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback, find_repetition
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.state import StateMemory
+from whosaid.asr.model.cpu_threads import CpuThreads
+from whosaid.errors import ModelError, OutOfMemory
+from whosaid.runtime.host_memory import HostMemory
 
 TOO_LITTLE_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory"),
@@ -233,7 +233,9 @@ def test_statistics_are_those_of_transformers_scores():
 def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, drafts, temperature):
     models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
-    monkeypatch.setattr(asr.engine.results, "normalize_attention", lambda attention: attention)
+    monkeypatch.setattr(
+        whosaid.asr.engine.results, "normalize_attention", lambda attention: attention
+    )
     engine = DecodeEngine(with_assistant(models, 0.1))
     options = DecodeOptions(True, drafts > 0, batch_size, None, drafts, temperature=temperature)
     answers = decode(engine, windows, options)
@@ -565,7 +567,7 @@ def test_where_a_larger_batch_does_not_fit_beside_the_running_one_newcomers_wait
         session.step()
 
         with monkeypatch.context() as patch:
-            patch.setattr("asr.engine.state.host_memory", lambda: HostMemory(0, 1 << 40))
+            patch.setattr("whosaid.asr.engine.state.host_memory", lambda: HostMemory(0, 1 << 40))
             answers = decode(engine, windows_of(TINY, True, 4, 40), DecodeOptions())
     assert engine.memory.capacity == 2
     assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 4, 40)

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from scipy.signal import resample_poly
 
-from audio.decode import AudioLimits
 from config import InferenceConfig
-from diarization.diarizer import SpeakerHints
-from diarization.known_speakers import NO_THRESHOLD, Enrolment
-from errors import AudioTooLong, InvalidAudio, InvalidReference
-from runtime.steps import run_steps
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Voice, draw_clip
+from whosaid.audio.decode import AudioLimits
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization.known_speakers import NO_THRESHOLD, Enrolment
+from whosaid.errors import AudioTooLong, InvalidAudio, InvalidReference
+from whosaid.runtime.steps import run_steps
 
 RATE = 16_000
 ANNA = Voice("espeak", "f2", "en-us", 50, 160)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import errors
-from errors import ClientError, EndpointError, ServerError, StartError
+from whosaid import errors
+from whosaid.errors import ClientError, EndpointError, ServerError, StartError
 
 CODES = {
     ClientError: {

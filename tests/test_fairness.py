@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from asr import Limits, Recogniser
-from asr.engine import engine as engines
-from asr.engine.request import DecodeOptions, Lane, Request, Sequence
-from asr.engine.scheduler import LIVE_LINGERS, Finished, Plan, Scheduler
-from asr.model.cpu_threads import CpuThreads
-from transcript import Transcript
+from whosaid.asr import Limits, Recogniser
+from whosaid.asr.engine import engine as engines
+from whosaid.asr.engine.request import DecodeOptions, Lane, Request, Sequence
+from whosaid.asr.engine.scheduler import LIVE_LINGERS, Finished, Plan, Scheduler
+from whosaid.asr.model.cpu_threads import CpuThreads
+from whosaid.transcript import Transcript
 
 
 class Costs(NamedTuple):

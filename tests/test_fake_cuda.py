@@ -13,16 +13,16 @@ import pytest
 import torch
 from fake_cuda import FAKE_LARGE, GIB, CudaFault, fake_cuda, fake_models
 
-from asr.checkpoint.medusa import BLOCK, LINEAR
-from asr.engine import cuda_graphs, drafting, speculative
-from asr.engine import state as state_module
-from asr.engine.cuda_graphs import CudaGraphRunner, EncoderKey, PrefillKey, StepKey
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Lane, Request
-from asr.engine.state import StepShape
 from benchmarks.gpu_check.speed import MODELS_BYTES
-from testing.tiny_whispers import noise
+from tests.support.tiny_whispers import noise
+from whosaid.asr.checkpoint.medusa import BLOCK, LINEAR
+from whosaid.asr.engine import cuda_graphs, drafting, speculative
+from whosaid.asr.engine import state as state_module
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner, EncoderKey, PrefillKey, StepKey
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Lane, Request
+from whosaid.asr.engine.state import StepShape
 
 VOCABULARY, TIMES = 51_866, 1_501
 # Logits in half precision and one copy in float32, over which the probabilities are summed; the

@@ -8,8 +8,8 @@ import transformers
 from fake_cuda import fake_cuda, to_fake_cuda
 from test_nemotron_diarizer import CHUNK_SAMPLES, in_chunks, processor, small_config
 
-from diarization.nemotron import MelFeatures, NemotronDiarizer
-from runtime.versions import nemotron_speaker_cache
+from whosaid.diarization.nemotron import MelFeatures, NemotronDiarizer
+from whosaid.runtime.versions import nemotron_speaker_cache
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 from torch._subclasses.fake_tensor import FakeTensor
 
-from diarization.embeddings import WindowEmbeddings
-from diarization.pyannote import GPU_BATCH
+from whosaid.diarization.embeddings import WindowEmbeddings
+from whosaid.diarization.pyannote import GPU_BATCH
 
 RATE, SECONDS, FRAMES = 16_000, 10.0, 589  # a window of pyannote's published pipelines
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.fallback import (
+from whosaid.asr.engine.fallback import (
     DEFAULT_FALLBACK,
     Fallback,
     compression_ratio,
     letter_compression_ratio,
     with_thresholds,
 )
-from asr.engine.prefill import uniform
-from asr.engine.request import DecodeResult
+from whosaid.asr.engine.prefill import uniform
+from whosaid.asr.engine.request import DecodeResult
 
 PLAIN = "the quick brown fox jumps over the lazy dog while nobody looks"
 THRESHOLD = DEFAULT_FALLBACK.logprob_threshold

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from asr.model.encoder import LogMel
+from whosaid.asr.model.encoder import LogMel
 
 
 @pytest.mark.parametrize("bins", [80, 128])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from pyannote.audio.models.embedding.wespeaker.resnet import BasicBlock, Bottleneck, ResNet
 
-from diarization import embeddings
-from diarization.embeddings import SPAN, FoldedEmbedding, FoldedResNet
+from whosaid.diarization import embeddings
+from whosaid.diarization.embeddings import SPAN, FoldedEmbedding, FoldedResNet
 
 BANDS = 16
 

@@ -34,7 +34,7 @@ from openai.types.audio import (
 from openai_answers import KnownAnswers, openai_client
 
 from config import REPOSITORY
-from server.openai_api.form import FORMATS, TRANSLATE
+from whosaid.server.openai_api.form import FORMATS, TRANSLATE
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 PAGE = (REPOSITORY / "docs" / "from-openai.md").read_text(encoding="utf-8")

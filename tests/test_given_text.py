@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins import asking
 
-from asr.checkpoint.loading import Checkpoint, load_whisper
-from asr.frontend.windows import Window
-from asr.given_text import NONE, GivenWord, Recognised, pair_items, place_text, split_text
-from asr.transcriber import Transcriber
-from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS
-from runtime.steps import run_steps
-from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
-from timebase import SAMPLE_RATE
-from transcribe.__main__ import CONVERSATION
-from transcript import Chunk, Transcript, Word
+from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
+from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
+from whosaid.asr.frontend.windows import Window
+from whosaid.asr.given_text import NONE, GivenWord, Recognised, pair_items, place_text, split_text
+from whosaid.asr.transcriber import Transcriber
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcribe.__main__ import CONVERSATION
+from whosaid.transcript import Chunk, Transcript, Word
 
 SECONDS = 45  # of the conversation are heard
 TRUTH = [

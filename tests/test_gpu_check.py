@@ -19,8 +19,6 @@ import numpy as np
 import pytest
 import torch
 
-from asr.frontend.schedule import Schedule
-from asr.model import cpu_kernels
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
 from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
@@ -29,7 +27,9 @@ from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import LogRecords, Subject
 from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelReference, ModelSettings
-from runtime.device import choose_dtype
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.model import cpu_kernels
+from whosaid.runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 DOCUMENT = REPOSITORY / "docs" / "gpu.md"
@@ -249,7 +249,7 @@ def test_an_outcome_survives_the_way_to_another_process(tmp_path):
 
 def test_every_decoder_gives_the_same_conversation(monkeypatch):
     by_av = recording.read_conversation()
-    monkeypatch.setitem(sys.modules, "audio.decode", None)
+    monkeypatch.setitem(sys.modules, "whosaid.audio.decode", None)
     by_soundfile = recording.read_conversation()
     monkeypatch.setitem(sys.modules, "soundfile", None)
     by_ffmpeg = recording.read_conversation()
@@ -264,7 +264,7 @@ def test_every_decoder_gives_the_same_conversation(monkeypatch):
 
 
 def test_without_any_decoder_there_is_noise_that_counts_as_speech(monkeypatch):
-    for name in ("audio.decode", "soundfile"):
+    for name in ("whosaid.audio.decode", "soundfile"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("PATH", "/nowhere")
     found = recording.read_conversation()

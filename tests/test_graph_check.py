@@ -12,11 +12,11 @@ from graph_emulator import Fault, emulate_graphs
 from graph_faults import WRONG_VALUES
 from oracle import TINY, TINY_ENGLISH, models_of, random_heads, with_assistant
 
-from asr.checkpoint.medusa import BLOCK
-from asr.engine import cuda_graphs, graph_check
-from asr.engine.engine import DecodeEngine
-from asr.engine.graph_check import TOLERANCE, Outcome, agree
-from asr.engine.request import DecodeOptions, Request
+from whosaid.asr.checkpoint.medusa import BLOCK
+from whosaid.asr.engine import cuda_graphs, graph_check
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.graph_check import TOLERANCE, Outcome, agree
+from whosaid.asr.engine.request import DecodeOptions, Request
 
 # Passes at load sample nothing, no batch chooses their shapes, and these faults are alike in eager
 # passes and graphs there. Decoding shows them (tests/test_graph_emulator.py).

@@ -14,13 +14,13 @@ from graph_emulator import COPY_WHAT_DIFFERS, Fault, emulate_graphs
 from graph_faults import FAULTS
 from oracle import TINY, decode, interleaved, models_of, random_heads, with_assistant
 
-from asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from asr.engine import beam_search, cuda_graphs
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.runner import StepRunner
-from errors import ModelError
+from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
+from whosaid.asr.engine import beam_search, cuda_graphs
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.runner import StepRunner
+from whosaid.errors import ModelError
 
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
 PLAIN = DecodeOptions(batch_size=5)
@@ -151,7 +151,7 @@ def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(
     models = models_of(TINY, 142)
     options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
     found = check_kind(graphs, models, options)
-    monkeypatch.setattr("asr.engine.engine.runner_for", lambda *_: StepRunner())
+    monkeypatch.setattr("whosaid.asr.engine.engine.runner_for", lambda *_: StepRunner())
     monkeypatch.setattr(beam_search, "_copy_what_differs", COPY_WHAT_DIFFERS)
     asked = windows_of(models, timestamps=timestamps)
     check(found, decode(DecodeEngine(models), asked, options))

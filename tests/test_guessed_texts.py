@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
-from asr.checkpoint.medusa import BLOCK, HEADS_ONLY
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
-from asr.model.decoder import Decoder
+from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.model.decoder import Decoder
 
 RAGGED = 142  # the token whose place the end of text takes: rows end far apart
 WINDOWS, MOST = 6, 40
@@ -277,7 +277,7 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
 
 def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):
     """Which is of beams, without timestamps."""
-    monkeypatch.setattr("asr.engine.results.writes_more", lambda *_: False)
+    monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
     engine = engine_of()
     retrying = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)
     options = DecodeOptions(fallback=retrying)

@@ -18,7 +18,7 @@ from test_endpoint import RESPONSE_KEYS, StandInDiarizer
 
 from config import REPOSITORY, ModelSettings
 from handler import EndpointHandler
-from testing.audio_files import speech
+from tests.support.audio_files import speech
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeyp
 
     monkeypatch.setattr(recogniser.transcriber.engine, "step", step_and_wait)
     monkeypatch.setattr(recogniser, "submit", watched)
-    monkeypatch.setattr("runtime.event_loop.asyncio.run_coroutine_threadsafe", interrupted)
+    monkeypatch.setattr("whosaid.runtime.event_loop.asyncio.run_coroutine_threadsafe", interrupted)
     with pytest.raises(KeyboardInterrupt):
         precise_handler({"inputs": wav(speech(20.0)), "parameters": {"language": "en"}})
     assert freed.wait(60)

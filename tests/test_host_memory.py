@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 
-import runtime.host_memory
-from runtime.host_memory import HostMemory, host_memory, return_freed
+import whosaid.runtime.host_memory
+from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
 
 GIB = 1 << 30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="it is read in /proc")
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Pages that come with the same blocks of 12 MiB again and again, after the first time.
 PAGES = """
 import resource
-from runtime.host_memory import keep_freed
+from whosaid.runtime.host_memory import keep_freed
 
 def written():
     for _ in range(10):
@@ -41,8 +41,8 @@ print(written() - before)
 def host(tmp_path, monkeypatch):
     """Writes files of a host whose machine has 16 GiB, 10 of them free, and reads what is left."""
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
-    monkeypatch.setattr(runtime.host_memory, "OWN_CGROUPS", tmp_path / "proc/self/cgroup")
-    monkeypatch.setattr(runtime.host_memory, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(whosaid.runtime.host_memory, "OWN_CGROUPS", tmp_path / "proc/self/cgroup")
+    monkeypatch.setattr(whosaid.runtime.host_memory, "CGROUPS", tmp_path / "cgroup")
 
     def read(own_cgroup, files):
         meminfo = dict.fromkeys(MEMINFO, 0) | {"MemTotal": 16, "MemFree": 2, "MemAvailable": 10}

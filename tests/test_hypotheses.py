@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from whisper.decoding import MaximumLikelihoodRanker
 
-from asr.engine.beam_search import Hypothesis, best_text, rank
-from asr.engine.results import only_text
-from asr.engine.state import BeamState, SequenceState
+from whosaid.asr.engine.beam_search import Hypothesis, best_text, rank
+from whosaid.asr.engine.results import only_text
+from whosaid.asr.engine.state import BeamState, SequenceState
 
 BEGIN, CPU = 2, torch.device("cpu")
 

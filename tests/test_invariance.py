@@ -22,8 +22,8 @@ from invariance import (
     table_of_options,
 )
 
-from testing.audio_files import conversation
-from timebase import SAMPLE_RATE
+from tests.support.audio_files import conversation
+from whosaid.timebase import SAMPLE_RATE
 
 # Between two pauses of the demo's conversation, in seconds; two people speak.
 START, STOP = 32.8, 40.3

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from answer.attribution import attributed
-from answer.kept import BY_SEGMENT, BY_WORD, Request, for_keeping, is_of
-from answer.response import response
 from config import InferenceConfig
-from diarization.diarizer import Diarization
-from diarization.known_speakers import KnownVoices
-from transcript import Chunk, SpeakerTurn, Transcript, Word
+from whosaid.answer.attribution import attributed
+from whosaid.answer.kept import BY_SEGMENT, BY_WORD, Request, for_keeping, is_of
+from whosaid.answer.response import response
+from whosaid.diarization.diarizer import Diarization
+from whosaid.diarization.known_speakers import KnownVoices
+from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Word
 
 MODELS = {"asr_model": "a/whisper", "assistant_model": None, "diarization_model": "a/pipeline"}
 FORMATS = sorted(BY_WORD | BY_SEGMENT)

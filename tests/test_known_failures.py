@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diarization.diarizer import Capabilities, Diarization
-from testing.audio_files import conversation, wav_file
-from transcript import SpeakerTurn
+from tests.support.audio_files import conversation, wav_file
+from whosaid.diarization.diarizer import Capabilities, Diarization
+from whosaid.transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diarization.diarizer import Diarization
-from diarization.known_speakers import (
+from whosaid.diarization.diarizer import Diarization
+from whosaid.diarization.known_speakers import (
     MARGIN,
     MIN_SECONDS_ALONE,
     NO_THRESHOLD,
@@ -21,7 +21,7 @@ from diarization.known_speakers import (
     seconds_alone,
     unit,
 )
-from transcript import KnownSpeaker, SpeakerTurn
+from whosaid.transcript import KnownSpeaker, SpeakerTurn
 
 AXES = np.eye(6)
 SAME = 0.78

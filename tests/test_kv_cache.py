@@ -6,8 +6,8 @@ import oracle
 import pytest
 import torch
 
-from asr.model.decoder import Decoder, alignment_heads
-from asr.model.kv_cache import KVCache
+from whosaid.asr.model.decoder import Decoder, alignment_heads
+from whosaid.asr.model.kv_cache import KVCache
 
 
 @pytest.fixture(scope="module")

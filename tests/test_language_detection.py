@@ -7,13 +7,13 @@ import pytest
 import torch
 from stand_ins import StandInEngine, asking
 
-from asr.engine.fallback import Fallback
-from asr.engine.prefill import LanguagePosterior
-from asr.frontend.schedule import Schedule
-from asr.frontend.windows import Span
-from asr.transcription import MAX_KEPT_ENCODINGS, detect_languages
-from runtime.steps import Steps
-from timebase import SAMPLE_RATE
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.prefill import LanguagePosterior
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.windows import Span
+from whosaid.asr.transcription import MAX_KEPT_ENCODINGS, detect_languages
+from whosaid.runtime.steps import Steps
+from whosaid.timebase import SAMPLE_RATE
 
 
 class Listener(StandInEngine):

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.engine.prefill import LanguagePosterior
-from asr.frontend.schedule import Schedule
-from asr.frontend.windows import MARGIN, Span, Window
-from asr.language_timeline import (
+from tests.support.tiny_whispers import hears_sound
+from whosaid.asr.engine.prefill import LanguagePosterior
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.windows import MARGIN, Span, Window
+from whosaid.asr.language_timeline import (
     OTHER_SECONDS,
     SWITCH_COST,
     LanguageTimeline,
@@ -19,9 +20,8 @@ from asr.language_timeline import (
     find_languages,
     other_language_warning,
 )
-from runtime.steps import run_steps
-from testing.tiny_whispers import hears_sound
-from timebase import SAMPLE_RATE
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE
 
 CODES = ("en", "de", "fr")
 LIMIT = 30 * SAMPLE_RATE

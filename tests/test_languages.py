@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
 
 from config import InferenceConfig
-from payload.languages import (
+from whosaid.payload.languages import (
     CODES,
     distinct_languages,
     language_code,
@@ -15,7 +15,7 @@ from payload.languages import (
     parse_language,
     script_warning,
 )
-from transcription_request import read_body
+from whosaid.request import read_body
 
 
 def test_whispers_languages_are_those_of_transformers():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from launches import count_launches, count_moves
 
-from asr.engine.cuda_graphs import PASS_SIZES, pass_sizes
+from whosaid.asr.engine.cuda_graphs import PASS_SIZES, pass_sizes
 
 # While a row's prefill, its audio's projection and the encoder were launched one by one.
 BEFORE = 1949

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timebase import likeliest_path
+from whosaid.timebase import likeliest_path
 
 evidence = st.integers(1, 6).flatmap(
     lambda count: st.lists(

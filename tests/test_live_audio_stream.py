@@ -12,11 +12,11 @@ from av.filter import Graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.decode import AudioLimits, decode_audio
-from live.audio_stream import AudioStream
-from live.settings import AudioFormat
-from testing import audio_files as files
-from timebase import SAMPLE_RATE
+from tests.support import audio_files as files
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.live.audio_stream import AudioStream
+from whosaid.live.settings import AudioFormat
+from whosaid.timebase import SAMPLE_RATE
 
 WAV_FORMATS = {"audio/pcm": (1, 16), "audio/pcma": (6, 8), "audio/pcmu": (7, 8)}
 
@@ -113,7 +113,7 @@ def test_a_flushed_stream_leaves_nothing_behind(monkeypatch):
         made.add(graph)
         return graph
 
-    monkeypatch.setattr("audio.filters.Graph", make)
+    monkeypatch.setattr("whosaid.audio.filters.Graph", make)
     gc.disable()
     try:
         stream = AudioStream(AudioFormat.PCM_24000)

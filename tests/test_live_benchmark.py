@@ -24,7 +24,7 @@ from benchmarks.live.speech import joined, real, with_pause
 from benchmarks.options import read_options
 from benchmarks.report import read
 from tests.benchmark_pages import render, rows_of, run_quick
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 

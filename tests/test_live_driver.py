@@ -7,9 +7,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-from asr import TranscriptionOptions
-from live.driver import LiveDriver
-from live.turn_detection import SpeechStarted
+from whosaid.asr import TranscriptionOptions
+from whosaid.live.driver import LiveDriver
+from whosaid.live.turn_detection import SpeechStarted
 
 AHEAD = 50  # seconds
 

@@ -16,10 +16,10 @@ from plain_batches import (
     session_of,
 )
 
-from asr.engine.fallback import Fallback
-from asr.engine.request import Lane
-from asr.engine.scheduler import LIVE_LINGERS, WINDOW_STEPS, Limits
-from runtime.turns import WORK_WEIGHTS, Work
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import Lane
+from whosaid.asr.engine.scheduler import LIVE_LINGERS, WINDOW_STEPS, Limits
+from whosaid.runtime.turns import WORK_WEIGHTS, Work
 
 ENDLESS = 10_000  # steps of a text
 LONGEST_UNIT = max(ENCODE_SECONDS, STEP_SECONDS)

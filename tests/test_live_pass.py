@@ -15,19 +15,25 @@ import torch
 from oracle import encoder_passes
 from stand_ins import asking
 
-from asr import Guess, Prior, Recogniser
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.live_pass import FEWEST_NEW, MOST_TOKENS_A_SECOND, SPARE_TOKENS, Hypothesis, LivePass
-from asr.model.decoder import Decoder
-from asr.model.encoder import PARTS as PARTS_OF_WINDOW
-from asr.model.encoder import repeated
-from asr.output.alignment import timed_words
-from asr.output.segments import Segment, read_segments
-from asr.transcriber import Transcriber
-from runtime.steps import run_steps
-from testing.tiny_whispers import SMALL, hears_sound, loaded, noise
-from timebase import SAMPLE_RATE
+from tests.support.tiny_whispers import SMALL, hears_sound, loaded, noise
+from whosaid.asr import Guess, Prior, Recogniser
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.live_pass import (
+    FEWEST_NEW,
+    MOST_TOKENS_A_SECOND,
+    SPARE_TOKENS,
+    Hypothesis,
+    LivePass,
+)
+from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.encoder import PARTS as PARTS_OF_WINDOW
+from whosaid.asr.model.encoder import repeated
+from whosaid.asr.output.alignment import timed_words
+from whosaid.asr.output.segments import Segment, read_segments
+from whosaid.asr.transcriber import Transcriber
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE
 
 SECONDS = 2.0
 
@@ -252,7 +258,7 @@ def test_what_a_pass_raises_is_its_own_and_leaves_no_row(recogniser, monkeypatch
 
     expected = recogniser.submit(live()).result.result(60)
     with monkeypatch.context() as patch:
-        patch.setattr("asr.live_pass.aligned_words", fail)
+        patch.setattr("whosaid.asr.live_pass.aligned_words", fail)
         failed = recogniser.submit(live())
         assert isinstance(failed.result.exception(60), ArithmeticError)
     assert recogniser.submit(live()).result.result(60) == expected

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import Guess, Prior, TranscriptionOptions
-from asr.live_pass import Hypothesis, HypothesisWord
-from errors import ModelError
-from live.audio_buffer import AudioBuffer
-from live.commit import FinalWords
-from live.events import (
+from whosaid.asr import Guess, Prior, TranscriptionOptions
+from whosaid.asr.live_pass import Hypothesis, HypothesisWord
+from whosaid.errors import ModelError
+from whosaid.live.audio_buffer import AudioBuffer
+from whosaid.live.commit import FinalWords
+from whosaid.live.events import (
     Cadence,
     Cleared,
     Committed,
@@ -32,13 +32,13 @@ from live.events import (
     SpeechStoppedEvent,
     Words,
 )
-from live.item import WantedPass
-from live.rest import words_after
-from live.session import EmptyBuffer, LiveSession
-from live.settings import LiveSettings, TurnSettings
-from live.turn_detection import SpeechStarted, SpeechStopped
-from timebase import SAMPLE_RATE
-from transcript import Chunk, Transcript, Word
+from whosaid.live.item import WantedPass
+from whosaid.live.rest import words_after
+from whosaid.live.session import EmptyBuffer, LiveSession
+from whosaid.live.settings import LiveSettings, TurnSettings
+from whosaid.live.turn_detection import SpeechStarted, SpeechStopped
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, Transcript, Word
 
 BEGIN, FIRST_TOKEN = 5000, 100  # the timestamp token, and that of the first word
 WINDOW_SECONDS = 30.0

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diarization.diarizer import Diarization, Span
-from diarization.known_speakers import Naming
 from diarization_utils import attribute, speaker_segments
-from errors import InvalidParameter, ModelError
-from live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
-from live.settings import LiveSettings
-from live.speakers import LiveSpeakers, SpeakerTracker
-from live.wanted_speakers import WantedSpeakers
-from timebase import SAMPLE_RATE
-from transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
+from whosaid.diarization.diarizer import Diarization, Span
+from whosaid.diarization.known_speakers import Naming
+from whosaid.errors import InvalidParameter, ModelError
+from whosaid.live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.live.settings import LiveSettings
+from whosaid.live.speakers import LiveSpeakers, SpeakerTracker
+from whosaid.live.wanted_speakers import WantedSpeakers
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
 
 STEP = 0.25  # seconds of a word or a turn
 

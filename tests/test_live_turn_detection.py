@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.vad import (
+from tests.support import sounds
+from tests.support.audio_files import conversation
+from whosaid.asr.frontend.vad import (
     PEAK_THRESHOLD,
     SHORTEST_PAUSE,
     STEP,
     SpeechDetector,
     find_speech,
 )
-from asr.frontend.windows import Span
-from live.settings import TurnSettings
-from live.turn_detection import SpeechStarted, SpeechStopped, Turn, TurnDetector, Turns
-from testing import sounds
-from testing.audio_files import conversation
-from timebase import SAMPLE_RATE
+from whosaid.asr.frontend.windows import Span
+from whosaid.live.settings import TurnSettings
+from whosaid.live.turn_detection import SpeechStarted, SpeechStopped, Turn, TurnDetector, Turns
+from whosaid.timebase import SAMPLE_RATE
 
 STEP_MS = STEP * 1000 // SAMPLE_RATE
 PROBABILITIES = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.9]), max_size=80)

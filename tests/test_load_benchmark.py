@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
-from audio.decode import AudioLimits, decode_audio
 from benchmarks.load import __main__ as command
 from benchmarks.load.clients import COLUMNS, Load, arriving, beside, closed, columns
 from benchmarks.load.figures import charts
 from benchmarks.load.servers import HF_SERVE, OURS
 from benchmarks.report import read
 from tests.benchmark_pages import render, rows_of
+from whosaid.audio.decode import AudioLimits, decode_audio
 
 
 class Server:

@@ -7,12 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.request import DecodeOptions
-from asr.transcriber import Transcriber
-from errors import StartError
-from testing.tiny_whispers import (
+from tests.support.tiny_whispers import (
     PUBLISHED,
     SMALL,
     feature_extractor_of,
@@ -22,6 +17,11 @@ from testing.tiny_whispers import (
     save,
     tokenizer_of,
 )
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.transcriber import Transcriber
+from whosaid.errors import StartError
 
 CPU = torch.device("cpu")
 

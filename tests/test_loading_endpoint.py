@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import handler
-from asr.model.cpu_threads import CpuThreads
 from config import ModelSettings
 from handler import load_endpoint
-from runtime import servers
+from whosaid.asr.model.cpu_threads import CpuThreads
+from whosaid.runtime import servers
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def first_starts(monkeypatch):
 
     def make(error):
         starts, restarts = FirstStarts(error), []
-        monkeypatch.setattr("loading.restart_without_graphs", restarts.append)
-        monkeypatch.setattr("asr.transcriber.Transcriber", starts)
+        monkeypatch.setattr("whosaid.loading.restart_without_graphs", restarts.append)
+        monkeypatch.setattr("whosaid.asr.transcriber.Transcriber", starts)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         on_cuda = SimpleNamespace(device=torch.device("cuda"))
         monkeypatch.setattr(handler, "load_whisper", lambda *_: on_cuda)

@@ -16,8 +16,8 @@ from transformers import (
     WhisperTimeStampLogitsProcessor,
 )
 
-from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.logit_filters import History, LogitFilter, _likeliest
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.engine.logit_filters import History, LogitFilter, _likeliest
 
 END, NO_TIMESTAMPS, SIZE = 8, 12, 24
 SPECIAL_TOKENS = SpecialTokens(

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from stand_ins import StandInEngine
 
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.request import DecodeOptions
-from asr.frontend.schedule import Schedule
-from asr.frontend.windows import Span, Window
-from asr.transcriber import Transcriber
-from testing import sounds
-from testing.tiny_whispers import SMALL, loaded
+from tests.support import sounds
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import draw_voice, espeak_speakers
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
-from transcript import Transcript
+from tests.support.tiny_whispers import SMALL, loaded
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.transcriber import Transcriber
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from whosaid.transcript import Transcript
 
 MINUTE = 60 * SAMPLE_RATE
 NEAR_A_SEAM = 1.5  # seconds

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyannote.audio.pipelines import SpeakerDiarization
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
-from diarization.pyannote import ClusteredWindows, spare_memory
+from whosaid.diarization.pyannote import ClusteredWindows, spare_memory
 
 RESOLUTION = SlidingWindow(start=0.0, duration=0.2, step=0.1)  # of frames; 20 in a window
 

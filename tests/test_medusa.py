@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asr.checkpoint.assistants import with_assistant
-from asr.checkpoint.loading import Checkpoint, load_whisper
-from asr.checkpoint.medusa import base_digest, file_digest
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.request import DecodeOptions
-from asr.transcriber import Transcriber
 from config import ModelSettings
-from errors import StartError
 from handler import EndpointHandler
-from testing.tiny_whispers import SMALL, hears_sound, model_of, noise, save
+from tests.support.tiny_whispers import SMALL, hears_sound, model_of, noise, save
+from whosaid.asr.checkpoint.assistants import with_assistant
+from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
+from whosaid.asr.checkpoint.medusa import base_digest, file_digest
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.transcriber import Transcriber
+from whosaid.errors import StartError
 
 CPU, WIDTH, HEADS = torch.device("cpu"), 32, 3
 LAYER = "model.decoder.layers.1."

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from config import DEMO_MODELS, MODEL_VARIABLES, REPOSITORY, SPEAKERS_MODEL, ModelReference
-from errors import StartError
-from model_sources import download, whisper_base
-from model_sources.choice import (
+from tests.support.speech import vocabulary
+from whosaid.errors import StartError
+from whosaid.models import download, whisper_base
+from whosaid.models.choice import (
     NO_SPEAKERS,
     VOCABULARY_SIZE,
     Screen,
@@ -22,8 +23,7 @@ from model_sources.choice import (
     model_names,
     named,
 )
-from runtime.environment import cache_folder
-from tests.support.speech import vocabulary
+from whosaid.runtime.environment import cache_folder
 
 WHISPER = "index's Whisper base"
 SPEAKERS = str(REPOSITORY / SPEAKERS_MODEL)

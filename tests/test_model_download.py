@@ -27,11 +27,11 @@ from huggingface_hub import constants
 from test_nemotron_diarizer import save
 
 from config import DEMO_MODELS, REPOSITORY, ModelSettings
-from diarization import load_diarizer
-from diarization.nemotron import NemotronDiarizer
-from model_sources.download import with_local_models
-from testing.audio_files import conversation, wav_file
-from transcribe.__main__ import CONVERSATION, main
+from tests.support.audio_files import conversation, wav_file
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.nemotron import NemotronDiarizer
+from whosaid.models.download import with_local_models
+from whosaid.transcribe.__main__ import CONVERSATION, main
 
 
 def demo(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,7 +43,7 @@ def demo(*arguments: object, **variables: str) -> subprocess.CompletedProcess[st
         "HF_HUB_VERBOSITY": "error",
     }
     return subprocess.run(
-        [sys.executable, "-m", "transcribe", "demo", *map(str, arguments)],
+        [sys.executable, "-m", "whosaid.transcribe", "demo", *map(str, arguments)],
         env=kept | scripts | variables,
         cwd="/",
         capture_output=True,
@@ -158,7 +158,7 @@ def test_a_model_of_the_hub_is_downloaded_and_run_with_no_other_message(
 def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
     code = (
         "from config import ModelSettings\n"
-        "from model_sources.download import with_local_models\n"
+        "from whosaid.models.download import with_local_models\n"
         "settings = ModelSettings.for_models('owner/whisper')\n"
         "print(with_local_models(settings).asr_model.name)\n"
     )

@@ -11,8 +11,8 @@ from hub_errors import hub_error
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
 
-from errors import StartError
-from runtime.errors import loading, verify_checksums
+from whosaid.errors import StartError
+from whosaid.runtime.errors import loading, verify_checksums
 
 NAME = "owner/model"
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from oracle import TINY, models_of, noise_windows
 
-from asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions
 from benchmarks.speed.engines import decode
 from config import DEMO_MODELS
-from testing.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
-from testing.transformers_models import decoder_alone, in_transformers
+from tests.support.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
 from tests.support.speech import Voice, speak
+from tests.support.transformers_models import decoder_alone, in_transformers
+from whosaid.asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions
 
 CPU = torch.device("cpu")
 

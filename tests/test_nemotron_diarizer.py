@@ -25,9 +25,11 @@ from pyannote.audio.utils.signal import Binarize
 from pyannote.core import SlidingWindow, SlidingWindowFeature
 
 from config import DEMO_MODELS, ModelSettings
-from diarization import load_diarizer
-from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
-from diarization.nemotron import (
+from handler import load_endpoint, respond
+from tests.support.audio_files import speech, wav_file
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
+from whosaid.diarization.nemotron import (
     Chunk,
     Chunking,
     Durations,
@@ -39,12 +41,10 @@ from diarization.nemotron import (
     smooth,
     turns_of,
 )
-from errors import ModelError, OutOfMemory, StartError
-from handler import load_endpoint, respond
-from runtime import versions
-from runtime.errors import loading
-from testing.audio_files import speech, wav_file
-from transcript import SpeakerTurn
+from whosaid.errors import ModelError, OutOfMemory, StartError
+from whosaid.runtime import versions
+from whosaid.runtime.errors import loading
+from whosaid.transcript import SpeakerTurn
 
 CPU = torch.device("cpu")
 NO_HINTS = SpeakerHints()

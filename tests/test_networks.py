@@ -17,14 +17,14 @@ import torch
 from pyannote.audio import Model
 from safetensors.torch import save_file
 
-from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS
-from diarization import load_diarizer
-from diarization.diarizer import SpeakerHints
-from diarization.pyannote import has_networks, load_network
-from errors import StartError
-from runtime.errors import loading
-from runtime.versions import build_pyannote_pipeline
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization.pyannote import has_networks, load_network
+from whosaid.errors import StartError
+from whosaid.runtime.errors import loading
+from whosaid.runtime.versions import build_pyannote_pipeline
 
 DEMO = DEMO_MODELS / "diarization"
 CPU = torch.device("cpu")

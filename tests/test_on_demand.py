@@ -13,9 +13,9 @@ import weakref
 import pytest
 
 from config import REPOSITORY, ModelSettings
-from errors import ModelError, StartError
 from handler import EndpointHandler
-from runtime.on_demand import OnDemand
+from whosaid.errors import ModelError, StartError
+from whosaid.runtime.on_demand import OnDemand
 
 SOON = 0.02
 

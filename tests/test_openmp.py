@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from config import REPOSITORY
-from runtime.device import compute_beside, set_threads
+from whosaid.runtime.device import compute_beside, set_threads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
@@ -72,7 +72,7 @@ from config import ModelSettings
 from handler import EndpointHandler
 assert gc.isenabled() and gc.get_freeze_count() > 100_000  # what is imported is not looked through
 import torch
-from runtime.device import compute_beside
+from whosaid.runtime.device import compute_beside
 assert "pyannote.audio" not in sys.modules  # seconds of a start without speakers
 
 def native():
@@ -119,7 +119,7 @@ A_THREAD_ENDS = """
     until(compute_beside(product, 4, torch.device("cpu")) - 3)
 """
 ONE_TEAM = """
-    from testing.audio_files import conversation, wav_file
+    from tests.support.audio_files import conversation, wav_file
 
     # Without an assistant no draft is timed, which takes seconds where others compute.
     settings = ModelSettings.for_demo().model_copy(update={"assistant_model": None})

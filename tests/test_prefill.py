@@ -11,17 +11,17 @@ import pytest
 import torch
 from oracle import TINY, models_of
 
-from asr.engine.logit_filters import LogitFilter
-from asr.engine.prefill import (
+from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.prefill import (
     PrefillBatch,
     init_rows,
     language_posterior,
     prefill,
     uniform,
 )
-from asr.engine.state import DecodeState, SequenceState
-from asr.model.decoder import Decoder, alignment_heads
-from asr.model.encoder import Encoder, EncoderOutput
+from whosaid.asr.engine.state import DecodeState, SequenceState
+from whosaid.asr.model.decoder import Decoder, alignment_heads
+from whosaid.asr.model.encoder import Encoder, EncoderOutput
 
 
 def test_initialising_forgets_what_a_row_held():

@@ -19,16 +19,16 @@ from pyannote.audio import Pipeline as StockPipeline
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
-from diarization import load_diarizer, pyannote
-from diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
-from diarization.embeddings import share_frames
-from diarization.pyannote import PyannoteDiarizer
-from diarization.thread import warm_up
-from errors import EndpointError, ModelError, OutOfMemory, StartError
-from runtime.errors import loading
-from runtime.versions import load_pyannote_pipeline
-from testing.audio_files import speech
-from transcript import SpeakerTurn
+from tests.support.audio_files import speech
+from whosaid.diarization import load_diarizer, pyannote
+from whosaid.diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
+from whosaid.diarization.embeddings import share_frames
+from whosaid.diarization.pyannote import PyannoteDiarizer
+from whosaid.diarization.thread import warm_up
+from whosaid.errors import EndpointError, ModelError, OutOfMemory, StartError
+from whosaid.runtime.errors import loading
+from whosaid.runtime.versions import load_pyannote_pipeline
+from whosaid.transcript import SpeakerTurn
 
 CPU = torch.device("cpu")
 SECOND = np.zeros(16_000, np.float32)

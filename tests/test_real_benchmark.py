@@ -31,7 +31,7 @@ from benchmarks.real.results import EMPTY, add_answer, add_recording, cells, rec
 from benchmarks.real.scoring import Score, is_by_character, score
 from config import DEMO_MODELS
 from tests.support.speech import Voice, speak
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 SENTENCE = "is there a hotel near the museum"
 SETTINGS = {

@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
-from diarization import load_diarizer
-from diarization.diarizer import SpeakerHints
-from diarization.embeddings import share_frames
-from diarization.pyannote import (
+from handler import EndpointHandler
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization.embeddings import share_frames
+from whosaid.diarization.pyannote import (
     CPU_BATCH,
     SAME_VOICE,
     PyannoteDiarizer,
     load_stock_pipeline,
     spare_memory,
 )
-from handler import EndpointHandler
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

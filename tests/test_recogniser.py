@@ -10,10 +10,10 @@ from queue import SimpleQueue
 import pytest
 from recogniser_stand_ins import StandInEngine, StandInSession, StandInTranscriber
 
-from asr import Progress, Recogniser
-from errors import InvalidAudio, ModelError
-from runtime.turns import Work
-from transcript import Chunk, Transcript
+from whosaid.asr import Progress, Recogniser
+from whosaid.errors import InvalidAudio, ModelError
+from whosaid.runtime.turns import Work
+from whosaid.transcript import Chunk, Transcript
 
 
 class Recording:

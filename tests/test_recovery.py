@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from plain_batches import LOST, Device, Script, engine_of, most_rows, request_of, session_of
 
-from asr.engine.fallback import Fallback
-from asr.engine.request import Lane
-from asr.engine.scheduler import MAX_ROWS, RESTORING_STEPS
-from errors import OutOfMemory
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import Lane
+from whosaid.asr.engine.scheduler import MAX_ROWS, RESTORING_STEPS
+from whosaid.errors import OutOfMemory
 
 
 def run(engine, steps=500):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from config import InferenceConfig
-from payload.parameters import MAX_CLIPS
+from whosaid.payload.parameters import MAX_CLIPS
 
 
 def named(pairs):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.engine.fallback import (
+from whosaid.asr.engine.fallback import (
     LONGEST_PERIOD,
     Loop,
     ends_in_repetition,

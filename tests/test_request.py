@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
 
 
 def test_the_average_counts_the_end_of_text_where_the_model_ended():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from config import REPOSITORY
-from testing.locks import DEV, ENVIRONMENTS, LAYERS, disagreements, locked, main, read_pins
+from tests.support.locks import DEV, ENVIRONMENTS, LAYERS, disagreements, locked, main, read_pins
 
 # Wants numpy 1, and is hf-serve's for tasks that a custom handler is not.
 AT_ODDS = {".venv": {"pyctcdecode"}, ".venv-toolkit": set()}
@@ -32,7 +32,7 @@ def environment(request) -> Path:
 @pytest.fixture
 def copied(tmp_path) -> Path:
     """The requirement files and the locks, to be changed."""
-    shutil.copytree(REPOSITORY / "locks", tmp_path / "locks")
+    shutil.copytree(REPOSITORY / "requirements", tmp_path / "requirements")
     for name in DEV:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, tmp_path / name)
@@ -81,7 +81,7 @@ def test_requirements_bound_what_both_servers_share_by_the_version_of_python():
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_package_is_pinned_with_hashes_and_no_address(name):
-    text = (REPOSITORY / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+    text = (REPOSITORY / "requirements" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
     assert "://" not in text
     assert "--index" not in text
     pins = read_pins(text)
@@ -108,7 +108,7 @@ def test_the_locks_answer_the_requirement_files():
 @pytest.mark.parametrize(
     ("file", "before", "after", "said"),
     [
-        ("requirements-dev.txt", "jiwer==4.0.0", "jiwer==4.0.1", "jiwer==4.0.1 is locked as 4.0.0"),
+        ("requirements/dev.txt", "jiwer==4.0.0", "jiwer==4.0.1", "jiwer==4.0.1 is locked as 4.0.0"),
         ("requirements.txt", "joblib>=1.4,<2", "joblib>=1.4,<2\nnumpydoc>=1", "numpydoc is in no"),
         ("requirements.txt", "silero-vad>=6.2,<7\n", "", "silero-vad is only in a lock"),
     ],
@@ -124,7 +124,7 @@ def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, befor
 
 
 def test_comments_and_order_do_not_matter(copied):
-    file = copied / "requirements-dev.txt"
+    file = copied / "requirements/dev.txt"
     lines = file.read_text(encoding="utf-8").splitlines()
     file.write_text("# Other words.\n" + "\n".join(reversed(lines)), encoding="utf-8")
     assert disagreements(copied) == []

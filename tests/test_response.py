@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from answer.attribution import attributed
-from answer.response import Answer, clamp_times, response
-from answer.subtitles import FORMATS
 from config import InferenceConfig
-from diarization.known_speakers import KnownVoices
 from diarization_utils import speaker_segments
-from transcript import (
+from whosaid.answer.attribution import attributed
+from whosaid.answer.response import Answer, clamp_times, response
+from whosaid.answer.subtitles import FORMATS
+from whosaid.diarization.known_speakers import KnownVoices
+from whosaid.transcript import (
     Chunk,
     KnownSpeaker,
     SpeakerSegment,

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from config import REPOSITORY
-from runtime import servers
-from runtime.environment import turn_graphs_off
+from whosaid.runtime import servers
+from whosaid.runtime.environment import turn_graphs_off
 
 SCRIPT = """
 import logging, os, sys, threading
-from runtime.servers import restart_without_graphs
+from whosaid.runtime.servers import restart_without_graphs
 
 logging.basicConfig(format="%(message)s")
 print(os.getpid(), os.environ.get("CUDA_GRAPHS"), sys.argv[1:], flush=True)
@@ -54,7 +54,7 @@ def test_the_process_begins_again_once_as_it_was(tmp_path, argument):
 
 FORKED = """
 import os
-from runtime.servers import began_by_command_line
+from whosaid.runtime.servers import began_by_command_line
 
 print(began_by_command_line(), flush=True)
 if not (child := os.fork()):

@@ -8,9 +8,9 @@ import pytest
 from oracle import TINY, decode
 from test_engine import RAGGED, engine_of, truth, windows_of
 
-from asr.engine import fallback, results
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, DecodeResult
+from whosaid.asr.engine import fallback, results
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult
 
 STOPPING = Fallback(None, logprob_threshold=-1e9, compression_ratio_threshold=1e9)
 

@@ -23,11 +23,11 @@ import pytest_socket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.decode import AudioLimits, decode_base64, decoding_steps
 from config import ModelSettings
-from errors import EndpointError
 from handler import EndpointHandler
-from testing.audio_files import speech
+from tests.support.audio_files import speech
+from whosaid.audio.decode import AudioLimits, decode_base64, decoding_steps
+from whosaid.errors import EndpointError
 
 RATE = 16_000
 SECRET = "hf_this_token_must_not_show"
@@ -279,7 +279,7 @@ def decoders(monkeypatch):
     """Counts how often audio is read."""
     counted = [Counted(decode_base64), Counted(decoding_steps)]
     for each in counted:
-        monkeypatch.setattr(f"endpoint.{each.function.__name__}", each)
+        monkeypatch.setattr(f"whosaid.endpoint.{each.function.__name__}", each)
     return counted
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import torch
 
-from asr.engine.state import SequenceState
+from whosaid.asr.engine.state import SequenceState
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from asr.engine.runner import StepResult, StepRunner, collect
-from asr.engine.state import SequenceState
+from whosaid.asr.engine.runner import StepResult, StepRunner, collect
+from whosaid.asr.engine.state import SequenceState
 
 
 def test_a_report_counts_the_drafts_of_its_round_alone():

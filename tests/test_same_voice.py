@@ -9,8 +9,8 @@ import torch
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34, WeSpeakerResNet152
 
 from config import DEMO_MODELS
-from diarization import load_diarizer
-from diarization.pyannote import SAME_VOICE, PyannoteDiarizer, same_voice
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.pyannote import SAME_VOICE, PyannoteDiarizer, same_voice
 
 
 def test_a_model_is_known_by_its_class_and_mel_bands():

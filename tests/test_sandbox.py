@@ -18,11 +18,11 @@ from tagged_files import TAGGED
 from test_bombs import box, mp4
 from untrusted import FUNCTIONS
 
-from audio import sandbox
-from audio.decode import AudioLimits, check_container, decode_audio
-from audio.sandbox import Confined, run_confined
 from config import REPOSITORY
-from errors import AudioTooLong, InvalidAudio
+from whosaid.audio import sandbox
+from whosaid.audio.decode import AudioLimits, check_container, decode_audio
+from whosaid.audio.sandbox import Confined, run_confined
+from whosaid.errors import AudioTooLong, InvalidAudio
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 
@@ -32,7 +32,7 @@ def templates(parent: int | None = None) -> set[int]:
     return {
         child.pid
         for child in psutil.Process(parent).children()
-        if any("audio.sandbox.serve" in word for word in child.cmdline())
+        if any("whosaid.audio.sandbox.serve" in word for word in child.cmdline())
     }
 
 
@@ -234,7 +234,9 @@ class TestProcesses:
         assert run_confined(FUNCTIONS + "checksum", b"\1") == 1
 
     def test_the_template_has_no_heavy_modules(self):
-        script = "import sys, audio.libav; print(*{each.split('.')[0] for each in sys.modules})"
+        script = (
+            "import sys, whosaid.audio.libav; print(*{each.split('.')[0] for each in sys.modules})"
+        )
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY
         )
@@ -245,15 +247,16 @@ DRIVER = """
 import os, sys
 sys.path.append("tests")
 import psutil
-from audio import sandbox
-from audio.sandbox import Confined, run_confined
+from whosaid.audio import sandbox
+from whosaid.audio.sandbox import Confined, run_confined
 sandbox.PRELOADED += ("untrusted",)
 from untrusted import FUNCTIONS
 sandbox.start()
 run_confined(FUNCTIONS + "own_pid", b"")
 def template():
     children = psutil.Process().children()
-    return next(each.pid for each in children if "audio.sandbox.serve" in str(each.cmdline()))
+    serving = (each for each in children if "audio.sandbox.serve" in str(each.cmdline()))
+    return next(serving).pid
 {}
 """
 
@@ -319,7 +322,7 @@ print(own == template())
         script = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from audio import decode
+from whosaid.audio import decode
 sys.path.remove({str(REPOSITORY)!r})
 data = open({str(REPOSITORY / "demo" / "conversation.ogg")!r}, "rb").read()
 print(round(decode.decode_audio(data, 16_000, decode.AudioLimits(7_200, 2**28)).duration))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.schedule import MOST_RETRIES, WORD_EDGE, Schedule
-from asr.frontend.windows import MARGIN, Span, Window
-from testing.tiny_whispers import hears_sound
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from tests.support.tiny_whispers import hears_sound
+from whosaid.asr.frontend.schedule import MOST_RETRIES, WORD_EDGE, Schedule
+from whosaid.asr.frontend.windows import MARGIN, Span, Window
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 
 def sound(seconds: float, level: float = 0.1) -> np.ndarray:

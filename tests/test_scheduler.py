@@ -25,10 +25,10 @@ from plain_batches import (
     session_of,
 )
 
-from asr.engine.engine import Session
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence
-from asr.engine.scheduler import (
+from whosaid.asr.engine.engine import Session
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence
+from whosaid.asr.engine.scheduler import (
     GATHERING_STEPS,
     IN_VAIN,
     MAX_ENCODER_BATCH,
@@ -38,7 +38,7 @@ from asr.engine.scheduler import (
     Plan,
     Scheduler,
 )
-from runtime.turns import WORK_WEIGHTS, Work
+from whosaid.runtime.turns import WORK_WEIGHTS, Work
 
 GOOD = DecodeResult((1,), 0.0, (), 0.0)
 REJECTED = DecodeResult((1,), 0.0, (), 0.0, text_logprob=-9.0)

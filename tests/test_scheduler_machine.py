@@ -23,12 +23,12 @@ from plain_batches import (
     request_of,
 )
 
-from asr.engine.engine import Session
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Sequence
-from asr.engine.scheduler import GATHERING_STEPS, Limits, Scheduler
-from errors import OutOfMemory
-from runtime.turns import WORK_WEIGHTS, Work
+from whosaid.asr.engine.engine import Session
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Sequence
+from whosaid.asr.engine.scheduler import GATHERING_STEPS, Limits, Scheduler
+from whosaid.errors import OutOfMemory
+from whosaid.runtime.turns import WORK_WEIGHTS, Work
 
 MOST_STEPS = 6
 MOST_OVERTAKING = 3  # later ones that may go before one, for their windows are encoded together

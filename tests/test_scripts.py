@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.options import BENCHMARKS
-from commands.__main__ import COMMANDS
 from config import REPOSITORY
+from whosaid.cli.__main__ import COMMANDS
 
-FOLDERS = ("scripts", "benchmarks", "commands", "server", "transcribe")
+FOLDERS = ("scripts", "benchmarks", "whosaid/cli", "whosaid/server", "whosaid/transcribe")
 # Without .venv these programs are what a script could install with.
 STUBS = ("uv", "pip", "apt-get", "curl")
 
@@ -27,7 +27,8 @@ def clone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     for name in FOLDERS:
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
-    shutil.copy(REPOSITORY / "model_reference.py", folder)
+    for name in ("__init__.py", "model_reference.py"):
+        shutil.copy(REPOSITORY / "whosaid" / name, folder / "whosaid")
     programs = folder / "programs"
     programs.mkdir()
     for name in STUBS:

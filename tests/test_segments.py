@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.output.segments import Segment, Segments, read_segments
-from testing.tiny_whispers import SMALL, model_of
+from tests.support.tiny_whispers import SMALL, model_of
+from whosaid.asr.output.segments import Segment, Segments, read_segments
 
 BEGIN = 1000
 

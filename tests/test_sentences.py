@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.engine.request import DecodeResult
-from asr.output.alignment import timed_words
-from asr.output.segments import SENTENCE_PAUSE, Segment, split_sentences
-from testing.tiny_whispers import SMALL, loaded
-from transcript import ends_sentence
+from tests.support.tiny_whispers import SMALL, loaded
+from whosaid.asr.engine.request import DecodeResult
+from whosaid.asr.output.alignment import timed_words
+from whosaid.asr.output.segments import SENTENCE_PAUSE, Segment, split_sentences
+from whosaid.transcript import ends_sentence
 
 MODELS = loaded(SMALL, seed=2)
 STOP = MODELS.tokenizer.encode(".", add_special_tokens=False)[0]

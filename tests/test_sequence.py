@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engine.engine import Session
-from asr.engine.fallback import Fallback
-from asr.engine.prefill import PrefillBatch
-from asr.engine.request import (
+from whosaid.asr.engine.engine import Session
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.prefill import PrefillBatch
+from whosaid.asr.engine.request import (
     LONG_WINDOWS,
     DecodeOptions,
     DecodeResult,
@@ -19,8 +19,8 @@ from asr.engine.request import (
     Sequence,
     work_class,
 )
-from asr.model.encoder import EncoderOutput
-from runtime.turns import Work
+from whosaid.asr.model.encoder import EncoderOutput
+from whosaid.runtime.turns import Work
 
 REJECTED = DecodeResult((), 0.0, (), 0.0)
 

@@ -10,10 +10,10 @@ import weakref
 import pytest
 from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
 
-from server.admission import SLACK_BYTES, Admission
-from server.errors import Refusal
-from server.gate import LITTLE_BYTES
-from server.settings import ServerSettings
+from whosaid.server.admission import SLACK_BYTES, Admission
+from whosaid.server.errors import Refusal
+from whosaid.server.gate import LITTLE_BYTES
+from whosaid.server.settings import ServerSettings
 
 TOO_LONG = MAX_AUDIO_BYTES * 2 + SLACK_BYTES
 # Everything that is wrong with a request, the first to be told first.
@@ -104,7 +104,7 @@ def test_a_limit_leaves_room_for_the_largest_audio(kind, fits):
 
 
 def test_a_body_that_announces_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr("server.admission.SLACK_BYTES", 0)
+    monkeypatch.setattr("whosaid.server.admission.SLACK_BYTES", 0)
 
     async def run():
         endpoint, app = served()
@@ -213,8 +213,8 @@ def test_no_route_holds_on_to_a_file_that_is_decoded(path, monkeypatch):
         files.append(weakref.ref(sound))
         return sound
 
-    monkeypatch.setattr("server.request_body.content", content)
-    monkeypatch.setattr("server.openai_api.form.content", content)
+    monkeypatch.setattr("whosaid.server.request_body.content", content)
+    monkeypatch.setattr("whosaid.server.openai_api.form.content", content)
 
     async def run():
         endpoint, app = served()

@@ -13,7 +13,7 @@ import pytest
 from asgi import call, served
 from test_server_lifecycle import listening
 
-from server.lifecycle import DrainingServer
+from whosaid.server.lifecycle import DrainingServer
 
 CANARY = b"canary7f3a"
 HOST = b"host: localhost\r\n"

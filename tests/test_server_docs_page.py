@@ -12,7 +12,7 @@ from asgi import call, served
 from live_stand_ins import Drivers, live
 
 from config import InferenceConfig
-from server.docs_page import render
+from whosaid.server.docs_page import render
 
 
 class Page(HTMLParser):

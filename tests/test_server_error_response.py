@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from errors import EndpointError, InvalidAudio, InvalidParameter
-from server.error_response import ErrorResponse, error_event, translated
-from server.errors import BUSY, DEADLINE_EXCEEDED, UNAUTHORIZED, Refusal
+from whosaid.errors import EndpointError, InvalidAudio, InvalidParameter
+from whosaid.server.error_response import ErrorResponse, error_event, translated
+from whosaid.server.errors import BUSY, DEADLINE_EXCEEDED, UNAUTHORIZED, Refusal
 
 BUSY = Refusal(BUSY, "as many wait as may", retry_after=7)
 ERRORS = [InvalidAudio("no audio stream"), Refusal(UNAUTHORIZED, "no key"), BUSY]

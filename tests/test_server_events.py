@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from errors import ModelError
-from live.events import Cadence, Delta, Failed, Segment, SpeakersFound, Words
-from server.realtime.server_events import EventEncoder, error_event
-from server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
-from transcript import KnownSpeaker, Word
+from whosaid.errors import ModelError
+from whosaid.live.events import Cadence, Delta, Failed, Segment, SpeakersFound, Words
+from whosaid.server.realtime.server_events import EventEncoder, error_event
+from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
+from whosaid.transcript import KnownSpeaker, Word
 
 WORD = Word(" yes", 1.004, 1.256, probability=0.123456)
 FOUND = SpeakersFound((KnownSpeaker("Ann", "A", 0.87654, True),), ("told once",))

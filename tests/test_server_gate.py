@@ -8,8 +8,8 @@ import json
 import pytest
 from asgi import HELLO, JSON, call, client, served
 
-from server.gate import METHODS
-from server.lifecycle import DrainingServer
+from whosaid.server.gate import METHODS
+from whosaid.server.lifecycle import DrainingServer
 
 CANARY = "canary-5ecret"
 
@@ -101,7 +101,7 @@ def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
-    monkeypatch.setattr("server.gate.PATIENCE_S", 0.05)
+    monkeypatch.setattr("whosaid.server.gate.PATIENCE_S", 0.05)
 
     async def run():
         _, app = served()

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from asgi import HELLO, call, served
 
-from errors import StartError
-from runtime.on_demand import OnDemand
+from whosaid.errors import StartError
+from whosaid.runtime.on_demand import OnDemand
 
 
 class Idle:

@@ -10,20 +10,20 @@ import pytest
 from asgi import call, served
 from oracle import random_heads
 
-from asr import DecodeOptions, Transcriber, TranscriptionOptions
-from errors import EndpointError
-from payload.languages import language_code
-from server.settings import ServerSettings
+from whosaid.asr import DecodeOptions, Transcriber, TranscriptionOptions
+from whosaid.errors import EndpointError
+from whosaid.payload.languages import language_code
+from whosaid.server.settings import ServerSettings
 
 pytest.importorskip("fastapi")
 
 from live_stand_ins import Drivers, Socket
 
-from runtime.steps import run_steps
-from server.app import create_app
-from server.info import describe
-from server.realtime.places import MOST_SLOWED
-from testing.audio_files import conversation
+from tests.support.audio_files import conversation
+from whosaid.runtime.steps import run_steps
+from whosaid.server.app import create_app
+from whosaid.server.info import describe
+from whosaid.server.realtime.places import MOST_SLOWED
 
 ASSISTED = TranscriptionOptions(language="en", decode=DecodeOptions(assisted=True))
 

@@ -16,14 +16,14 @@ import pytest
 from asgi import HELLO, JSON, call, client, served
 
 from config import InferenceConfig
-from errors import InvalidAudio, ModelError
-from server.app import create_app
-from server.jobs.runner import FORMATS
-from server.jobs.store import CRASHED, JobStore, Status
-from server.lifecycle import DrainingServer
-from server.settings import ServerSettings
-from testing.audio_files import speech
-from transcription_request import TranscriptionRequest, Upload
+from tests.support.audio_files import speech
+from whosaid.errors import InvalidAudio, ModelError
+from whosaid.request import TranscriptionRequest, Upload
+from whosaid.server.app import create_app
+from whosaid.server.jobs.runner import FORMATS
+from whosaid.server.jobs.store import CRASHED, JobStore, Status
+from whosaid.server.lifecycle import DrainingServer
+from whosaid.server.settings import ServerSettings
 
 ROOM = 2**20
 
@@ -110,7 +110,7 @@ def test_a_job_that_fails_says_why(tmp_path):
 
 @pytest.mark.parametrize(("ending", "status"), [("succeed", "succeeded"), ("fail", "failed")])
 def test_an_end_that_the_disk_did_not_take_is_written_later(tmp_path, monkeypatch, ending, status):
-    monkeypatch.setattr("server.jobs.runner.TICK_S", 0.001)
+    monkeypatch.setattr("whosaid.server.jobs.runner.TICK_S", 0.001)
     errors = [sqlite3.OperationalError("database or disk is full")] * 2
 
     async def run():
@@ -337,7 +337,7 @@ def test_expired_jobs_are_gone(tmp_path):
 
 def test_a_request_is_kept_whole(tmp_path):
     """Clips of known speakers and warnings included, and nothing that was not given."""
-    from server.jobs.runner import write_request
+    from whosaid.server.jobs.runner import write_request
 
     clip = {"name": "Ada", "reference": base64.b64encode(b"x" * 9000).decode()}
     parameters = {"known_speakers": [clip], "batch_size": 3, "output": ["srt"], "language": "en"}

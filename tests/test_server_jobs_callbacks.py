@@ -17,12 +17,12 @@ import pytest
 from asgi import HELLO, JSON, call, served
 from pydantic import SecretStr
 
-from errors import InvalidParameter
-from server.errors import Refusal
-from server.jobs import callbacks
-from server.jobs.callbacks import read_target, signed_headers
-from server.jobs.store import JobStore, Result
-from server.settings import ServerSettings
+from whosaid.errors import InvalidParameter
+from whosaid.server.errors import Refusal
+from whosaid.server.jobs import callbacks
+from whosaid.server.jobs.callbacks import read_target, signed_headers
+from whosaid.server.jobs.store import JobStore, Result
+from whosaid.server.settings import ServerSettings
 
 KEY = b"k" * 24
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"

@@ -27,10 +27,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from errors import StartError
-from server.errors import Refusal
-from server.jobs.folder import DataFolder
-from server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
+from whosaid.errors import StartError
+from whosaid.server.errors import Refusal
+from whosaid.server.jobs.folder import DataFolder
+from whosaid.server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
 
 MOST, MOST_BYTES, KEPT = 4, 100, 50.0
 OWNERS = (b"one", b"two")
@@ -280,7 +280,7 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("server.jobs.folder.os.fsync", fail)
+    monkeypatch.setattr("whosaid.server.jobs.folder.os.fsync", fail)
     with pytest.raises(Refusal, match="STORAGE_FAILED"):
         store.add(b"one", b"sound", b"{}", None, 1.0)
     assert (store.jobs(b"one"), [*(tmp_path / "data" / "audio").iterdir()]) == ([], [])

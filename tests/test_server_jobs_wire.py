@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from asr import Progress
-from server.jobs.store import Job
-from server.jobs.wire import callback_json, job_json
+from whosaid.asr import Progress
+from whosaid.server.jobs.store import Job
+from whosaid.server.jobs.wire import callback_json, job_json
 
 FAILED = Job(
     "job_1", "failed", 10.9, 20.2, 30.7, "INVALID_AUDIO: no audio: stream", "https://x/", 2, False

@@ -27,12 +27,18 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from config import REPOSITORY
-from errors import StartError
-from runtime.errors import EXIT_STATUS
-from server.__main__ import main
-from server.app import create_app
-from server.lifecycle import DrainingServer, address, answering_health, bind, most_connections
-from server.settings import ServerSettings
+from whosaid.errors import StartError
+from whosaid.runtime.errors import EXIT_STATUS
+from whosaid.server.__main__ import main
+from whosaid.server.app import create_app
+from whosaid.server.lifecycle import (
+    DrainingServer,
+    address,
+    answering_health,
+    bind,
+    most_connections,
+)
+from whosaid.server.settings import ServerSettings
 
 KEY = "the-key-of-this-test"
 
@@ -133,10 +139,10 @@ def test_drained_is_the_last_that_is_said(draining, monkeypatch, caplog, ends):
     ended = threading.Event()
     closes = ended.set if ends else threading.Event().wait
     monkeypatch.setattr(draining.endpoint, "close", closes, raising=False)
-    monkeypatch.setattr("server.lifecycle.SECONDS_TO_LEAVE", 60 if ends else 0)
+    monkeypatch.setattr("whosaid.server.lifecycle.SECONDS_TO_LEAVE", 60 if ends else 0)
     exits = []
-    monkeypatch.setattr("server.lifecycle.os._exit", exits.append)
-    monkeypatch.setattr("server.lifecycle.logging.shutdown", lambda: None)
+    monkeypatch.setattr("whosaid.server.lifecycle.os._exit", exits.append)
+    monkeypatch.setattr("whosaid.server.lifecycle.logging.shutdown", lambda: None)
     with listening(draining):
         draining.handle_exit(signal.SIGTERM, None)
     assert "drained" not in caplog.messages
@@ -187,7 +193,7 @@ def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
     draining, monkeypatch, drains
 ):
     """Also where it was told to stop before, and would have waited for ten minutes."""
-    monkeypatch.setattr("server.lifecycle.SECONDS_TO_LEAVE", 0.0)
+    monkeypatch.setattr("whosaid.server.lifecycle.SECONDS_TO_LEAVE", 0.0)
     with listening(draining) as where, socket.create_connection(where, timeout=60) as asking:
         asking.sendall(POST + b'{"inputs": "AAAA"}')
         began = draining.endpoint.began.wait()
@@ -206,7 +212,7 @@ def test_who_still_waits_when_the_server_ends_without_an_engine_gets_500(
 def test_a_wrong_setting_is_one_line_before_torch_is_loaded():
     program = (
         "import sys\n"
-        "from server.__main__ import main\n"
+        "from whosaid.server.__main__ import main\n"
         "try: main([])\n"
         "except SystemExit as error: print(error, 'torch' in sys.modules)\n"
     )
@@ -229,8 +235,8 @@ def test_a_start_that_fails_is_one_line(monkeypatch):
 
 
 def fail_to_start(variables, says, monkeypatch) -> None:
-    monkeypatch.setattr("server.__main__.signal.signal", lambda *_: None)
-    monkeypatch.setattr("server.__main__.logging.basicConfig", lambda **_: None)
+    monkeypatch.setattr("whosaid.server.__main__.signal.signal", lambda *_: None)
+    monkeypatch.setattr("whosaid.server.__main__.logging.basicConfig", lambda **_: None)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as caught:
@@ -240,7 +246,7 @@ def fail_to_start(variables, says, monkeypatch) -> None:
 
 
 def test_a_taken_port_is_told_before_models_are_fetched_and_loaded(monkeypatch):
-    monkeypatch.setattr("server.serving.choose", None)
+    monkeypatch.setattr("whosaid.server.serving.choose", None)
     with bind(ServerSettings(port=0)) as taken:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address(taken))
         port = str(taken.getsockname()[1])
@@ -278,7 +284,7 @@ def test_a_start_that_fails_while_health_is_answered_is_one_line_and_frees_the_p
         told.append(httpx2.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code)
         raise StartError("ASR_MODEL: no such model")
 
-    monkeypatch.setattr("server.serving.load_server", load)
+    monkeypatch.setattr("whosaid.server.serving.load_server", load)
     with bind(ServerSettings(port=0)) as free:
         port = free.getsockname()[1]
     fail_to_start(

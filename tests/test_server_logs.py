@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.servers import BODY_FOLLOWS, hide_bodies, keep_one_line
+from whosaid.runtime.servers import BODY_FOLLOWS, hide_bodies, keep_one_line
 
 AUDIO = "UklGRiQAAABXQVZF"
 
@@ -29,7 +29,7 @@ def log(monkeypatch):
             loggers[name].addHandler(Writer())
         return loggers[name]
 
-    monkeypatch.setattr("runtime.servers.logging", SimpleNamespace(getLogger=get_logger))
+    monkeypatch.setattr("whosaid.runtime.servers.logging", SimpleNamespace(getLogger=get_logger))
     return get_logger, written
 
 

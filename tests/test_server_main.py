@@ -1,4 +1,4 @@
-"""`python -m server`: which models it serves, under which key, and what its log says."""
+"""`python -m whosaid.server`: which models it serves, under which key, and what its log says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from servers import OURS_LISTENS, SAME_NUMBERS
 
 from config import DEMO_MODELS
-from errors import StartError
-from server import serving as start
-from server.__main__ import main, read_settings
-from server.lifecycle import DrainingServer, address
-from server.options import read
-from testing.audio_files import conversation
+from tests.support.audio_files import conversation
+from whosaid.errors import StartError
+from whosaid.server import serving as start
+from whosaid.server.__main__ import main, read_settings
+from whosaid.server.lifecycle import DrainingServer, address
+from whosaid.server.options import read
 
 
 def test_a_server_that_cannot_load_its_models_ends_with_status_1(monkeypatch, capsys):

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from errors import InvalidRequest
-from server.request_body import MAX_FIELD_BYTES, content, multipart_form
+from whosaid.errors import InvalidRequest
+from whosaid.server.request_body import MAX_FIELD_BYTES, content, multipart_form
 
 LARGE = bytes(range(256)) * (3 << 12)  # 3 MiB
 

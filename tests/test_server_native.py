@@ -15,11 +15,11 @@ from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
 from config import InferenceConfig
-from server.app import create_app
-from server.gate import Gate
-from server.native import encode
-from server.settings import ServerSettings
-from testing.audio_files import speech
+from tests.support.audio_files import speech
+from whosaid.server.app import create_app
+from whosaid.server.gate import Gate
+from whosaid.server.native import encode
+from whosaid.server.settings import ServerSettings
 
 os.environ.setdefault("TASK", "custom")
 CANARY = "canary-5ecret"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from errors import (
+from whosaid.errors import (
     AudioTooLong,
     InvalidAudio,
     InvalidParameter,
@@ -13,8 +13,8 @@ from errors import (
     ModelError,
     Unsupported,
 )
-from server.error_response import openai_body
-from server.errors import BUSY, MODEL_NOT_FOUND, UNAUTHORIZED, Refusal
+from whosaid.server.error_response import openai_body
+from whosaid.server.errors import BUSY, MODEL_NOT_FOUND, UNAUTHORIZED, Refusal
 
 INVALID = "invalid_request_error"
 

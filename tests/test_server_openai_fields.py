@@ -10,9 +10,9 @@ import pytest
 from openai_answers import CAN_DIARIZE
 from recogniser_stand_ins import resident
 
-from errors import InvalidParameter, Unsupported
-from server.error_response import openai_body
-from server.openai_api.form import (
+from whosaid.errors import InvalidParameter, Unsupported
+from whosaid.server.error_response import openai_body
+from whosaid.server.openai_api.form import (
     FORMATS,
     FORMS,
     TRANSCRIBE,

@@ -8,11 +8,11 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from errors import InvalidParameter, InvalidRequest
-from server.errors import Refusal
-from server.openai_api import form
-from server.openai_api.form import MAX_FIELDS, MAX_FILES
-from server.request_body import multipart_form
+from whosaid.errors import InvalidParameter, InvalidRequest
+from whosaid.server.errors import Refusal
+from whosaid.server.openai_api import form
+from whosaid.server.openai_api.form import MAX_FIELDS, MAX_FILES
+from whosaid.server.request_body import multipart_form
 
 SOUND = ("file", ("upload", b"sound", "application/octet-stream"))
 

@@ -6,8 +6,8 @@ import pytest
 from openai_answers import CHUNKS
 from tokenizers.pre_tokenizers import ByteLevel
 
-from server.openai_api.logprobs import token_bytes, token_logprobs
-from testing.tiny_whispers import SMALL, tokenizer_of
+from tests.support.tiny_whispers import SMALL, tokenizer_of
+from whosaid.server.openai_api.logprobs import token_bytes, token_logprobs
 
 
 @pytest.mark.parametrize(

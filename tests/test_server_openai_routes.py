@@ -20,10 +20,10 @@ from openai_answers import CHUNKS, SILENT, SPOKEN, KnownAnswers, openai_client
 from pydantic import TypeAdapter
 from renamed import renamed
 
-from errors import InvalidAudio, ModelError, OutOfMemory
-from server.errors import BUSY, Refusal
-from testing.audio_files import speech
-from transcript import KnownSpeaker, Unspoken
+from tests.support.audio_files import speech
+from whosaid.errors import InvalidAudio, ModelError, OutOfMemory
+from whosaid.server.errors import BUSY, Refusal
+from whosaid.transcript import KnownSpeaker, Unspoken
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 TEXT = "Good morning. Yes! Hm."
@@ -324,7 +324,7 @@ UNWRITTEN = [{"start": 1.5, "end": 19.7}]
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("unwritten", [[], UNWRITTEN])
 def test_speech_without_words_is_in_a_verbose_answer(client, monkeypatch, stream, unwritten):
-    monkeypatch.setattr("server.openai_api.bodies.unwritten_json", lambda *_: unwritten)
+    monkeypatch.setattr("whosaid.server.openai_api.bodies.unwritten_json", lambda *_: unwritten)
     if stream:
         *_, answer = streamed(client, response_format="verbose_json")
     else:

@@ -10,9 +10,9 @@ import pytest
 from openai_answers import SILENT, SPOKEN
 from renamed import renamed
 
-from server.openai_api.bodies import known_speakers
-from server.openai_api.speakers import everyone_labelled, label, with_labels
-from transcript import Channel, KnownSpeaker, SpeakerSegment
+from whosaid.server.openai_api.bodies import known_speakers
+from whosaid.server.openai_api.speakers import everyone_labelled, label, with_labels
+from whosaid.transcript import Channel, KnownSpeaker, SpeakerSegment
 
 
 def test_labels_count_as_spreadsheets_do():

@@ -8,7 +8,7 @@ from itertools import cycle, product
 import pytest
 from asgi import HELLO, JSON, call, served
 
-from server.admission import host_name
+from whosaid.server.admission import host_name
 
 EVIL = "http://evil.example"
 

@@ -22,23 +22,23 @@ import pytest
 from asgi import FakeEndpoint
 from renamed import renamed
 
-from answer.attribution import joined
-from answer.response import Answer, response
-from audio.decode import AudioLimits, decode_audio, decode_base64
 from config import REPOSITORY, InferenceConfig
 from diarization_utils import speaker_segments
-from endpoint import Decoded, Endpoint, Finished
-from server.settings import ServerSettings
-from testing.audio_files import with_video
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+from tests.support.audio_files import with_video
+from whosaid.answer.attribution import joined
+from whosaid.answer.response import Answer, response
+from whosaid.audio.decode import AudioLimits, decode_audio, decode_base64
+from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
 
 from selenium.webdriver.common.keys import Keys
 
-from server.app import create_app
 from tests.live_app import live
+from whosaid.server.app import create_app
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 12
@@ -603,7 +603,7 @@ def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(
         assert held.wait(60)
         return decode(*arguments)
 
-    monkeypatch.setattr("endpoint.decode_base64", hold)
+    monkeypatch.setattr("whosaid.endpoint.decode_base64", hold)
     person.open(url, kept(answer, recording))
     leave = "!window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     assert not person.do(leave)

@@ -12,20 +12,20 @@ from threading import Event
 import pytest
 from asgi import FakeEndpoint
 
-from answer.response import Answer
-from asr import Progress
-from endpoint import Decoded, Finished
-from errors import InvalidAudio
-from server.settings import ServerSettings
-from transcript import Chunk, Transcript, Unspoken, Word
+from whosaid.answer.response import Answer
+from whosaid.asr import Progress
+from whosaid.endpoint import Decoded, Finished
+from whosaid.errors import InvalidAudio
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import Chunk, Transcript, Unspoken, Word
 
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
 
-from server.app import create_app
-from server.jobs.store import JobStore
 from tests.live_app import live
 from tests.page_person import Person
+from whosaid.server.app import create_app
+from whosaid.server.jobs.store import JobStore
 
 WORD = Word(" hello", 0.0, 1.0, None, 0.5)
 ANSWER = Answer(9.0, Transcript((Chunk(WORD.text, 0.0, 1.0, words=(WORD,)),), "en"))

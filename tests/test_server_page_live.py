@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 from scipy.fft import next_fast_len
 
-from answer.response import Answer, response
 from config import InferenceConfig
-from live.events import (
+from whosaid.answer.response import Answer, response
+from whosaid.live.events import (
     Cadence,
     Committed,
     Completed,
@@ -37,9 +37,9 @@ from live.events import (
     SpeechStartedEvent,
     Words,
 )
-from live.settings import AudioFormat, LiveSettings
-from server.settings import ServerSettings
-from transcript import Chunk, SpeakerSegment, Transcript, Word
+from whosaid.live.settings import AudioFormat, LiveSettings
+from whosaid.server.settings import ServerSettings
+from whosaid.transcript import Chunk, SpeakerSegment, Transcript, Word
 
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
@@ -48,14 +48,14 @@ from pydantic import SecretStr
 from test_server_lifecycle import listening
 from websockets.sync.client import connect
 
-from errors import ModelError
-from server.app import create_app
-from server.errors import DRAINING, Refusal
-from server.lifecycle import DrainingServer
-from server.realtime.drivers import LiveDrivers
-from server.realtime.places import MOST_SLOWED
 from tests.page_person import SPOKEN, Person, played
 from tests.page_person import SPOKEN_RATE as RATE
+from whosaid.errors import ModelError
+from whosaid.server.app import create_app
+from whosaid.server.errors import DRAINING, Refusal
+from whosaid.server.lifecycle import DrainingServer
+from whosaid.server.realtime.drivers import LiveDrivers
+from whosaid.server.realtime.places import MOST_SLOWED
 
 KEY = "a schlüssel"
 STAYS = "What was written stays; Transcribe hears the whole recording."
@@ -747,7 +747,7 @@ COMES = "The recording goes on, and words come once the server takes a live sess
 @pytest.mark.parametrize("lags", [False, True])
 def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypatch, lags):
     """As long as the server says, be it full, or behind with the words of others."""
-    monkeypatch.setattr("server.realtime.places.RETRY_AFTER_S", 3)
+    monkeypatch.setattr("whosaid.server.realtime.places.RETRY_AFTER_S", 3)
     most = 2 if lags else 1
     with holding(demo_endpoint, max_live_sessions=most) as room:
         with connect(room.socket_url) as other:

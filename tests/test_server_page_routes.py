@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import pytest
 from asgi import FakeEndpoint, call, served
 
-from server.settings import ServerSettings
+from whosaid.server.settings import ServerSettings
 
 pytest.importorskip("fastapi")
 
-from server.app import create_app
-from server.page.routes import STATIC
 from tests.live_app import live
+from whosaid.server.app import create_app
+from whosaid.server.page.routes import STATIC
 
 FILES = {path.name: path.read_bytes() for path in STATIC.iterdir()}
 MEDIA_TYPES = {

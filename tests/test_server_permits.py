@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.admission import Permits
-from server.errors import Refusal
+from whosaid.server.admission import Permits
+from whosaid.server.errors import Refusal
 
 
 def test_large_bodies_leave_room_for_small_ones():

@@ -18,12 +18,12 @@ import httpx2
 import pytest
 from test_server_lifecycle import fail_to_start
 
-from audio.decode import AudioLimits, decode_audio
 from config import DEMO_MODELS, REPOSITORY
-from runtime.errors import EXIT_STATUS
-from server.jobs.store import JobStore
-from testing.audio_files import speech
 from tests.reliability.traffic import KEY, ForkedServer, forked_servers
+from tests.support.audio_files import speech
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.runtime.errors import EXIT_STATUS
+from whosaid.server.jobs.store import JobStore
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, recordings)
 
 
 def test_a_second_server_on_the_folder_does_not_start(tmp_path, monkeypatch):
-    monkeypatch.setattr("server.serving.load_endpoint", None)
+    monkeypatch.setattr("whosaid.server.serving.load_endpoint", None)
     store = JobStore(tmp_path, 1, 1, 0.0)
     told = f"START_FAILED: DATA_DIR={tmp_path}: another server uses it"
     fail_to_start({"PORT": "0", "DATA_DIR": str(tmp_path), **MODELS}, told, monkeypatch)
@@ -223,8 +223,8 @@ def signal_under_load(server: ForkedServer, audio: bytes) -> None:
 
 ENGINE_FAILS = """
 from threading import Semaphore
-from asr import Recogniser
-from asr.engine.engine import DecodeEngine
+from whosaid.asr import Recogniser
+from whosaid.asr.engine.engine import DecodeEngine
 
 submitted, submit = Semaphore(0), Recogniser.submit
 

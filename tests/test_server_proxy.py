@@ -1,5 +1,5 @@
-"""The server behind nginx, as `server/nginx.conf.template` has it: TLS, limits, WebSockets and a
-path prefix.
+"""The server behind nginx, as `whosaid/server/nginx.conf.template` has it: TLS, limits, WebSockets
+and a path prefix.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from test_server_lifecycle import listening
 from websockets.sync.client import connect
 
 from config import REPOSITORY
-from server.lifecycle import DrainingServer
+from whosaid.server.lifecycle import DrainingServer
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(
     not NGINX or not OPENSSL, reason="nginx or openssl is not installed (apt-get: nginx-light)"
 )
-TEMPLATE = (REPOSITORY / "server" / "nginx.conf.template").read_text(encoding="utf-8")
+TEMPLATE = (REPOSITORY / "whosaid" / "server" / "nginx.conf.template").read_text(encoding="utf-8")
 HEADERS = {"authorization": "Bearer key"}
 
 

@@ -11,11 +11,11 @@ import openai
 import pytest
 from test_server_lifecycle import listening
 
-from server.app import create_app
-from server.lifecycle import DrainingServer
-from server.realtime.drivers import LiveDrivers
-from server.settings import ServerSettings
-from testing.audio_files import conversation
+from tests.support.audio_files import conversation
+from whosaid.server.app import create_app
+from whosaid.server.lifecycle import DrainingServer
+from whosaid.server.realtime.drivers import LiveDrivers
+from whosaid.server.settings import ServerSettings
 
 PREFIX = "conversation.item.input_audio_transcription"
 WORDS, SEGMENTS = (f"item.input_audio_transcription.{name}" for name in ("words", "segments"))

@@ -12,7 +12,7 @@ from collections import Counter
 
 from live_stand_ins import Drivers, Socket, live
 
-from server.realtime.client_events import REFUSED, SERVED
+from whosaid.server.realtime.client_events import REFUSED, SERVED
 
 SEQUENCES, EVENTS = 1_000, 12
 CODES = {

@@ -18,13 +18,13 @@ from test_server_admission import basic
 from test_server_metrics import read as metrics_of
 from test_server_metrics import values
 
-from live.settings import AudioFormat, TurnSettings
-from server.errors import Refusal
-from server.lifecycle import DrainingServer
-from server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
-from server.realtime.places import MOST_SLOWED
-from server.realtime.routes import MOST_BYTES
-from server.realtime.session_config import SessionConfig
+from whosaid.live.settings import AudioFormat, TurnSettings
+from whosaid.server.errors import Refusal
+from whosaid.server.lifecycle import DrainingServer
+from whosaid.server.realtime.client_secrets import MOST_SECRETS, ClientSecrets
+from whosaid.server.realtime.places import MOST_SLOWED
+from whosaid.server.realtime.routes import MOST_BYTES
+from whosaid.server.realtime.session_config import SessionConfig
 
 KEY = "the-right-key-of-this-test"
 SECRETS = "/v1/realtime/client_secrets"
@@ -347,7 +347,7 @@ def test_what_all_secrets_keep_is_bounded():
 
 def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
     most, now = 50, [1000.0]
-    monkeypatch.setattr("server.realtime.client_secrets.MOST_SECRETS", most)
+    monkeypatch.setattr("whosaid.server.realtime.client_secrets.MOST_SECRETS", most)
     secrets = ClientSecrets(lambda: now[0])
     first = secrets.create(10, SessionConfig())
     assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)

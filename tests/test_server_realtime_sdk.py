@@ -13,7 +13,7 @@ from live_stand_ins import Drivers, live
 from test_server_lifecycle import listening
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidStatus
 
-from server.lifecycle import DrainingServer
+from whosaid.server.lifecycle import DrainingServer
 
 KEY = "the-right-key-of-this-test"
 AUDIO = base64.b64encode(bytes(480)).decode()

@@ -13,10 +13,10 @@ from live_stand_ins import Drivers, Socket, error_of, failing, live
 from openai.types.realtime import RealtimeClientEvent
 from pydantic import TypeAdapter
 
-from errors import InvalidParameter, ModelError
-from live.settings import AudioFormat, LiveSettings, TurnSettings
-from server.realtime.client_events import MOST_VALUES, REFUSED, SERVED
-from server.realtime.pace import Ahead
+from whosaid.errors import InvalidParameter, ModelError
+from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
+from whosaid.server.realtime.client_events import MOST_VALUES, REFUSED, SERVED
+from whosaid.server.realtime.pace import Ahead
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 ALL = [f"item.input_audio_transcription.{name}" for name in ("logprobs", "words", "segments")]
@@ -637,7 +637,7 @@ def test_a_client_that_takes_nothing_stalls_itself_alone():
 
 
 def test_a_client_that_takes_nothing_for_too_long_is_gone(monkeypatch):
-    monkeypatch.setattr("server.realtime.session.STALLED_S", 0.01)
+    monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.01)
 
     async def hold():
         drivers = Drivers()
@@ -677,7 +677,7 @@ def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(monkeypat
             return min(super().wait, 1e-3)
 
     now, asked = [0.0], asyncio.Event()
-    monkeypatch.setattr("server.realtime.session.Ahead", Clocked)
+    monkeypatch.setattr("whosaid.server.realtime.session.Ahead", Clocked)
 
     async def talk(socket):
         for _ in range(4):

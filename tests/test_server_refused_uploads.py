@@ -11,7 +11,7 @@ import pytest
 from asgi import served
 from test_server_lifecycle import listening
 
-from server.lifecycle import DrainingServer
+from whosaid.server.lifecycle import DrainingServer
 
 BODY = b" " * 600_000
 CODES = {401: "UNAUTHORIZED", 413: "BODY_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE", 429: "BUSY"}
@@ -78,7 +78,7 @@ def test_who_reads_after_sending_everything_gets_the_answer(
     elif status != 429:
         admission.permits.most = 1
     if status == 413:
-        monkeypatch.setattr("server.admission.SLACK_BYTES", 0)
+        monkeypatch.setattr("whosaid.server.admission.SLACK_BYTES", 0)
     if status == 415:
         given["content_type"] = "text/html"
     body = in_chunks(BODY) if chunked else BODY
@@ -98,7 +98,7 @@ def test_who_reads_after_sending_everything_gets_the_answer(
 
 
 def test_a_sender_that_drips_is_cut_after_some_time(refusing, monkeypatch):
-    monkeypatch.setattr("server.gate.LINGER_S", 0.05)
+    monkeypatch.setattr("whosaid.server.gate.LINGER_S", 0.05)
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head())
         assert read_answer(client)[0].status_code == 429

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from config import ModelSettings, misspelt_variables
-from server.settings import ServerSettings
+from whosaid.server.settings import ServerSettings
 
 SECRET = "a-secret-of-many-letters"
 

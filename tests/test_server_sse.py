@@ -8,12 +8,12 @@ import json
 import pytest
 from openai_answers import SPOKEN, KnownAnswers
 
-from answer.response import response
 from config import InferenceConfig
-from errors import InvalidAudio, ModelError
-from server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
-from transcript import Chunk
-from transcription_request import TranscriptionRequest, Upload
+from whosaid.answer.response import response
+from whosaid.errors import InvalidAudio, ModelError
+from whosaid.request import TranscriptionRequest, Upload
+from whosaid.server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
+from whosaid.transcript import Chunk
 
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
 ERROR = {"message": "MODEL_ERROR: it failed", "type": "server_error", "param": None}

@@ -17,7 +17,7 @@ from live_stand_ins import Drivers, live
 from test_server_attacks import CANARY, GUARDS
 from test_server_lifecycle import listening
 
-from server.lifecycle import DrainingServer
+from whosaid.server.lifecycle import DrainingServer
 
 SAMPLE_KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 UPGRADE = (
@@ -285,7 +285,7 @@ def test_a_client_that_vanishes_frees_what_it_had(abruptly):
 
 def test_a_client_that_takes_nothing_frees_its_place_and_stops_nobody(monkeypatch):
     """It is refused again and again, and takes no answer: not even of the last ones."""
-    monkeypatch.setattr("server.realtime.session.STALLED_S", 0.2)
+    monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.2)
     drivers = Drivers()
     with server(drivers) as (draining, where), opened(where) as raw:
         raw.connection.settimeout(0.2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asr.engine.engine import Session
-from asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.engine import Session
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
 
 RESULT = DecodeResult((1,), 0.0, (-0.1,), 0.0)
 

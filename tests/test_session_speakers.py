@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 from config import DEMO_MODELS
-from diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from diarization_utils import attribute, speaker_segments
-from errors import InvalidParameter, InvalidReference, ModelError, Unsupported
-from live.audio_buffer import AudioBuffer
-from live.driver import LiveDriver
-from live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
-from live.settings import AudioFormat, LiveSettings
-from payload.parameters import ReferenceClip
-from testing.audio_files import conversation, speech, wav_file
-from transcript import KnownSpeaker, SpeakerTurn
+from tests.support.audio_files import conversation, speech, wav_file
+from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
+from whosaid.errors import InvalidParameter, InvalidReference, ModelError, Unsupported
+from whosaid.live.audio_buffer import AudioBuffer
+from whosaid.live.driver import LiveDriver
+from whosaid.live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.live.settings import AudioFormat, LiveSettings
+from whosaid.payload.parameters import ReferenceClip
+from whosaid.transcript import KnownSpeaker, SpeakerTurn
 
 SETTINGS = LiveSettings(language="en", turn_detection=None, speakers=True)
 PIECE = 8_000  # bytes

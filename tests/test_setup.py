@@ -21,7 +21,7 @@ PROGRAMS = (
 )
 PYTHON = rf"""#!/usr/bin/env bash
 case "$*" in
-    "-m commands "*) exec "{sys.executable}" -S "$@" ;;
+    "-m whosaid.cli "*) exec "{sys.executable}" -S "$@" ;;
     "-c import sys; print"*) echo "$0" ;;
     "-c import httpx2"*) exit 1 ;;
     "-m venv "*)
@@ -73,9 +73,10 @@ class Clone:
         self.hidden = folder / "hidden"
         self.hidden.mkdir()
         (self.stubs / "uv-").rename(self.hidden / "uv")
-        for name in ("scripts", "locks", "commands"):
+        for name in ("scripts", "requirements", "whosaid/cli"):
             shutil.copytree(REPOSITORY / name, self.root / name)
-        shutil.copy(REPOSITORY / "model_reference.py", self.root)
+        for name in ("__init__.py", "model_reference.py"):
+            shutil.copy(REPOSITORY / "whosaid" / name, self.root / "whosaid")
         self.site = self.root / ".venv" / "lib" / "python3.12" / "site-packages"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
@@ -150,7 +151,7 @@ def test_a_user_gets_what_users_need_and_by_its_hashes(clone):
     assert done.returncode == 0, done.stderr
     made, uv, *_, sync = clone.calls()
     assert made == "-m venv .venv"
-    assert uv.endswith("--require-hashes -r locks/uv.txt")
+    assert uv.endswith("--require-hashes -r requirements/locks/uv.txt")
     assert "pip sync" in sync
     assert "--require-hashes" in sync
     packages = clone.packages()
@@ -218,13 +219,13 @@ def test_the_lock_of_what_is_no_set_up_any_more_keeps_nobody(clone, kind):
     assert done.returncode == 0, done.stderr
     assert "Another" not in done.stderr
     left = {path.name for path in clone.root.iterdir()} - {"__pycache__"}
-    assert left == {".venv", "commands", "locks", "model_reference.py", "scripts"}
+    assert left == {".venv", "requirements", "scripts", "whosaid"}
 
 
 def test_what_was_once_asked_for_stays(clone):
     clone.run("scripts/setup", "--dev")
     assert clone.packages() > {"pytest", "hf-serve", "ray", "torchvision"}
-    with (clone.root / "locks" / "use.txt").open("a") as lock:
+    with (clone.root / "requirements" / "locks" / "use.txt").open("a") as lock:
         lock.write("new==1 \\\n    --hash=sha256:0\n")
     clone.calls()
     assert clone.run("scripts/setup").returncode == 0
@@ -241,7 +242,7 @@ def test_an_archive_gets_ray_and_no_tests(clone):
 def test_without_an_nvidia_device_torch_comes_without_cuda_in_the_same_version(clone):
     assert clone.run("scripts/setup").returncode == 0
     (torch,) = [call for call in clone.calls() if "--torch-backend" in call]
-    locked = (REPOSITORY / "locks" / "use.txt").read_text(encoding="utf-8").split()
+    locked = (REPOSITORY / "requirements" / "locks" / "use.txt").read_text(encoding="utf-8").split()
     pins = [word for word in locked if word.startswith(("torch==", "torchaudio=="))]
     assert torch.endswith(" ".join(["--torch-backend cpu --no-deps", *pins]))
     assert not {name for name in clone.packages() if name.startswith(("nvidia-", "cuda-"))}
@@ -273,7 +274,7 @@ def test_with_a_compiler_nothing_is_missing(clone):
 
 
 def test_a_command_installs_and_runs_and_then_runs_at_once(clone):
-    package = clone.root / "transcribe"
+    package = clone.root / "whosaid" / "transcribe"
     package.mkdir()
     (package / "options.py").write_text("def read_demo(arguments):\n    return arguments\n")
     (package / "__main__.py").write_text("def run(options):\n    print(*options)\n    return 3\n")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.decode import DecodingStep
-from runtime.shortest_first import (
+from whosaid.audio.decode import DecodingStep
+from whosaid.runtime.shortest_first import (
     BYTES_PER_SECOND,
     SHARE,
     Recording,
     ShortestFirst,
     in_one_step,
 )
-from runtime.steps import give_way
+from whosaid.runtime.steps import give_way
 
 STEP = 30.0
 TINY = 1e-6  # seconds: sums of shares are rounded

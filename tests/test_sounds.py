@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from testing import sounds
+from tests.support import sounds
 
 
 def test_pink_noise_falls_by_three_decibels_an_octave():

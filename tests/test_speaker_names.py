@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from answer import subtitles
-from answer.cues import Layout
-from answer.response import Answer, response
-from answer.subtitles import FORMATS, Rendering, render
 from config import InferenceConfig
-from transcribe import speaker_names
-from transcribe.speaker_names import with_speaker_names
-from transcript import Channel, Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+from whosaid.answer import subtitles
+from whosaid.answer.cues import Layout
+from whosaid.answer.response import Answer, response
+from whosaid.answer.subtitles import FORMATS, Rendering, render
+from whosaid.transcribe import speaker_names
+from whosaid.transcribe.speaker_names import with_speaker_names
+from whosaid.transcript import Channel, Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 LABELS = ("SPEAKER_00", "SPEAKER_01")
 TEXTS = (" Good <b>morning</b>, SPEAKER_01: hello.", " =1 + 1", ' "How"\tare {you}?')

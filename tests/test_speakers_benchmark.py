@@ -12,12 +12,12 @@ from benchmarks.speakers import scenes
 from benchmarks.speakers.figures import chart
 from benchmarks.speakers.scenes import Dialogue
 from benchmarks.speakers.scoring import Case, Tally, cases, identification_metric
-from diarization.diarizer import Diarization
-from diarization.known_speakers import KnownVoices, name_speakers
 from tests.benchmark_pages import render, rows_of
 from tests.support.dialogue import Scene
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn
+from whosaid.diarization.diarizer import Diarization
+from whosaid.diarization.known_speakers import KnownVoices, name_speakers
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn
 
 CAST, STRANGERS = ("ann", "bob", "cid"), ("dot", "eve", "fay")
 SECONDS = 12

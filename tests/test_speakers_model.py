@@ -16,12 +16,12 @@ from pyannote.database.util import load_rttm
 from pyannote.metrics.diarization import DiarizationErrorRate
 from servers import require_toolkit, running_hf_serve, running_toolkit
 
-from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY, SPEAKERS_MODEL
-from diarization import load_diarizer
-from diarization.diarizer import Diarizer, SpeakerHints
-from runtime.errors import loading, verify_checksums
-from testing.audio_files import conversation, wav_file
+from tests.support.audio_files import conversation, wav_file
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import Diarizer, SpeakerHints
+from whosaid.runtime.errors import loading, verify_checksums
 
 FOLDER = REPOSITORY / SPEAKERS_MODEL
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample"

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 from transformers import GenerationConfig
 
-from asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from errors import StartError
-from testing.tiny_whispers import (
+from tests.support.tiny_whispers import (
     LARGE_V3,
     PUBLISHED,
     SMALL,
@@ -18,6 +16,8 @@ from testing.tiny_whispers import (
     model_of,
     tokenizer_of,
 )
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from whosaid.errors import StartError
 
 
 def read(shape, generation_config: GenerationConfig | None = None) -> SpecialTokens:

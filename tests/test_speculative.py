@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.engine.logit_filters import Choice
-from asr.engine.speculative import accept, count_accepted
-from asr.engine.state import SequenceState
+from whosaid.asr.engine.logit_filters import Choice
+from whosaid.asr.engine.speculative import accept, count_accepted
+from whosaid.asr.engine.state import SequenceState
 
 END = 99
 

@@ -11,8 +11,8 @@ import torch
 from benchmarks.speed import bench
 from benchmarks.speed.bench import Bench
 from benchmarks.speed.cells import ASSISTED, CT2, OURS, PIPELINE, PIPELINE_ASSISTED, Cell, whole
-from timebase import SAMPLE_RATE
-from transcript import DecodeStats
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import DecodeStats
 
 
 class Engine:

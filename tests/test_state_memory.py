@@ -14,10 +14,10 @@ import pytest
 import torch
 from oracle import TINY, models_of
 
-from asr.engine import state as state_module
-from asr.engine.drafters import MAX_DRAFTS
-from asr.engine.runner import StepRunner
-from asr.engine.state import (
+from whosaid.asr.engine import state as state_module
+from whosaid.asr.engine.drafters import MAX_DRAFTS
+from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.engine.state import (
     HEADROOM_BYTES,
     HEADROOM_SHARE,
     HOST_HEADROOM_BYTES,
@@ -27,9 +27,9 @@ from asr.engine.state import (
     StateMemory,
     cuda_rows,
 )
-from asr.model.decoder import Decoder
-from runtime.errors import is_out_of_memory
-from runtime.host_memory import HostMemory
+from whosaid.asr.model.decoder import Decoder
+from whosaid.runtime.errors import is_out_of_memory
+from whosaid.runtime.host_memory import HostMemory
 
 
 class GraphRunner(StepRunner):

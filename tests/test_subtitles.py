@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from readers import read_rttm, read_srt, read_tsv, read_vtt
 
-from answer.cues import (
+from config import OutputFormat
+from whosaid.answer.cues import (
     MAX_COLUMNS,
     MAX_LINES,
     MAX_SECONDS,
@@ -21,9 +22,8 @@ from answer.cues import (
     display_width,
     make_cues,
 )
-from answer.subtitles import FORMATS, Rendering, render
-from config import OutputFormat
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
+from whosaid.answer.subtitles import FORMATS, Rendering, render
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 LETTERS = st.one_of(st.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), st.sampled_from("-->"))
 SPEAKERS = st.sampled_from([None, "SPEAKER_00", "SPEAKER_01"])

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from config import REPOSITORY
-from testing.audio_files import conversation, wav_file
+from tests.support.audio_files import conversation, wav_file
 
 # Runs in the namespace, and everything that it starts. What has no route is counted when a program
 # tries to connect; a name is looked up by a datagram, whether to loopback or elsewhere.
@@ -91,7 +91,7 @@ def test_start_request_and_page_call_nobody_and_write_no_identity(lonely, tmp_pa
     kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS")}
     beginning = tmp_path / "beginning.wav"  # 10 s, in which two speak
     beginning.write_bytes(wav_file(conversation()[: 10 * 16_000], 16_000))
-    server = json.dumps(["-m", "server", "--embedded"])
+    server = json.dumps(["-m", "whosaid.server", "--embedded"])
     where = {"HOME": str(tmp_path), "HOST": "127.0.0.1", "PORT": "0", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, "-c", IN_NAMESPACE, server, str(beginning)],

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
-from testing.tiny_whispers import SMALL, tokenizer_of
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TIME_PRECISION, TOKENS_PER_SECOND, runs
+from tests.support.tiny_whispers import SMALL, tokenizer_of
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TIME_PRECISION, TOKENS_PER_SECOND, runs
 
 
 def test_the_sampling_rate_is_the_feature_extractors():

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from asr.checkpoint.loading import Checkpoint, load_whisper
-from testing.tiny_whispers import (
+from tests.support.tiny_whispers import (
     PUBLISHED,
     SMALL,
     VOCABULARY_SIZES,
@@ -21,6 +20,7 @@ from testing.tiny_whispers import (
     tokenizer_of,
     without_layers,
 )
+from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
 
 
 @pytest.mark.parametrize("name", ["large-v3", "tiny.en"])

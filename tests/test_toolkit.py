@@ -25,7 +25,7 @@ from servers import (
 )
 
 from config import DEMO_MODELS
-from testing import audio_files
+from tests.support import audio_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

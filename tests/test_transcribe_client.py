@@ -19,7 +19,7 @@ from transcription_server import (
     stream,
 )
 
-from transcribe.client import Client, Failed, Unusable, endpoint, events
+from whosaid.transcribe.client import Client, Failed, Unusable, endpoint, events
 
 
 @pytest.fixture

@@ -26,17 +26,17 @@ from rich.console import Console
 from transcription_server import fake_server
 from websockets.exceptions import ConnectionClosed
 
-from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
-from errors import StartError
-from testing import audio_files as files
-from transcribe import live_audio, live_local, live_remote
-from transcribe.__main__ import main
-from transcribe.client import Failed, Unusable
-from transcribe.live_audio import input_options, piped
-from transcribe.live_remote import websocket_address
-from transcribe.live_screen import LiveScreen
-from transcribe.live_transcript import LiveTranscript
+from tests.support import audio_files as files
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.errors import StartError
+from whosaid.transcribe import live_audio, live_local, live_remote
+from whosaid.transcribe.__main__ import main
+from whosaid.transcribe.client import Failed, Unusable
+from whosaid.transcribe.live_audio import input_options, piped
+from whosaid.transcribe.live_remote import websocket_address
+from whosaid.transcribe.live_screen import LiveScreen
+from whosaid.transcribe.live_transcript import LiveTranscript
 
 RATE = 16_000
 
@@ -675,7 +675,7 @@ def test_the_process_ends_while_standard_input_waits(tmp_path):
         talk.tell("error", error={"message": "MODEL_ERROR: none"})
         talk.connection.close(1011)
 
-    command = [sys.executable, "-m", "transcribe", "transcribe", "--live", "-", "--url"]
+    command = [sys.executable, "-m", "whosaid.transcribe", "transcribe", "--live", "-", "--url"]
     with (
         realtime_server(reply) as server,
         subprocess.Popen(
@@ -939,7 +939,7 @@ def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, de
 def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
     """Of a standard input that never ends; what was read is there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("transcribe.live.SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr("whosaid.transcribe.live.SECONDS_TO_CLOSE", 0.1)
     append = live_local.LiveDrivers.__call__
 
     def interrupt(drivers, send):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from config import ModelSettings
-from endpoint import Endpoint
-from errors import StartError
-from testing.audio_files import speech, two_seconds
-from transcribe.__main__ import main
-from transcribe.client import Failed, Unusable
-from transcribe.local import LocalEndpoint
+from tests.support.audio_files import speech, two_seconds
+from whosaid.endpoint import Endpoint
+from whosaid.errors import StartError
+from whosaid.transcribe.__main__ import main
+from whosaid.transcribe.client import Failed, Unusable
+from whosaid.transcribe.local import LocalEndpoint
 
 
 @pytest.fixture

@@ -37,11 +37,11 @@ from transcription_server import (
 )
 
 from config import REPOSITORY
-from transcribe import __main__ as program
-from transcribe.__main__ import main
-from transcribe.client import Client
-from transcribe.options import read_transcribe
-from transcribe.recordings import Recording
+from whosaid.transcribe import __main__ as program
+from whosaid.transcribe.__main__ import main
+from whosaid.transcribe.client import Client
+from whosaid.transcribe.options import read_transcribe
+from whosaid.transcribe.recordings import Recording
 
 
 @pytest.fixture
@@ -604,7 +604,7 @@ def test_a_reader_that_goes_is_no_failure_with_a_traceback(fake, folder):
     """As of `scripts/demo --output-format json | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "transcribe", "demo", str(folder / "a.ogg")]
+    command = [sys.executable, "-m", "whosaid.transcribe", "demo", str(folder / "a.ogg")]
     done = subprocess.run(
         [*command, "--output-format", "json", "--url", fake.url],
         cwd=REPOSITORY,
@@ -654,7 +654,7 @@ def test_bars_on_a_terminal_leave_the_lines_alone(fake, folder):
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 200, 0, 0))
     with subprocess.Popen(
-        [sys.executable, "-m", "transcribe", "transcribe", str(folder), "--url", fake.url],
+        [sys.executable, "-m", "whosaid.transcribe", "transcribe", str(folder), "--url", fake.url],
         cwd=REPOSITORY,
         env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
         stdout=subprocess.PIPE,
@@ -880,10 +880,10 @@ def test_it_starts_without_the_models_libraries():
 @contextmanager
 def real_server(endpoint, jobs: Path | None = None, **settings) -> Iterator[str]:
     pytest.importorskip("fastapi")
-    from server.app import create_app
-    from server.jobs.store import JobStore
-    from server.settings import ServerSettings
     from tests.live_app import live
+    from whosaid.server.app import create_app
+    from whosaid.server.jobs.store import JobStore
+    from whosaid.server.settings import ServerSettings
 
     store = JobStore(jobs, 10, 2**30, 0.0) if jobs else None
     with live(create_app(endpoint, ServerSettings(page=False, **settings), store=store)) as url:
@@ -891,11 +891,11 @@ def real_server(endpoint, jobs: Path | None = None, **settings) -> Iterator[str]
 
 
 def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypatch):
-    from testing.audio_files import speech
+    from tests.support.audio_files import speech
 
     talk = tmp_path / "talk.wav"
     talk.write_bytes(wav(speech(5.0)))
-    monkeypatch.setattr("transcribe.client.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("whosaid.transcribe.client.FIRST_PAUSE_S", 0.01)
     options = ["--language", "en", "--output-format", "json", "--force"]
     written = []
     with real_server(tiny_handler.endpoint, tmp_path / "jobs") as url:
@@ -907,7 +907,7 @@ def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypat
 
 
 def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):
-    from testing.audio_files import speech
+    from tests.support.audio_files import speech
 
     (tmp_path / "talk.wav").write_bytes(wav(speech(5.0)))
     body = {"inputs": base64.b64encode((tmp_path / "talk.wav").read_bytes()).decode()}

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from transcribe.printing import clock, show, summary
+from whosaid.transcribe.printing import clock, show, summary
 
 RESPONSE = {
     "speakers": [

@@ -8,13 +8,13 @@ from typing import get_args
 
 import pytest
 
-from answer.kept import Request, for_keeping
-from audio import ENDING
 from config import OutputFormat
-from testing.audio_files import FORMATS as READABLE
-from transcribe.client import Failed
-from transcribe.options import FORMATS
-from transcribe.recordings import (
+from tests.support.audio_files import FORMATS as READABLE
+from whosaid.answer.kept import Request, for_keeping
+from whosaid.audio import ENDING
+from whosaid.transcribe.client import Failed
+from whosaid.transcribe.options import FORMATS
+from whosaid.transcribe.recordings import (
     InTheWay,
     Recording,
     as_texts,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from transcribe import screen
-from transcribe.screen import Run, Terminal, clock, speed
+from whosaid.transcribe import screen
+from whosaid.transcribe.screen import Run, Terminal, clock, speed
 
 ONE, TWO, THREE = (Path(name) for name in ("one.wav", "two.wav", "three.wav"))
 

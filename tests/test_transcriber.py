@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import TIMESTAMPS, StandInEngine, asking, rounded, said_in
 
-from asr.checkpoint.loading import Assistant, WhisperModels
-from asr.engine.prefill import LanguagePosterior
-from asr.engine.request import DecodeResult, Request
-from asr.frontend.vad import VadOptions
-from asr.transcriber import Transcriber
-from audio.decode import AudioLimits, decode_audio
 from config import REPOSITORY
-from errors import InvalidParameter, Unsupported
-from runtime.steps import run_steps
-from testing.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
-from testing.transformers_models import decoder_alone
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from tests.support.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, model_of, noise
+from tests.support.transformers_models import decoder_alone
+from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
+from whosaid.asr.engine.prefill import LanguagePosterior
+from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.asr.frontend.vad import VadOptions
+from whosaid.asr.transcriber import Transcriber
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.errors import InvalidParameter, Unsupported
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 MODELS = loaded(replace(SMALL, seconds=30), dtype=torch.float32)
 ENGLISH_ONLY = loaded(SMALL_ENGLISH, dtype=torch.float32)

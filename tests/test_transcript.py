@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from transcript import (
+from whosaid.transcript import (
     Chunk,
     DecodeStats,
     SpeakerSegment,

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from stand_ins import asking, rounded
 
-from asr.engine.engine import Session
-from asr.transcriber import Transcriber
-from asr.transcription import Transcription
-from runtime.steps import run_steps
-from testing.tiny_whispers import ENDLESS, SMALL, hears_sound, loaded, noise
-from transcript import Transcript
+from tests.support.tiny_whispers import ENDLESS, SMALL, hears_sound, loaded, noise
+from whosaid.asr.engine.engine import Session
+from whosaid.asr.transcriber import Transcriber
+from whosaid.asr.transcription import Transcription
+from whosaid.runtime.steps import run_steps
+from whosaid.transcript import Transcript
 
 OPTIONS = [
     {"language": "en"},
@@ -164,7 +164,7 @@ def test_what_a_reader_raises_ends_its_recording_alone(transcriber, monkeypatch)
             advance(transcriber, failing)
 
     with monkeypatch.context() as patch:
-        patch.setattr("asr.output.chunks.ChunkReader.read", fail)
+        patch.setattr("whosaid.asr.output.chunks.ChunkReader.read", fail)
         with pytest.raises(ValueError, match="unreadable"):
             read_all()
     assert rows(transcriber) == (0, 0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.turns import WORK_WEIGHTS, Turns, Work
+from whosaid.runtime.turns import WORK_WEIGHTS, Turns, Work
 
 SECONDS = st.floats(0.01, 2.0)
 READY = st.sets(st.sampled_from([*Work]), min_size=1)

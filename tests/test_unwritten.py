@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.output.unwritten import (
+from whosaid.asr.output.unwritten import (
     FEWEST,
     LONGEST_WORD,
     SHORTEST_PAUSE,
@@ -17,7 +17,7 @@ from asr.output.unwritten import (
     find_unwritten,
     unwritten_speech,
 )
-from transcript import Unwritten, Word
+from whosaid.transcript import Unwritten, Word
 
 
 def words(*spans: tuple[float, float]) -> list[Word]:

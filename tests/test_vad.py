@@ -17,18 +17,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.vad import (
+from tests.support import sounds
+from tests.support.audio_files import conversation
+from tests.support.dialogue import Scene, Style, draw_dialogue
+from tests.support.speech import draw_voice, speakers, through_codec
+from whosaid.asr.frontend.vad import (
     STEP,
     SpeechDetector,
     VadOptions,
     find_speech,
 )
-from asr.frontend.windows import MARGIN, Span
-from testing import sounds
-from testing.audio_files import conversation
-from tests.support.dialogue import Scene, Style, draw_dialogue
-from tests.support.speech import draw_voice, speakers, through_codec
-from timebase import SAMPLE_RATE
+from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.timebase import SAMPLE_RATE
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from config import DEMO_MODELS
-from errors import StartError
-from runtime import versions
+from whosaid.errors import StartError
+from whosaid.runtime import versions
 
 PYANNOTE_3 = version("pyannote.audio").startswith("3.")
 DIARIZATION = DEMO_MODELS / "diarization"
@@ -46,7 +46,9 @@ def test_one_line_names_python_the_libraries_and_the_server(modules, server):
 
 def test_importing_it_loads_no_library():
     heavy = "{'torch', 'transformers', 'huggingface_hub', 'pyannote.audio'}"
-    script = f"import sys; import runtime.versions; sys.exit(bool({heavy} & sys.modules.keys()))"
+    script = (
+        f"import sys; import whosaid.runtime.versions; sys.exit(bool({heavy} & sys.modules.keys()))"
+    )
     folder = DEMO_MODELS.parents[1]
     assert subprocess.run([sys.executable, "-c", script], cwd=folder, check=False).returncode == 0
 
@@ -105,7 +107,7 @@ def test_the_hubs_refusals_name_their_repository():
 
 @pytest.fixture(scope="module")
 def samples() -> torch.Tensor:
-    from audio.decode import AudioLimits, decode_audio
+    from whosaid.audio.decode import AudioLimits, decode_audio
 
     data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
     audio = decode_audio(data, 16_000, AudioLimits(7200, 2**30))

@@ -12,16 +12,16 @@ import torch
 import torch.nn.functional as F
 from oracle import TINY, decode, models_of, random_heads, with_assistant
 
-from asr.checkpoint.loading import Checkpoint, load_whisper
-from asr.checkpoint.medusa import LINEAR
-from asr.checkpoint.weights import EMBEDDINGS
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import Fallback
-from asr.engine.request import DecodeOptions, Request
-from asr.model import decoder, draft_heads
-from asr.model.cpu_kernels import PackedLinear
-from asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
-from testing.tiny_whispers import SMALL, save
+from tests.support.tiny_whispers import SMALL, save
+from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
+from whosaid.asr.checkpoint.medusa import LINEAR
+from whosaid.asr.checkpoint.weights import EMBEDDINGS
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import Fallback
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.model import decoder, draft_heads
+from whosaid.asr.model.cpu_kernels import PackedLinear
+from whosaid.asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
 
 TOKENS = 13
 REJECTING = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)

@@ -36,12 +36,12 @@ from benchmarks.voices.naming import (
 )
 from benchmarks.voices.scoring import score_turns, score_words, spoken_alone
 from config import DEMO_MODELS
-from diarization.diarizer import Diarization
 from tests.benchmark_pages import rows_of
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Voice
-from timebase import SAMPLE_RATE
-from transcript import Chunk, SpeakerTurn, Word
+from whosaid.diarization.diarizer import Diarization
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 TRUE = (SpeakerTurn("A", 0.0, 4.0), SpeakerTurn("B", 3.0, 8.0))
 

@@ -10,10 +10,10 @@ import torch
 from graph_emulator import ACCELERATOR_ERROR, emulate_graphs
 from oracle import TINY, models_of, with_assistant
 
-from asr.engine import cuda_graphs, drafting
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.runner import StepRunner
+from whosaid.asr.engine import cuda_graphs, drafting
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.runner import StepRunner
 
 NO_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -72,7 +72,9 @@ def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
-    monkeypatch.setattr("asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "whosaid.asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_, **__: None
+    )
     monkeypatch.setattr(drafting, "_time_step", fail_with(error))
     engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
     assert engine.context.drafting is None

@@ -16,23 +16,23 @@ import numpy as np
 import pytest
 import torch
 
-from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.request import DecodeOptions
-from asr.frontend.schedule import Schedule
-from asr.frontend.vad import SpeechDetector
-from asr.frontend.windows import Span
-from asr.transcriber import Transcriber
-from audio.decode import AudioLimits, decode_audio
-from model_sources import whisper_base
-from model_sources.whisper_base import PARTS, cached, from_package_index
-from testing.audio_files import wav_file
-from testing.sounds import music, noise
-from testing.transformers_models import in_transformers
+from tests.support.audio_files import wav_file
+from tests.support.sounds import music, noise
 from tests.support.speech import Voice, speak
-from timebase import SAMPLE_RATE
-from transcribe.__main__ import main
-from transcript import Transcript
+from tests.support.transformers_models import in_transformers
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import SpeechDetector
+from whosaid.asr.frontend.windows import Span
+from whosaid.asr.transcriber import Transcriber
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.models import whisper_base
+from whosaid.models.whisper_base import PARTS, cached, from_package_index
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcribe.__main__ import main
+from whosaid.transcript import Transcript
 
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample" / "sample.wav"
 WORDS = TranscriptionOptions(language="en", decode=DecodeOptions())

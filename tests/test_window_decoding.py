@@ -8,17 +8,17 @@ import torch
 from oracle import rules_of
 from stand_ins import asking
 
-from asr.decoding_plan import Planner
-from asr.engine.engine import DecodeEngine
-from asr.frontend.schedule import Schedule
-from asr.frontend.windows import MARGIN, Span
-from asr.given_text import Recognised, force_text
-from asr.language_timeline import LanguageTimeline
-from asr.transcription import NO_PRIOR, Guess, Prior, WindowDecoding
-from runtime.steps import Steps
-from testing.tiny_whispers import SMALL, loaded
-from timebase import SAMPLE_RATE
-from transcript import Chunk, Unspoken, Word
+from tests.support.tiny_whispers import SMALL, loaded
+from whosaid.asr.decoding_plan import Planner
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.asr.given_text import Recognised, force_text
+from whosaid.asr.language_timeline import LanguageTimeline
+from whosaid.asr.transcription import NO_PRIOR, Guess, Prior, WindowDecoding
+from whosaid.runtime.steps import Steps
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, Unspoken, Word
 
 MODELS = loaded(SMALL)
 TWO_LANGUAGES = LanguageTimeline((0, 4 * SAMPLE_RATE - MARGIN), ("en", "de"), "en", 0.9)

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.frontend.windows import CUT_PART, MARGIN, Loudness, Span, WindowPlanner, window_stop
-from timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from whosaid.asr.frontend.windows import (
+    CUT_PART,
+    MARGIN,
+    Loudness,
+    Span,
+    WindowPlanner,
+    window_stop,
+)
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 RNG = np.random.default_rng(0)
 LIMIT = 30 * SAMPLE_RATE

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.output.words import split_words
-from testing.tiny_whispers import Published, tokenizer_of
+from tests.support.tiny_whispers import Published, tokenizer_of
+from whosaid.asr.output.words import split_words
 
 TOKENIZER = tokenizer_of(Published(text_entries=300, languages=4, seconds=1))
 

@@ -18,7 +18,6 @@ TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 # Who takes nothing else of config.py asks where files lie, and tests something else.
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
-MEANS = ("testing", "tests")
 # They stand in for calls of hf-serve's libraries, or of the demo's.
 AROUND = ("test_demo_", "test_fake_cuda")
 
@@ -35,7 +34,7 @@ def is_chosen(path: Path) -> bool:
     """Whether a test module uses the endpoint, and nothing else but means and what is installed."""
     imports = set(_imports_with_helpers(path))
     own = {(module, name) for module, name in imports if file_of(module)}
-    used = {module for module, _ in own - PLACES if module.partition(".")[0] not in MEANS}
+    used = {module for module, _ in own - PLACES if module.partition(".")[0] != "tests"}
     if not used or not used <= endpoint():
         return False
     return all(find_spec(module.partition(".")[0]) for module, _ in imports - own)

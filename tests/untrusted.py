@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from audio.sandbox import Work, limit_processor_time
+from whosaid.audio.sandbox import Work, limit_processor_time
 
 FUNCTIONS = "untrusted:"
 

@@ -20,7 +20,7 @@ from benchmarks.accuracy.attribution_rules import (
     whisperx_rule,
 )
 from diarization_utils import attribute
-from transcript import Chunk, SpeakerTurn, Word
+from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 if TYPE_CHECKING:
     from handler import EndpointHandler

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 
 def insanely_fast_rule(

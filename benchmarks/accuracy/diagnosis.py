@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.accuracy.metrics import Step, best_mapping, is_overlapped, normalize
 from tests.support.dialogue import Scene
-from transcript import SpeakerTurn, Word
+from whosaid.transcript import SpeakerTurn, Word
 
 # Errors no further apart than this, in seconds, are one incident; and how much around it is told.
 APART, AROUND = 1.0, 0.7

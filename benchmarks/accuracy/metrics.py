@@ -23,7 +23,7 @@ from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
 from scipy.optimize import linear_sum_assignment
 
 from tests.support.dialogue import annotation
-from transcript import SpeakerTurn, Word
+from whosaid.transcript import SpeakerTurn, Word
 
 # Seconds around each true boundary that are not scored, half of them on each side, as in
 # pyannote.metrics.

@@ -24,11 +24,11 @@ from typing import Literal
 
 import numpy as np
 
-from testing import sounds
+from tests.support import sounds
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import GRAMMAR, Samples, Voice, draw_voice, espeak_speakers, shift
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn, Word
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn, Word
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Split = Literal["reserved", "development"]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-from audio.decode import AudioLimits, decode_audio
 from benchmarks.charts import Chart
 from benchmarks.diarization.stages import (
     OURS,
@@ -36,7 +35,8 @@ from benchmarks.report import RESULTS, machine, read_kept, settings, table
 from benchmarks.timing import ratio
 from config import REPOSITORY
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.timebase import SAMPLE_RATE
 
 AUDIO = (".flac", ".mp3", ".ogg", ".wav")
 PACKAGES = ("torch", "pyannote.audio", "transformers", "numpy")

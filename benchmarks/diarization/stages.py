@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.request import DecodeOptions
-from asr.transcriber import Transcriber
 from benchmarks.timing import Action, peak_memory, ratio, time_interleaved, time_once
 from config import DEMO_MODELS
-from diarization import load_diarizer
-from diarization.clustering import complete_voices
-from diarization.diarizer import Diarization, Diarizer, SpeakerHints
-from diarization.embeddings import share_frames
-from diarization.pyannote import (
+from tests.support.model_pairs import demo_pair
+from tests.support.speech import Samples
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.transcriber import Transcriber
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.clustering import complete_voices
+from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
+from whosaid.diarization.embeddings import share_frames
+from whosaid.diarization.pyannote import (
     CPU_BATCH,
     GPU_BATCH,
     PyannoteDiarizer,
     load_pyannote,
     load_stock_pipeline,
 )
-from diarization.thread import warm_up
-from testing.model_pairs import demo_pair
-from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
+from whosaid.diarization.thread import warm_up
+from whosaid.timebase import SAMPLE_RATE
 
 FOLDER = str(DEMO_MODELS / "diarization")
 NO_HINTS = SpeakerHints()

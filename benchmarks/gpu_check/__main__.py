@@ -13,9 +13,9 @@ from benchmarks.gpu_check.page import Finding, Page, judge, leave_out
 from benchmarks.gpu_check.sections import SECTIONS, Outcome, run_apart, run_here, write
 from benchmarks.options import read_gpu_check
 from config import ModelSettings
-from errors import StartError
-from runtime.device import choose_device, prepare_device
-from runtime.environment import nvidia_device_present
+from whosaid.errors import StartError
+from whosaid.runtime.device import choose_device, prepare_device
+from whosaid.runtime.environment import nvidia_device_present
 
 TITLE = "GPU check"
 INTRODUCTION = (

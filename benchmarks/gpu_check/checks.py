@@ -21,7 +21,6 @@ import joblib
 import torch
 import transformers
 
-from asr.engine.request import DecodeOptions, Request
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Samples, count_word_errors, spoken_words
 from benchmarks.gpu_check.subject import (
@@ -33,10 +32,11 @@ from benchmarks.gpu_check.subject import (
     model_name,
 )
 from config import ModelSettings
-from diarization import load_diarizer
-from diarization.diarizer import Diarization, Diarizer, SpeakerHints
-from runtime.errors import loading
-from timebase import SAMPLE_RATE
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
+from whosaid.runtime.errors import loading
+from whosaid.timebase import SAMPLE_RATE
 
 NO_GPU = "no GPU is used here"
 # The least driver for CUDA's major version: docs.nvidia.com, "Minor Version Compatibility".

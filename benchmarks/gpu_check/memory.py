@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from asr.checkpoint.loading import WhisperModels
-from asr.checkpoint.weights import WhisperModel
-from asr.engine.drafters import MAX_DRAFTS, DraftModel
-from asr.engine.state import DecodeState
-from asr.model.decoder import Decoder
-from asr.model.draft_heads import MedusaModel
 from benchmarks.report import table
-from testing.transformers_models import decoder_alone
+from tests.support.transformers_models import decoder_alone
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.checkpoint.weights import WhisperModel
+from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
+from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.draft_heads import MedusaModel
 
 BATCHES = (1, 8, 24, 128)
 MB, GB = 1e6, 1e9

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.frontend.vad import DetectSpeech, SpeechDetector
-from asr.frontend.windows import Span
 from config import REPOSITORY
-from timebase import SAMPLE_RATE
+from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
+from whosaid.asr.frontend.windows import Span
+from whosaid.timebase import SAMPLE_RATE
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 TRUTH = REPOSITORY / "demo" / "conversation.json"
@@ -116,7 +116,7 @@ def decimate(samples: Samples, factor: int) -> Samples:
 
 
 def _decode_with_av(path: Path) -> Samples:
-    from audio.decode import AudioLimits, decode_audio
+    from whosaid.audio.decode import AudioLimits, decode_audio
 
     limits = AudioLimits(MAX_SECONDS, MAX_BYTES)
     return decode_audio(path.read_bytes(), SAMPLE_RATE, limits).samples

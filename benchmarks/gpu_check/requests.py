@@ -12,7 +12,7 @@ import psutil
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import CONVERSATION
 from benchmarks.gpu_check.subject import Subject
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 MB = 10**6
 WARM, MEASURED, AT_ONCE = 4, 8, 4  # requests
@@ -25,7 +25,7 @@ def check_requests(subject: Subject) -> list[Finding]:
     """Answers alone and beside others are the same, and requests leave no memory behind."""
     try:
         from handler import EndpointHandler
-        from testing.audio_files import wav_file
+        from tests.support.audio_files import wav_file
     except ImportError as error:
         return [leave_out("all", f"handler.py cannot be imported ({error})")]
     endpoint = EndpointHandler(settings=subject.settings, serves=False)

@@ -24,8 +24,8 @@ from benchmarks.gpu_check.requests import check_requests
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject, log_kept
 from config import ModelSettings
-from runtime.device import choose_device, choose_dtype, prepare_device
-from runtime.environment import nvidia_device_present
+from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
+from whosaid.runtime.environment import nvidia_device_present
 
 # In their order; with the models loaded, but for "Load", which loads them, and "Requests".
 SECTIONS: dict[str, Callable[[Subject], list[Finding]]] = {

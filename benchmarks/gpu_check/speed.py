@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 import torch
 
-from asr.checkpoint.weights import below
-from asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
-from asr.engine.engine import DecodeEngine
-from asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
 from benchmarks.gpu_check.checks import NO_GPU, check_clocks
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.timing import time_interleaved
-from transcript import Transcript
+from whosaid.asr.checkpoint.weights import below
+from whosaid.asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
+from whosaid.transcript import Transcript
 
 BATCHES = (1, 8, 24)
 GPU_SECONDS, CPU_SECONDS, QUICK_SECONDS = 600.0, 60.0, 15.0  # of audio a run

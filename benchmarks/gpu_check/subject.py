@@ -16,17 +16,17 @@ from pathlib import Path
 
 import torch
 
-from asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
-from asr.checkpoint.loading import WhisperModels
-from asr.engine.cuda_graphs import CudaGraphRunner
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, DecodeResult, Request
-from asr.frontend.schedule import Schedule
 from benchmarks.gpu_check.recording import Recording, read_conversation, speech_detector
 from config import DEMO_MODELS, REPOSITORY, ModelReference, ModelSettings
-from runtime.errors import loading
-from timebase import SAMPLE_RATE
-from transcript import Transcript
+from whosaid.asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.runtime.errors import loading
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Transcript
 
 BATCH, LARGE_BATCH = 8, 24  # of transcripts, and of windows decoded for comparison
 ENGLISH = "en"

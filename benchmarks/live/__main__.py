@@ -28,8 +28,8 @@ from benchmarks.pages import write_page
 from benchmarks.real.converted import convert
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from config import DEMO_MODELS
-from model_sources import whisper_base
-from runtime.environment import cache_folder
+from whosaid.models import whisper_base
+from whosaid.runtime.environment import cache_folder
 
 PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
 CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)

@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.live.scoring import Told, plain
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 CADENCE, LONGEST = 1.0, 15.0  # seconds
 PROMPT = 200  # letters

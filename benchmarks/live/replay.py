@@ -22,7 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 PIECE = SAMPLE_RATE // 10  # samples sent at once
 SILENCE_MS = 500  # of the detector: OpenAI's default

@@ -21,9 +21,9 @@ from benchmarks.live.speech import Speech, joined, with_pause
 from benchmarks.load.clients import TIMEOUT_S, Load, busy
 from benchmarks.load.servers import Running
 from benchmarks.timing import MIB
-from testing.audio_files import wav_file
+from tests.support.audio_files import wav_file
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 # A measurement, as JSON has it.
 Cell = dict[str, Any]

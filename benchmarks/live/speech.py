@@ -10,10 +10,10 @@ import numpy as np
 
 from benchmarks.real.engines import decoded
 from benchmarks.real.manifest import Recording, load_manifests
-from testing import sounds
+from tests.support import sounds
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Samples, draw_voice, espeak_speakers
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 SEED = 27
 # Seconds of a dialogue, and of a sound that is no speech; and those of a quick run.

@@ -29,8 +29,8 @@ from benchmarks.load.servers import OURS, SERVERS, demo_models, running
 from benchmarks.pages import keep
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.recordings import recording
-from testing.audio_files import wav_file
-from timebase import SAMPLE_RATE
+from tests.support.audio_files import wav_file
+from whosaid.timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
 SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio

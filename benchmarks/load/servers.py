@@ -71,7 +71,7 @@ def started(name: str, environment: Mapping[str, str]) -> Iterator[Running]:
     program = Path(sys.executable)
     commands = {
         HF_SERVE: [str(program.with_name("hf-serve")), "--host", "127.0.0.1", "--port", "0"],
-        OURS: [str(program), "-m", "server"],
+        OURS: [str(program), "-m", "whosaid.server"],
     }
     unset = [part for variable in MODELS for part in ("-u", variable)]
     variables = [f"{key}={value}" for key, value in {**ENVIRONMENT, **environment}.items()]

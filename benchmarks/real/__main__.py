@@ -24,11 +24,11 @@ from benchmarks.real.manifest import Recording, load_manifests
 from benchmarks.real.process import EngineFailed, EngineProcess
 from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
 from benchmarks.report import RESULTS, read, read_kept, save, settings
-from commands.parser import model as read_model
 from config import ModelSettings
-from errors import EndpointError
-from model_sources.download import with_local_models
-from timebase import SAMPLE_RATE
+from whosaid.cli.parser import model as read_model
+from whosaid.errors import EndpointError
+from whosaid.models.download import with_local_models
+from whosaid.timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
 

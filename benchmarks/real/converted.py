@@ -15,7 +15,7 @@ from ctranslate2.converters import TransformersConverter
 from transformers import AutoTokenizer
 
 from benchmarks.report import RESULTS
-from runtime.versions import tokenizer_arguments
+from whosaid.runtime.versions import tokenizer_arguments
 
 FOLDER = RESULTS / "ctranslate2"
 TOKENIZER, FEATURES = "tokenizer.json", "preprocessor_config.json"

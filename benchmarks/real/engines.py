@@ -21,11 +21,11 @@ from typing import Any, Literal, Protocol
 
 import av
 
-from audio.decode import AudioLimits, decode_audio
 from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL, SHORT
 from benchmarks.real.manifest import Recording
 from config import ModelSettings
-from timebase import SAMPLE_RATE
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.timebase import SAMPLE_RATE
 
 TEXT = re.compile(r"(?P<form>\w+)(@(?P<precision>\w+))?(:(?P<options>.+))?")
 LIMITS = AudioLimits(max_seconds=24 * 3600.0, max_bytes=2**31)
@@ -177,8 +177,8 @@ class Pipeline:
         import torch
         from transformers import AutomaticSpeechRecognitionPipeline
 
-        from asr import Checkpoint, load_whisper
-        from testing.transformers_models import in_transformers
+        from tests.support.transformers_models import in_transformers
+        from whosaid.asr import Checkpoint, load_whisper
 
         named = spec.precision or setting.precision
         dtype = getattr(torch, named) if named in FLOATS else torch.float32

@@ -1,4 +1,4 @@
-"""The recordings of a manifest (`commands.manifest`), and what is said in them.
+"""The recordings of a manifest (`whosaid.cli.manifest`), and what is said in them.
 
 `text` is what is said, and `reference` where that is from. `truth` is what was spoken or read;
 anything else names what wrote it, another model mostly. If the text is missing or empty nobody
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.manifest import read_manifest
+from whosaid.cli.manifest import read_manifest
 
 TRUTH = "truth"
 

@@ -14,10 +14,10 @@ from functools import cache
 
 import jiwer
 
-from asr.output.words import WITHOUT_SPACES
 from benchmarks.accuracy.metrics import Count
 from benchmarks.real.manifest import Recording
-from payload.languages import ENGLISH
+from whosaid.asr.output.words import WITHOUT_SPACES
+from whosaid.payload.languages import ENGLISH
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from benchmarks.speakers.scenes import (
 )
 from benchmarks.speakers.scoring import COLLAR, Case, Tally, cases, identification_metric
 from config import DEMO_MODELS
-from diarization import load_diarizer
-from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
 from tests.support.dialogue import annotation
 from tests.support.speech import Voice
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
 
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "numpy")
 LENGTHS = (1.0, 3.0, 10.0)  # seconds of speech in a clip

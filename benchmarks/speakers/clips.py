@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator
 
-from asr.frontend.vad import SpeechDetector
-from audio.decode import AudioLimits
-from diarization.diarizer import Diarizer, Span, Vector
-from diarization.known_speakers import Enrolment
-from errors import InvalidReference
-from payload.parameters import ReferenceClip
-from runtime.steps import run_steps
-from testing.audio_files import wav_file
+from tests.support.audio_files import wav_file
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
+from whosaid.asr.frontend.vad import SpeechDetector
+from whosaid.audio.decode import AudioLimits
+from whosaid.diarization.diarizer import Diarizer, Span, Vector
+from whosaid.diarization.known_speakers import Enrolment
+from whosaid.errors import InvalidReference
+from whosaid.payload.parameters import ReferenceClip
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE
 
 
 def encode_clip(samples: Samples) -> str:

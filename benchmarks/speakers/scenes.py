@@ -14,11 +14,11 @@ import numpy as np
 from scipy.signal import butter, sosfilt
 
 from benchmarks.speakers.clips import encode_clip
-from diarization.diarizer import Diarizer, Vector
-from diarization.known_speakers import similarities, unit
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import Samples, Voice, draw_clip, draw_voice, speakers, through_codec
-from timebase import SAMPLE_RATE
+from whosaid.diarization.diarizer import Diarizer, Vector
+from whosaid.diarization.known_speakers import similarities, unit
+from whosaid.timebase import SAMPLE_RATE
 
 # espeak-ng's, in no list of the grammar and no kin of a voice that is: nobody was trained on them.
 UNTOUCHED = ("quincy", "grandpa", "grandma", "Nguyen", "Storm", "announcer", "kaukovalta")

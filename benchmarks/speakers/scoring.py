@@ -15,8 +15,9 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.identification import IdentificationErrorRate
 
 from benchmarks.speakers.scenes import NAMES, SPEAKERS, Dialogue
-from diarization.diarizer import Diarization, Vector
-from diarization.known_speakers import (
+from tests.support.dialogue import annotation
+from whosaid.diarization.diarizer import Diarization, Vector
+from whosaid.diarization.known_speakers import (
     MIN_SECONDS_ALONE,
     Similarities,
     assign,
@@ -25,8 +26,7 @@ from diarization.known_speakers import (
     spans_alone,
     unit,
 )
-from tests.support.dialogue import annotation
-from transcript import SpeakerTurn
+from whosaid.transcript import SpeakerTurn
 
 COLLAR = 0.25  # seconds around each true boundary that errors do not count in, half on each side
 FRAME = 0.01  # seconds

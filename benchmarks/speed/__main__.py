@@ -22,7 +22,7 @@ from benchmarks.speed.cells import Pair, pairs, quick_pairs
 from benchmarks.speed.figures import charts, figures, summary
 from benchmarks.speed.recordings import SEED as AUDIO_SEED
 from benchmarks.timing import MIN_REPEATS
-from testing.model_pairs import SEED as WEIGHTS_SEED
+from tests.support.model_pairs import SEED as WEIGHTS_SEED
 
 BUDGET = 5.0  # seconds of a cell in which more repeats than the fewest may run
 

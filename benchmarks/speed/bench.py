@@ -29,8 +29,8 @@ from benchmarks.timing import (
     time_interleaved,
 )
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
-from transcript import DecodeStats
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import DecodeStats
 
 # A first repeat that took longer, in seconds, counts; a shorter one was for warming up.
 WARM_UP = 12.0

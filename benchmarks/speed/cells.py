@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 
-from asr.checkpoint.loading import WhisperModels
-from testing.model_pairs import BASE, LARGE, deep_pair, demo_pair, random_pair
+from tests.support.model_pairs import BASE, LARGE, deep_pair, demo_pair, random_pair
+from whosaid.asr.checkpoint.loading import WhisperModels
 
 # The columns of the table.
 PIPELINE, PIPELINE_ASSISTED, CT2 = "pipeline", "pipeline assisted", "CTranslate2"

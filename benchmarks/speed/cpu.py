@@ -19,18 +19,18 @@ from functools import partial
 
 import torch
 
-from asr.checkpoint.loading import WhisperModels
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions
-from asr.model.cpu_kernels import attention
-from asr.model.encoder import AudioEncoder, LogMel
 from benchmarks.pages import keep
 from benchmarks.report import settings, table
 from benchmarks.speed.engines import decode
 from benchmarks.speed.kernels import CPU, FRAMES, HEADS, OPERAND_BYTES, operand_count, transposed
 from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import Action, ratio, time_interleaved, time_once
-from testing.model_pairs import BASE, demo_pair, random_pair
+from tests.support.model_pairs import BASE, demo_pair, random_pair
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.model.cpu_kernels import attention
+from whosaid.asr.model.encoder import AudioEncoder, LogMel
 
 POSITIONS = (2, 4, 7, 11)
 ROWS = {"demo": (1, 24), "base": (1, 24), "large-v3": (1, 4)}

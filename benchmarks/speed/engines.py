@@ -23,23 +23,23 @@ from ctranslate2.converters import TransformersConverter
 from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 
-from asr.checkpoint.loading import WhisperModels
-from asr.decoding_plan import TranscriptionOptions
-from asr.engine.drafters import MAX_DRAFTS
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.engine.speculative import decode_step, draft
-from asr.engine.state import DecodeState, StepShape
-from asr.frontend.schedule import Schedule
-from asr.frontend.vad import SpeechDetector
-from asr.model.encoder import LogMel
-from asr.transcriber import Transcriber
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once
-from testing.transformers_models import decoder_alone, in_transformers
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
-from transcript import DecodeStats
+from tests.support.transformers_models import decoder_alone, in_transformers
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.decoding_plan import TranscriptionOptions
+from whosaid.asr.engine.drafters import MAX_DRAFTS
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.speculative import decode_step, draft
+from whosaid.asr.engine.state import DecodeState, StepShape
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import SpeechDetector
+from whosaid.asr.model.encoder import LogMel
+from whosaid.asr.transcriber import Transcriber
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import DecodeStats
 
 LANGUAGE = "en"
 LATEST_FIRST_TIMESTAMP = 1_500  # where a checkpoint sets none

@@ -17,16 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.model.cpu_kernels import (
+from benchmarks.pages import keep
+from benchmarks.report import settings, table
+from benchmarks.timing import Action, ratio, time_interleaved
+from whosaid.asr.model.cpu_kernels import (
     ONEDNN_FROM_POSITIONS,
     PackedLinear,
     attention,
     empty_keys,
     empty_transposed,
 )
-from benchmarks.pages import keep
-from benchmarks.report import settings, table
-from benchmarks.timing import Action, ratio, time_interleaved
 
 # Outputs and inputs: query-key-value, fc1, fc2 and vocabulary.
 MATRICES = {

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.frontend.windows import Loudness, window_stop
 from benchmarks.report import RESULTS
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Samples, draw_voice, espeak_speakers
-from timebase import SAMPLE_RATE
+from whosaid.asr.frontend.windows import Loudness, window_stop
+from whosaid.timebase import SAMPLE_RATE
 
 SEED = 5
 

@@ -28,14 +28,14 @@ from benchmarks.voices.naming import Heard, name_everybody
 from benchmarks.voices.scoring import score_turns, score_words
 from benchmarks.voices.stock import StockPipeline
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
-from diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
-from diarization.known_speakers import KnownVoices, name_speakers
 from handler import EndpointHandler
-from model_sources import whisper_base
-from runtime.environment import cache_folder
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn
+from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
+from whosaid.diarization.known_speakers import KnownVoices, name_speakers
+from whosaid.models import whisper_base
+from whosaid.runtime.environment import cache_folder
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn
 
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers", "numpy")
 Results = dict[str, Any]

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.accuracy.answers import read_rttm
 from benchmarks.real.manifest import Recording
 from benchmarks.report import read
-from transcript import SpeakerTurn
+from whosaid.transcript import SpeakerTurn
 
 CLIP = "enrollment_"
 

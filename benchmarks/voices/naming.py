@@ -18,12 +18,12 @@ from benchmarks.speakers.clips import encode_clip
 from benchmarks.speakers.scenes import Dialogue
 from benchmarks.speakers.scoring import Case, Tally, case_of
 from benchmarks.voices.conversations import Conversation
-from diarization.diarizer import Diarization, Span, Vector
-from diarization.known_speakers import spans_alone
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn
+from whosaid.diarization.diarizer import Diarization, Span, Vector
+from whosaid.diarization.known_speakers import spans_alone
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn
 
 SAME, OTHER, STRANGERS = (
     "a clip of the same recording",

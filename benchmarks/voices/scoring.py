@@ -16,7 +16,7 @@ from benchmarks.accuracy import metrics
 from benchmarks.accuracy.answers import Answer, attribute_by_rules
 from benchmarks.real.scoring import normalizer
 from benchmarks.voices.conversations import Conversation
-from transcript import SpeakerTurn, Word
+from whosaid.transcript import SpeakerTurn, Word
 
 # The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as the field's
 # older papers have it.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from diarization.diarizer import SpeakerHints
-from diarization.pyannote import load_stock_pipeline
 from tests.support.speech import Samples
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization.pyannote import load_stock_pipeline
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn
 
 
 class StockPipeline:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from commands.parser import WRONG
 from extras.archive.options import read
+from whosaid.cli.parser import WRONG
 
 if TYPE_CHECKING:
     from extras.archive.worker import Handler
 
-# Packages of the endpoint and of requirements-archive.txt without which no run begins.
+# Packages of the endpoint and of extras/archive/requirements.txt without which no run begins.
 PACKAGES = ("pyarrow", "pydantic_settings", "ray", "torch", "transformers")
 START = "run scripts/setup --archive, then start it by .venv/bin/python -m extras.archive"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from audio.sandbox import run_confined
 from extras.archive import storage
 from extras.archive.options import LONGEST
+from whosaid.audio.sandbox import run_confined
 
 # Bytes that are read at the beginning of a file, and at its end.
 END = 2 * 2**20
@@ -30,7 +30,7 @@ def read_duration(address: str) -> float | None:
             size, head = file.size(), file.read(END)
             file.seek(max(len(head), size - END))
             data = head + file.read()
-        seconds = run_confined("audio.libav:announced_seconds", data, len(head), size)
+        seconds = run_confined("whosaid.audio.libav:announced_seconds", data, len(head), size)
     except Exception:  # an estimate is missing, no more
         return None
     # A header that announces more is wrong, or nothing that the endpoint takes.

@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from audio import ENDING
-from commands.manifest import read_manifest
-from commands.parser import did_you_mean
 from config import InferenceConfig
 from extras.archive import storage
 from extras.archive.options import LONGEST
+from whosaid.audio import ENDING
+from whosaid.cli.manifest import read_manifest
+from whosaid.cli.parser import did_you_mean
 
 MANIFEST = "manifest.jsonl"
 # Raise it when other results are to be expected of the same recordings and settings.
@@ -72,7 +72,7 @@ def identify(
 ) -> Recording:
     """Return the recording with its id: 20 hexadecimal digits, after its name if it has one.
 
-    `models` are those of `model_sources.choice.model_names`; a folder counts by its path.
+    `models` are those of `whosaid.models.choice.model_names`; a folder counts by its path.
     """
     own = {**parameters, **(found.parameters or {})}
     shared = {"form": FORM, "models": dict(models)}
@@ -103,7 +103,7 @@ def is_recording(address: str) -> bool:
 def in_manifest(
     address: str, parameters: Mapping[str, Any], allowed: Sequence[str]
 ) -> list[Recording]:
-    """Return the recordings that a user's manifest names, in the form of `commands.manifest`.
+    """Return the recordings that a user's manifest names, in the form of `whosaid.cli.manifest`.
 
     A path may be relative to the manifest's folder. Whoever writes it chooses what the workers
     read, so every path must lie under one of the `allowed` addresses. A file is looked for unless

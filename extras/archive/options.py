@@ -6,8 +6,8 @@ import math
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
-from commands import manifest
-from commands.options import (
+from whosaid.cli import manifest
+from whosaid.cli.options import (
     VARIABLES,
     WITHOUT_MODELS,
     add_models,
@@ -15,7 +15,7 @@ from commands.options import (
     parameters,
     refuse_models_beside_embedded,
 )
-from commands.parser import CommandParser, option, some_of, whole_number
+from whosaid.cli.parser import CommandParser, option, some_of, whole_number
 
 FORMATS = ("json", "srt", "vtt", "tsv", "rttm", "txt")
 # Seconds, a week: no recording is longer, and none may take longer.

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from extras.archive.storage import name_of
 
-# Codes beside those of errors.py.
+# Codes beside those of whosaid/errors.py.
 NOT_FOUND, UNREADABLE, CHANGED = "NOT_FOUND", "UNREADABLE", "CHANGED"
 DEADLINE_EXCEEDED, WORKER_DIED, UNEXPECTED = "DEADLINE_EXCEEDED", "WORKER_DIED", "UNEXPECTED"
 

@@ -24,7 +24,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from answer.kept import CHANGED, NOT_SAID, Request, is_of
 from config import InferenceConfig
 from extras.archive import shards, storage
 from extras.archive.manifest import Recording
@@ -32,6 +31,7 @@ from extras.archive.names import with_id
 from extras.archive.records import Record
 from extras.archive.shards import INDEX, result_address
 from extras.archive.storage import PARALLEL
+from whosaid.answer.kept import CHANGED, NOT_SAID, Request, is_of
 
 ERRORS, ATTEMPTS = "errors", "attempts"
 # So many processes of one run may die of a recording. Each end of a driver that was killed leaves

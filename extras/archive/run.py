@@ -18,11 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from answer.kept import for_keeping
-from commands.options import option_name
-from commands.parser import FAILED, INTERRUPTED, WRONG
 from config import InferenceConfig, ModelSettings
-from errors import EndpointError, StartError
 from extras.archive import durations, manifest, shards, storage
 from extras.archive.cluster import Cluster, ClusterError, LoadError
 from extras.archive.manifest import Recording
@@ -30,7 +26,11 @@ from extras.archive.names import name_results
 from extras.archive.progress import Progress, counted, failure_table
 from extras.archive.results import Results
 from extras.archive.worker import Handler, Task, load_handler, without_token
-from model_sources.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
+from whosaid.answer.kept import for_keeping
+from whosaid.cli.options import option_name
+from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG
+from whosaid.errors import EndpointError, StartError
+from whosaid.models.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
 
 __all__ = ["load_handler", "run"]
 # How many recordings without any record, or with unreadable names, are named.

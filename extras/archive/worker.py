@@ -21,14 +21,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from answer.kept import Request
 from config import ModelSettings
-from errors import AudioTooLong, EndpointError, ModelError
 from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
 from extras.archive.records import DEADLINE_EXCEEDED as DEADLINE
 from extras.archive.results import MOST_ATTEMPTS, Died, Results
+from whosaid.answer.kept import Request
+from whosaid.errors import AudioTooLong, EndpointError, ModelError
 
 # By default a recording has so many seconds, and so many for each of its own: a large model on a
 # CPU is slower than speech.
@@ -231,7 +231,7 @@ def _end_with_the_process() -> None:
     """End the process at once if it is about to end, its device lost or its engine stopped: that is
     no fault of the recording's, and another process has to try again.
     """
-    from runtime.errors import process_ends
+    from whosaid.runtime.errors import process_ends
 
     if process_ends():
         os._exit(EXIT_STATUS)

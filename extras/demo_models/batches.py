@@ -19,8 +19,8 @@ from transformers import WhisperTokenizer
 from extras.demo_models.corpus import SpokenMel, load_corpus
 from extras.demo_models.tokenizer import token_id
 from extras.demo_models.windows import Spoken, Window, draw_window
-from testing.tiny_whispers import END_OF_TEXT
 from tests.support.speech import vocabulary
+from tests.support.tiny_whispers import END_OF_TEXT
 
 IGNORED = -100
 TIMED_SHARE, TRANSLATE_SHARE, OTHER_LANGUAGE_SHARE = 0.7, 0.1, 0.04

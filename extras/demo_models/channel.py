@@ -12,7 +12,7 @@ import numpy as np
 from scipy.signal import fftconvolve
 
 from tests.support.speech import Clip, Samples, through_codec
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 SPEED_SHARE, REVERB_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
 DURATION_FACTORS = (0.89, 1.12)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.support.dialogue import Placed, Scene, compose
 from tests.support.speech import Samples, Voice, speak
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 BIT_RATE = 32_000
 LEVEL, NOISE = 0.4, 5e-4

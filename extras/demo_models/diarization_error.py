@@ -15,11 +15,11 @@ from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from config import DEMO_MODELS
-from diarization import load_diarizer
-from diarization.diarizer import Diarizer, SpeakerHints
 from tests.support.dialogue import Scene, annotation, draw_dialogues
 from tests.support.speech import espeak_speakers, recorded_speakers
-from transcript import SpeakerTurn
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import Diarizer, SpeakerHints
+from whosaid.transcript import SpeakerTurn
 
 TUNING_SEED, REPORT_SEED = 1, 2
 COLLAR = 0.25

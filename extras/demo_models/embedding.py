@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from extras.demo_models.mixtures import SPEAKERS_A_VOICE, ClipBank, compose
 from extras.demo_models.resumable import train
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 STEPS, BATCH, PEAK_RATE = 1400, 24, 1e-3
 # The first third of training has one voice a window: from several, an untrained network learns

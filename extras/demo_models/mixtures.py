@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from tests.support.speech import MARGIN, Samples, draw_clip, draw_voice, speakers
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 # Every training voice speaks with this many accents, pitches and speeds; each is one speaker.
 SPEAKERS_A_VOICE, CLIPS_A_SPEAKER = 8, 12

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
 
-from asr.frontend.windows import Loudness, window_stop
 from extras.demo_models.corpus import MELS
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Samples, draw_clip, draw_voice
-from timebase import SAMPLE_RATE
+from whosaid.asr.frontend.windows import Loudness, window_stop
+from whosaid.timebase import SAMPLE_RATE
 
 MAX_SENTENCE = 4.0  # seconds; longer utterances are dialogues
 WINDOW = 30.0

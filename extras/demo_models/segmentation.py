@@ -19,7 +19,7 @@ from torch import Tensor
 
 from extras.demo_models.mixtures import VOICES_A_SCENE, ClipBank, compose
 from extras.demo_models.resumable import train
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 # Over pyannote's usual ten seconds this small network confuses similar voices.
 WINDOW, AT_ONCE = 5.0, 2

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import WhisperTokenizer
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from testing.tiny_whispers import whisper_tokenizer
+from tests.support.tiny_whispers import whisper_tokenizer
 
 TEXT_ENTRIES = 800
 SPACE = "Ġ"  # how byte-level BPE writes it

@@ -26,7 +26,7 @@ from extras.demo_models.tokenizer import (
     language_tokens,
     token_id,
 )
-from testing.tiny_whispers import END_OF_TEXT
+from tests.support.tiny_whispers import END_OF_TEXT
 
 ALIGNMENT_HEADS = ((2, 0), (2, 1), (3, 0), (3, 1))
 TIMESTAMP_SCALE = 0.05

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extras.demo_models.corpus import FLOOR, MELS, SpokenMel, log_mel_power
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 FRAMES_PER_SECOND = 100
 SILENCE = 0

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from errors import EndpointError
 from extras.medusa.options import read
+from whosaid.errors import EndpointError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.checkpoint.special_tokens import SpecialTokens
-from asr.engine.logit_filters import NEVER, History, LogitFilter
 from extras.medusa.heads import Heads, Projection
 from extras.medusa.hidden_states import HiddenStates
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.engine.logit_filters import NEVER, History, LogitFilter
 
 MISSING = -1
 

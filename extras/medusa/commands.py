@@ -15,9 +15,6 @@ from pathlib import Path
 
 import torch
 
-from asr import Checkpoint, Transcriber, load_whisper, with_assistant
-from asr.checkpoint.assistants import main_digest
-from asr.checkpoint.loading import WhisperModels
 from config import REPOSITORY, ModelReference
 from extras.medusa.acceptance import Acceptance, measure
 from extras.medusa.card import CARD, TrainingFacts, acceptance_table, write_card
@@ -35,9 +32,12 @@ from extras.medusa.training import (
     choose_shortlist,
     split,
 )
-from payload.languages import ENGLISH
-from runtime.device import choose_device, prepare_device
-from runtime.environment import nvidia_device_present
+from whosaid.asr import Checkpoint, Transcriber, load_whisper, with_assistant
+from whosaid.asr.checkpoint.assistants import main_digest
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.payload.languages import ENGLISH
+from whosaid.runtime.device import choose_device, prepare_device
+from whosaid.runtime.environment import nvidia_device_present
 
 WORK = REPOSITORY / "build" / "medusa"
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import jiwer
 
-from asr import DecodeOptions, Transcriber, TranscriptionOptions
 from benchmarks.accuracy.metrics import Count
 from benchmarks.real.manifest import Recording
 from benchmarks.real.scoring import normalizer, score
@@ -25,8 +24,9 @@ from benchmarks.timing import Action, ratio, time_interleaved
 from extras.medusa.acceptance import Acceptance
 from extras.medusa.card import acceptance_table
 from extras.medusa.recordings import load_samples
-from timebase import SAMPLE_RATE
-from transcript import Transcript
+from whosaid.asr import DecodeOptions, Transcriber, TranscriptionOptions
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Transcript
 
 PLAIN, ASSISTED = "plain", "with heads"
 SIDES = (PLAIN, ASSISTED)

@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from asr.checkpoint.assistants import main_digest
-from asr.checkpoint.loading import WhisperModels
-from asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, MedusaHeads
-from asr.checkpoint.weights import WhisperModel, projection_of
+from whosaid.asr.checkpoint.assistants import main_digest
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, MedusaHeads
+from whosaid.asr.checkpoint.weights import WhisperModel, projection_of
 
 
 class Heads(nn.Module):

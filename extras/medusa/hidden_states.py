@@ -22,14 +22,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from asr.checkpoint.loading import WhisperModels
-from asr.engine.engine import DecodeEngine
-from asr.engine.fallback import find_repetition
-from asr.engine.request import DecodeOptions, Request
-from asr.frontend.vad import DetectSpeech, SpeechDetector
-from asr.model.decoder import Decoder
 from benchmarks.real.manifest import Recording
 from extras.medusa.recordings import SpokenWindow, spoken_windows
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import find_repetition
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
+from whosaid.asr.model.decoder import Decoder
 
 RECORDINGS_A_SHARD, WINDOWS_A_BATCH = 8, 16
 FORMAT = "2"  # of a shard; another one is cached elsewhere

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands import manifest
-from commands.parser import CommandParser, one_of, option, whole_number
+from whosaid.cli import manifest
+from whosaid.cli.parser import CommandParser, one_of, option, whole_number
 
 EXAMPLES = (
     (

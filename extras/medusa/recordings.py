@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.checkpoint.special_tokens import SpecialTokens
-from asr.frontend.schedule import Schedule
-from asr.frontend.vad import DetectSpeech
-from audio.decode import AudioLimits, decode_audio
 from benchmarks.real.manifest import Recording, load_manifests
-from payload.languages import ENGLISH, language_code
-from timebase import SAMPLE_RATE
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import DetectSpeech
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.payload.languages import ENGLISH, language_code
+from whosaid.timebase import SAMPLE_RATE
 
 MANIFEST = "manifest.json"
 SUFFIXES = {".aac", ".flac", ".m4a", ".mp3", ".mp4", ".ogg", ".opus", ".wav", ".webm"}

@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.checkpoint.special_tokens import SpecialTokens
 from extras.medusa.acceptance import MISSING, targets
 from extras.medusa.heads import Heads, Projection
 from extras.medusa.hidden_states import HiddenStates
 from extras.medusa.options import Plan
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 
 HELD_OUT = 10  # every tenth window
 VALIDATION_BATCH = 4096

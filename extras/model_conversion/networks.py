@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE
 
 Array = NDArray[np.float32]
 Tensors = dict[str, NDArray[Any]]

@@ -1,10 +1,10 @@
 """`python -m extras.ray_serve`: the server's application on Ray Serve, for more than one device.
 
 A replica is a process with models of its own, on a GPU or a share of the cores, that answers with
-the application of `python -m server`. Serve brings requests to replicas, begins new ones where
-requests wait or one has died, and lets those finish that it ends. Nothing is tried twice there:
-who is not answered because a replica died is told to send the request again. What one process
-keeps in memory no other one knows, so routes to such things are refused.
+the application of `python -m whosaid.server`. Serve brings requests to replicas, begins new ones
+where requests wait or one has died, and lets those finish that it ends. Nothing is tried twice
+there: who is not answered because a replica died is told to send the request again. What one
+process keeps in memory no other one knows, so routes to such things are refused.
 
 What can be told stands in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's
 RayService read, too.
@@ -22,13 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.parser import INTERRUPTED, CommandParser, option
 from config import ModelSettings
-from errors import StartError, Unsupported
-from runtime import modules_that_stay
-from server.error_response import ErrorResponse
-from server.errors import NO_REPLICA, Refusal
-from server.settings import ServerSettings
+from whosaid.cli.parser import INTERRUPTED, CommandParser, option
+from whosaid.errors import StartError, Unsupported
+from whosaid.runtime import modules_that_stay
+from whosaid.server.error_response import ErrorResponse
+from whosaid.server.errors import NO_REPLICA, Refusal
+from whosaid.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -56,10 +56,10 @@ class Replica:
 
     def __init__(self) -> None:
         """Load the models that the environment names. Raises RuntimeError where that fails."""
-        from server.__main__ import log_to_stderr
+        from whosaid.server.__main__ import log_to_stderr
 
         with modules_that_stay():
-            from server.serving import load_app
+            from whosaid.server.serving import load_app
 
         log_to_stderr()
         try:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from ray import serve
     except ImportError as error:
         raise SystemExit(f"{error}: scripts/setup --archive installs Ray") from error
-    from server.__main__ import log_to_stderr
+    from whosaid.server.__main__ import log_to_stderr
 
     log_to_stderr()
     told, asked, deployment = _read_file(options.config)

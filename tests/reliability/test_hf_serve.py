@@ -19,7 +19,7 @@ from servers import (
     hub_client,
 )
 
-from testing.audio_files import speech
+from tests.support.audio_files import speech
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,8 @@ from traffic import (
     send_all,
 )
 
-from testing.audio_files import mutated
 from tests.fuzz import SOUND, file_bodies, nonsense_bodies
+from tests.support.audio_files import mutated
 
 CLIENTS = 4
 # The most MiB that a server's memory may grow for a request that is refused.

@@ -7,8 +7,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from server.app import create_app
-from server.settings import ServerSettings
+from whosaid.server.app import create_app
+from whosaid.server.settings import ServerSettings
 
 # A body that the description allows need not hold sound.
 NOT_ASKED = [positive_data_acceptance]

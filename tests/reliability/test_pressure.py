@@ -29,10 +29,10 @@ from traffic import (
     send_all,
 )
 
-from asr.engine.batch import Batch
-from asr.engine.scheduler import Finished
-from server.serving import load_server
-from server.settings import ServerSettings
+from whosaid.asr.engine.batch import Batch
+from whosaid.asr.engine.scheduler import Finished
+from whosaid.server.serving import load_server
+from whosaid.server.settings import ServerSettings
 
 pytestmark = pytest.mark.slow
 

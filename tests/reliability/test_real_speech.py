@@ -30,18 +30,18 @@ from invariance import (
 )
 from numpy.typing import NDArray
 
-from asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
-from asr.frontend.schedule import Schedule
-from asr.frontend.vad import SpeechDetector
-from audio.decode import AudioLimits, decode_audio
 from benchmarks.real.manifest import Recording, load_manifests
 from config import DEMO_MODELS, ModelSettings
 from handler import EndpointHandler
-from testing.tiny_whispers import without_layers
 from tests.oracle import decode, greedy, rules_of, steered_by_rules_alone, with_assistant
-from timebase import SAMPLE_RATE
+from tests.support.tiny_whispers import without_layers
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import SpeechDetector
+from whosaid.audio.decode import AudioLimits, decode_audio
+from whosaid.timebase import SAMPLE_RATE
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(3600)]
 

@@ -1,4 +1,4 @@
-"""`python -m server` under observation: `python watched_server.py EVENTS [--forks]`.
+"""`python -m whosaid.server` under observation: `python watched_server.py EVENTS [--forks]`.
 
 What Python opens a connection to, looks up or starts is written to the file EVENTS, a line each,
 but for the processes that read large files. With `--forks` everything is imported once, which takes
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runtime import modules_that_stay
+from whosaid.runtime import modules_that_stay
 
 WATCHED = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec")
 
@@ -26,7 +26,7 @@ def watch(path: str) -> None:
     events = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
-        if event in WATCHED and "audio.sandbox.serve" not in str(arguments):
+        if event in WATCHED and "whosaid.audio.sandbox.serve" not in str(arguments):
             os.write(
                 events, f"{event} {arguments[1:] if 'connect' in event else arguments}\n".encode()
             )
@@ -39,7 +39,7 @@ def fork_servers() -> None:
     with that of the input.
     """
     with modules_that_stay():
-        import server.serving  # noqa: F401
+        import whosaid.server.serving  # noqa: F401
 
     for line in sys.stdin:
         if not (child := os.fork()):
@@ -57,6 +57,6 @@ if __name__ == "__main__":
     watch(sys.argv[1])
     if "--forks" in sys.argv:
         fork_servers()
-    from server.__main__ import main
+    from whosaid.server.__main__ import main
 
     main([])

@@ -1,1 +1,3 @@
-"""Synthetic speech whose words, times and speakers are known, for tests and benchmarks."""
+"""Speech whose words and speakers are known, models, sounds and audio files. `whosaid` imports none
+of it; tests, benchmarks and extras do.
+"""

@@ -13,8 +13,8 @@ import numpy as np
 from pyannote.core import Annotation, Segment
 
 from tests.support.speech import Clip, Samples, Voice, draw_clip, draw_voice, shift
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn, Word
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn, Word
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import correlate, resample_poly
 
-from timebase import SAMPLE_RATE
-from transcript import Word
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Word
 
 GRAMMAR = Path(__file__).with_name("grammar.json")
 # Seconds of silence kept around a sentence; samples of a frame; a quieter frame has no speech.

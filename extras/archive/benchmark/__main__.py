@@ -29,11 +29,11 @@ import psutil
 from benchmarks.pages import fill, terminal_text
 from benchmarks.report import RESULTS, listed, save, settings
 from benchmarks.speed.recordings import recording
-from commands.parser import CommandParser, option
 from config import DEMO_MODELS, REPOSITORY
 from extras.archive.benchmark.figures import figures
-from testing.audio_files import wav_file
-from timebase import SAMPLE_RATE
+from tests.support.audio_files import wav_file
+from whosaid.cli.parser import CommandParser, option
+from whosaid.timebase import SAMPLE_RATE
 
 WORK, PAGE = RESULTS / "archive", Path(__file__).with_name("README.md")
 # Recordings and their seconds, and the repeats of each way through them.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from config import InferenceConfig
-from errors import InvalidAudio, InvalidParameter, ModelError
 from extras.archive.worker import load_handler
+from whosaid.errors import InvalidAudio, InvalidParameter, ModelError
 
 TEXT = "what nobody may read in a log"
 
@@ -69,13 +69,13 @@ class StandIn:
 
     def end(self, argument: str, config: InferenceConfig) -> None:
         """As the endpoint does whose engine has stopped: this process ends a moment later."""
-        from runtime.errors import end_process
+        from whosaid.runtime.errors import end_process
 
         end_process("speech recognition has stopped")
         self.fail(argument, config)
 
     def lose_device(self, argument: str, config: InferenceConfig) -> None:
-        from runtime.errors import endpoint_errors
+        from whosaid.runtime.errors import endpoint_errors
 
         with endpoint_errors():
             raise RuntimeError("CUDA error: unspecified launch failure")

@@ -18,12 +18,12 @@ import pytest
 pytest.importorskip("ray")
 
 from config import DEMO_MODELS, REPOSITORY, ModelSettings
-from errors import EndpointError
 from extras.archive.__main__ import main
 from extras.archive.cluster import ClusterError, Pool, plan
 from extras.archive.tests.stand_ins import write_recordings
 from handler import EndpointHandler
-from testing.audio_files import speech
+from tests.support.audio_files import speech
+from whosaid.errors import EndpointError
 
 MODEL = str(DEMO_MODELS / "asr")
 COMMAND = (

@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from audio.decode import AudioLimits, decode_audio
 from extras.archive import durations
 from extras.archive.durations import read_duration, read_durations
-from testing.audio_files import mp4_file, two_seconds
+from tests.support.audio_files import mp4_file, two_seconds
+from whosaid.audio.decode import AudioLimits, decode_audio
 
 
 def test_headers_tell_what_decoding_finds(every_format, tmp_path):

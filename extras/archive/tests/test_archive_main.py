@@ -18,7 +18,6 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from config import REPOSITORY, ModelSettings
-from errors import StartError
 from extras.archive import run, shards, storage
 from extras.archive.__main__ import main
 from extras.archive.cluster import ClusterError, LoadError
@@ -28,7 +27,8 @@ from extras.archive.results import Results
 from extras.archive.run import prepare
 from extras.archive.tests.stand_ins import stand_in, write_recordings
 from extras.archive.worker import Worker
-from model_sources.choice import named
+from whosaid.errors import StartError
+from whosaid.models.choice import named
 
 
 def chosen(options) -> ModelSettings:

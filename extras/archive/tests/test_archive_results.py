@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from answer.kept import Request, for_keeping
 from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.records import Record
 from extras.archive.results import MOST_MARKS, Died, Results
+from whosaid.answer.kept import Request, for_keeping
 
 ANSWER = {"text": " ü", "duration": 2.0}
 DONE = Record("a", "/in/talks/a.wav", duration=2.0, seconds=0.5, attempt=2, result="talks/a")

@@ -18,18 +18,18 @@ from pyannote.audio.pipelines import SpeakerDiarization
 from pyannote.audio.utils.powerset import Powerset
 
 from config import DEMO_MODELS
-from diarization import load_diarizer
-from diarization.diarizer import SpeakerHints
-from diarization.pyannote import PyannoteDiarizer
 from extras.demo_models import conversation
 from extras.demo_models.diarization_error import error_rate
 from extras.demo_models.embedding import weighted_statistics
 from extras.demo_models.mixtures import ClipBank, compose
 from extras.demo_models.pipeline import save_plda
 from extras.demo_models.segmentation import permutation_invariant_loss
-from testing import audio_files
+from tests.support import audio_files
 from tests.support.dialogue import draw_dialogues
 from tests.support.speech import vocabulary
+from whosaid.diarization import load_diarizer
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.diarization.pyannote import PyannoteDiarizer
 
 FOLDER = DEMO_MODELS / "diarization"
 NO_HINTS = SpeakerHints()

@@ -32,8 +32,8 @@ from tests.support.speech import (
     through_codec,
     vocabulary,
 )
-from timebase import SAMPLE_RATE
-from transcript import Word
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Word
 
 needs_voices = pytest.mark.skipif(
     shutil.which("espeak-ng") is None or shutil.which("flite") is None,

@@ -18,11 +18,11 @@ from extras.demo_models.corpus import SHARD_CLIPS, load_corpus, log_mel_power
 from extras.demo_models.embedding import SCALE, VoiceClassifier
 from extras.demo_models.scoring import Utterance
 from extras.demo_models.training import Plan, Training
-from testing.tiny_whispers import SMALL, model_of
 from tests.support.dialogue import Scene
 from tests.support.speech import Clip, vocabulary
-from timebase import SAMPLE_RATE
-from transcript import SpeakerTurn, Word
+from tests.support.tiny_whispers import SMALL, model_of
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn, Word
 
 
 class Line(nn.Module):

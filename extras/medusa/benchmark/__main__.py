@@ -17,24 +17,24 @@ from typing import Any
 
 import torch
 
-from asr.checkpoint.assistants import with_assistant
-from asr.checkpoint.loading import Checkpoint, WhisperModels
-from asr.checkpoint.medusa import MedusaHeads, ResidualBlocks
-from asr.checkpoint.weights import below
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions
 from benchmarks.pages import fill, terminal_text
 from benchmarks.report import RESULTS, listed, put, read_kept, save, settings
 from benchmarks.speed.cells import NOISE
 from benchmarks.speed.engines import decode
 from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import Action, peak_memory, repeats_within, time_interleaved
-from commands.parser import CommandParser, option
 from config import DEMO_MODELS
 from extras.medusa.benchmark.figures import figures
 from extras.medusa.benchmark.script import set_acceptance
-from testing.model_pairs import deep_pair, demo_pair
+from tests.support.model_pairs import deep_pair, demo_pair
 from tests.support.speech import Samples
+from whosaid.asr.checkpoint.assistants import with_assistant
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels
+from whosaid.asr.checkpoint.medusa import MedusaHeads, ResidualBlocks
+from whosaid.asr.checkpoint.weights import below
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.cli.parser import CommandParser, option
 
 PLAIN, ASSISTANT, LINEAR, BLOCK = "plain", "assistant", "Medusa-Linear", "Medusa-Block"
 RATES = (0.75, 0.6, 0.45, 0.35)

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.engine.drafting import AcceptanceRate
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions
-from asr.model.draft_heads import MedusaModel
-from asr.model.kv_cache import KVCache
 from benchmarks.speed.engines import Tokens, decode
 from tests.support.speech import Samples
+from whosaid.asr.engine.drafting import AcceptanceRate
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.model.draft_heads import MedusaModel
+from whosaid.asr.model.kv_cache import KVCache
 
 SEED = 14
 OVERRULED = 1e4  # above every score

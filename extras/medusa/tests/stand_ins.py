@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.checkpoint.loading import WhisperModels
 from benchmarks.real.manifest import Recording
 from extras.medusa.hidden_states import Teacher
-from testing.tiny_whispers import hears_sound
 from tests.oracle import TINY, models_of, noise_windows
+from tests.support.tiny_whispers import hears_sound
+from whosaid.asr.checkpoint.loading import WhisperModels
 
 # A text token of the random model, where its texts end.
 ENDING = 40

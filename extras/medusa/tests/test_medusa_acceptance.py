@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions, Request
 from extras.medusa.acceptance import Acceptance, measure, targets, walk
 from extras.medusa.heads import Heads, Projection
 from extras.medusa.hidden_states import HiddenStates
 from extras.medusa.tests.stand_ins import teacher_of, tiny_models, write_recordings
 from tests.oracle import random_heads
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
 
 
 def states_of(*texts: list[int]) -> HiddenStates:

@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from asr.engine.engine import DecodeEngine
-from asr.engine.request import DecodeOptions
 from benchmarks.speed.engines import decode
 from extras.medusa.benchmark import __main__ as command
 from extras.medusa.benchmark import script
 from extras.medusa.benchmark.script import WRONG, set_acceptance
 from extras.medusa.tests.stand_ins import tiny_models
 from tests.oracle import noise_windows, random_heads
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions
 
 DEPTHS = 3
 

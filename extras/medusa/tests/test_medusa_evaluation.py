@@ -6,7 +6,7 @@ import pytest
 from benchmarks.real.manifest import Recording
 from extras.medusa.acceptance import Acceptance
 from extras.medusa.evaluation import ASSISTED, PLAIN, Evaluated, summary, write_csv
-from transcript import Chunk, DecodeStats, Transcript
+from whosaid.transcript import Chunk, DecodeStats, Transcript
 
 ACCEPTANCE = {"with timestamps": Acceptance((10, 6), (6, 3), tokens=19, passes=10)}
 

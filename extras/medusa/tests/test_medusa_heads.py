@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from asr import Checkpoint, load_whisper, with_assistant
-from asr.checkpoint.medusa import base_digest
-from asr.checkpoint.weights import EMBEDDINGS
 from extras.medusa.heads import Heads, Projection, save_heads
+from whosaid.asr import Checkpoint, load_whisper, with_assistant
+from whosaid.asr.checkpoint.medusa import base_digest
+from whosaid.asr.checkpoint.weights import EMBEDDINGS
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from asr.checkpoint.loading import WhisperModels
-from asr.engine import cuda_graphs, drafting, state
 from benchmarks.real.manifest import Recording
 from extras.medusa.hidden_states import (
     HiddenStates,
@@ -16,9 +14,11 @@ from extras.medusa.hidden_states import (
     teacher_forced,
 )
 from extras.medusa.tests.stand_ins import teacher_of, tiny_models, write_recordings
-from testing.tiny_whispers import hears_sound
-from testing.transformers_models import in_transformers
 from tests.fake_cuda import fake_cuda, fake_models
+from tests.support.tiny_whispers import hears_sound
+from tests.support.transformers_models import in_transformers
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine import cuda_graphs, drafting, state
 
 
 @pytest.fixture(scope="module")

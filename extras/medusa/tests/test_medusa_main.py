@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from commands.manifest import EXAMPLE
 from config import REPOSITORY
 from extras.medusa.__main__ import main
 from extras.medusa.tests.stand_ins import ENDING, write_recordings
-from testing.tiny_whispers import hears_sound
 from tests.oracle import TINY, models_of
+from tests.support.tiny_whispers import hears_sound
+from whosaid.cli.manifest import EXAMPLE
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ class HearsSound:
 
 @pytest.fixture
 def all_sound_is_speech(monkeypatch):
-    for module in ("extras.medusa.hidden_states", "asr.transcriber"):
+    for module in ("extras.medusa.hidden_states", "whosaid.asr.transcriber"):
         monkeypatch.setattr(f"{module}.SpeechDetector", HearsSound)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from extras.medusa.recordings import find_recordings, load_samples, spoken_windows
 from extras.medusa.tests.stand_ins import tiny_models, write_recordings
-from testing.tiny_whispers import hears_sound
+from tests.support.tiny_whispers import hears_sound
 
 
 def test_a_folder_is_every_audio_file_below_it(tmp_path):

@@ -19,7 +19,7 @@ from extras.ray_serve.deployment import (
     Replica,
     proxy_middlewares,
 )
-from server.settings import ServerSettings
+from whosaid.server.settings import ServerSettings
 
 TOLD = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 (APPLICATION,) = TOLD["applications"]
@@ -97,7 +97,7 @@ def test_the_requests_id_comes_once():
 def test_a_replica_serves_what_all_processes_can(monkeypatch, environment):
     async def scenario():
         endpoint, gate = served(api_key="key")
-        monkeypatch.setattr("server.serving.load_app", lambda *_: (gate, endpoint))
+        monkeypatch.setattr("whosaid.server.serving.load_app", lambda *_: (gate, endpoint))
         replica = Replica()
         app = replica.__serve_build_asgi_app__()
         key = {"authorization": "Bearer key"}
@@ -118,7 +118,7 @@ def test_a_replica_that_cannot_load_says_why(monkeypatch, environment):
     def fail(*_):
         raise SystemExit("START_FAILED: no such model")
 
-    monkeypatch.setattr("server.serving.load_app", fail)
+    monkeypatch.setattr("whosaid.server.serving.load_app", fail)
     with pytest.raises(RuntimeError, match="START_FAILED: no such model"):
         Replica()
     monkeypatch.setenv("MAX_QUEUE", "-1")

@@ -26,11 +26,11 @@ pytest.importorskip("grpc_reflection")
 
 from config import DEMO_MODELS, ModelSettings
 from extras.ray_serve.deployment import FILE, OF_ONE_PROCESS, application
-from server.serving import load_app
-from server.settings import ServerSettings
-from testing.audio_files import conversation, wav_file
 from tests.live_app import live
 from tests.servers import SAME_NUMBERS, Server, following, ours
+from tests.support.audio_files import conversation, wav_file
+from whosaid.server.serving import load_app
+from whosaid.server.settings import ServerSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -1,0 +1,1 @@
+"""The endpoint: recognition, diarization, audio, answers, server and commands."""

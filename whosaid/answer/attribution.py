@@ -1,0 +1,213 @@
+"""Builds the answer: assigns words to speakers, names the speakers and joins the channels.
+
+A separate channel counts as one speaker, and word times alone show overlap between channels. If
+diarization finds several speakers on a channel, their names begin with the channel's name. A
+speaker who matches a known voice has the known name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from config import InferenceConfig
+from diarization_utils import as_word, attribute, during, segment_per_chunk, speaker_segments
+from whosaid.answer.response import Answer, clamp_times
+from whosaid.diarization.diarizer import Diarization
+from whosaid.diarization.known_speakers import KnownVoices, name_speakers
+from whosaid.transcript import (
+    Channel,
+    Chunk,
+    DecodeStats,
+    KnownSpeaker,
+    SpeakerTurn,
+    Transcript,
+    Word,
+)
+
+# Seconds; shorter pauses between words of a channel do not end a turn, as in most references.
+MAX_PAUSE = 0.5
+
+Rename = Callable[[str | None], str]
+
+
+def attributed(
+    duration: float,
+    transcripts: Sequence[Transcript],
+    diarizations: Sequence[Diarization | None],
+    known: KnownVoices,
+    config: InferenceConfig,
+) -> Answer:
+    """Return the answer for a recording of `duration` seconds.
+
+    `transcripts` and `diarizations` have an entry for each separate channel, or one entry for mixed
+    channels. A diarization is None if the request is not diarized.
+    """
+    answers = [
+        _channel_answer(duration, transcript, diarization, known, config.known_speaker_threshold)
+        for transcript, diarization in zip(transcripts, diarizations, strict=True)
+    ]
+    answer = answers[0]
+    if config.separate:
+        names = [f"CHANNEL_{channel:02d}" for channel in range(len(answers))]
+        answer = joined(answers, config.channel_names or names)
+    if answer.turns is None:
+        return answer
+    chunks = answer.transcript.chunks
+    segments = speaker_segments(chunks) if config.group_by_speaker else segment_per_chunk(chunks)
+    return replace(answer, segments=segments)
+
+
+def _channel_answer(
+    duration: float,
+    transcript: Transcript,
+    diarization: Diarization | None,
+    known: KnownVoices,
+    threshold: float | None,
+) -> Answer:
+    """Return one channel's answer, without segments."""
+    naming = name_speakers(diarization, known, threshold)
+    turns, named = None, naming.diarization
+    if named is not None:
+        turns = named.turns
+        chunks = attribute(transcript.chunks, named.turns, named.exclusive)
+        transcript = replace(transcript, chunks=chunks)
+    from_diarizer = diarization.warnings if diarization else ()
+    warnings = (*transcript.warnings, *from_diarizer, *naming.warnings)
+    return Answer(duration, transcript, None, turns, warnings, naming.known_speakers)
+
+
+def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
+    """Join the answers of the channels `names` to one answer, without segments.
+
+    Every word has a speaker; `overlap` marks it if another channel speaks during it. Chunks, and so
+    the text, are sorted by their times, clamped as in the response. A warning begins with the
+    channel's name unless all channels have it.
+    """
+    named = [
+        _named(answer, channel, _speaker_names(answer, name))
+        for channel, (answer, name) in enumerate(zip(answers, names, strict=True))
+    ]
+    chunks = _mark_overlap([answer.transcript.chunks for answer in named])
+    transcripts = [answer.transcript for answer in answers]
+    return Answer(
+        answers[0].duration,
+        _joined_transcript(transcripts, chunks),
+        turns=sorted(
+            chain.from_iterable(answer.turns or () for answer in named),
+            key=lambda turn: (turn.start, turn.end),
+        ),
+        warnings=_joined_warnings(answers, names),
+        known_speakers=_best_matches([answer.known_speakers for answer in named]),
+        channels=tuple(
+            Channel(name, each.language, each.language_probability)
+            for name, each in zip(names, transcripts, strict=True)
+        ),
+    )
+
+
+def _speaker_names(answer: Answer, channel: str) -> Rename:
+    """Return a function from a channel's labels to names.
+
+    A known speaker keeps the known name. A speaker alone on the channel has the channel's name, and
+    so has a word in no turn.
+    """
+    known = {each.name for each in answer.known_speakers if each.matched}
+    labels = {turn.speaker for turn in answer.turns or ()}
+
+    def rename(label: str | None) -> str:
+        if label in known:
+            return str(label)
+        return channel if label is None or len(labels) < 2 else f"{channel}_{label}"
+
+    return rename
+
+
+def _named(answer: Answer, channel: int, rename: Rename) -> Answer:
+    """Return the answer with speakers renamed, times clamped and `channel` on all items."""
+    chunks = tuple(
+        clamp_times(
+            [
+                replace(
+                    chunk,
+                    channel=channel,
+                    words=tuple(
+                        replace(word, speaker=rename(word.speaker))
+                        for word in chunk.words or [as_word(chunk)]
+                    ),
+                )
+                for chunk in answer.transcript.chunks
+            ],
+            answer.duration,
+        )
+    )
+    turns = answer.turns
+    if turns is None:
+        turns = _turns([word for chunk in chunks for word in chunk.words])
+    return replace(
+        answer,
+        transcript=replace(answer.transcript, chunks=chunks),
+        turns=[replace(turn, speaker=rename(turn.speaker), channel=channel) for turn in turns],
+        known_speakers=tuple(
+            replace(each, label=each.label and rename(each.label)) for each in answer.known_speakers
+        ),
+    )
+
+
+def _turns(words: Sequence[Word]) -> list[SpeakerTurn]:
+    turns: list[SpeakerTurn] = []
+    for word in words:
+        if turns and word.start - turns[-1].end <= MAX_PAUSE:
+            turns[-1] = replace(turns[-1], end=max(turns[-1].end, word.end))
+        else:
+            turns.append(SpeakerTurn(str(word.speaker), word.start, word.end))
+    return turns
+
+
+def _mark_overlap(channels: Sequence[Sequence[Chunk]]) -> tuple[Chunk, ...]:
+    """Return all channels' chunks in order of time; mark words that another channel overlaps."""
+    words = [[word for chunk in chunks for word in chunk.words] for chunks in channels]
+    marked: list[Chunk] = []
+    for channel, chunks in enumerate(channels):
+        others = chain.from_iterable(words[:channel] + words[channel + 1 :])
+        pairs = zip(words[channel], during(words[channel], others), strict=True)
+        own = iter([replace(word, overlap=word.overlap or over) for word, over in pairs])
+        marked += (replace(chunk, words=tuple(islice(own, len(chunk.words)))) for chunk in chunks)
+    return tuple(sorted(marked, key=lambda chunk: (chunk.start, chunk.end)))
+
+
+def _joined_transcript(transcripts: Sequence[Transcript], chunks: tuple[Chunk, ...]) -> Transcript:
+    """Return the transcript of all channels, in the language of the channel with most speech."""
+    most = max(transcripts, key=lambda each: sum(end - start for start, end in each.speech))
+    stats = DecodeStats()
+    for each in transcripts:
+        stats.add(each.stats)
+    unwritten = [
+        replace(each, channel=channel)
+        for channel, transcript in enumerate(transcripts)
+        for each in transcript.unwritten
+    ]
+    return replace(
+        most,
+        chunks=chunks,
+        warnings=(),
+        speech=tuple(sorted(chain.from_iterable(each.speech for each in transcripts))),
+        stats=stats,
+        unwritten=tuple(sorted(unwritten, key=lambda each: (each.start, each.end))),
+    )
+
+
+def _best_matches(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpeaker, ...]:
+    return tuple(
+        max(each, key=lambda known: (known.matched, known.similarity or -1.0))
+        for each in zip(*channels, strict=True)
+    )
+
+
+def _joined_warnings(answers: Sequence[Answer], names: Sequence[str]) -> tuple[str, ...]:
+    shared = set(answers[0].warnings).intersection(*(answer.warnings for answer in answers))
+    warnings = [warning for warning in answers[0].warnings if warning in shared]
+    for answer, name in zip(answers, names, strict=True):
+        warnings += (f"{name}: {warning}" for warning in answer.warnings if warning not in shared)
+    return tuple(warnings)

@@ -1,0 +1,202 @@
+"""Decides whether an answer kept in a JSON file can be reused, and renders more formats from it.
+
+`scripts/transcribe` and `python -m extras.archive` write two objects beside the endpoint's answer:
+
+    "recording"  its name, size in bytes, time of change (nanoseconds since 1970), sha256, and path
+                 or a digest of the path
+    "made_with"  the names of the models, and the parameters of the request
+
+A recording is done if an answer is of this recording, was made with the requested models and
+parameters, and has the requested formats or the words to make them from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from config import InferenceConfig
+from whosaid.answer.cues import LAYOUT, Layout, layout_of
+from whosaid.answer.subtitles import FORMATS, Rendering, render
+from whosaid.transcript import Chunk, SpeakerSegment, Word
+
+# Parameters and models that change only the speed.
+SPEED = ("batch_size", "assisted", "assistant_model")
+# Detail of the times, by `return_timestamps`; an answer also serves requests for less detail.
+DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
+# Formats made of words, and of segments. RTTM needs turns, which a JSON answer does not have.
+BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
+NOT_SAID = "does not say how it was made"
+NO_WORDS = "has no word times"
+CHANGED = "is of the recording before it changed"
+
+Answer = dict[str, Any]
+
+
+def for_keeping(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `parameters` with word times by default, which suffice for every subtitle layout."""
+    return {"return_timestamps": "word", **parameters}
+
+
+def path_digest(path: str) -> str:
+    """Return a digest that identifies a path without revealing it."""
+    return _digest(path)[:20]
+
+
+def is_of(
+    answer: Mapping[str, Any], size: int, modified: int, same_path: bool, digest: Callable[[], str]
+) -> bool:
+    """Return whether an answer is of the recording with this size and time of change.
+
+    If both and the path are equal, the recording counts as unchanged. Otherwise, if the sizes are
+    equal, `digest`, which reads the whole recording, decides.
+    """
+    kept = answer.get("recording")
+    if not isinstance(kept, dict) or "sha256" not in kept or kept.get("size") != size:
+        return False
+    if same_path and modified and kept.get("modified") == modified:
+        return True
+    return bool(kept["sha256"] == digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The models and parameters that a run wants for every recording.
+
+    `models` are names by the field of ModelSettings, or a server's description of its models; None
+    if the server does not describe them.
+    """
+
+    models: Mapping[str, Any] | None
+    parameters: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `made_with` object for a new answer."""
+        return {"models": self.models, "parameters": _without_clips(self.parameters)}
+
+    def why_not(self, answer: Mapping[str, Any]) -> str:
+        """Return why an answer cannot be reused, as the end of a sentence; "" if it can.
+
+        Ignores formats.
+        """
+        made = answer.get("made_with")
+        if not isinstance(made, dict) or not {"models", "parameters"} <= made.keys():
+            return NOT_SAID
+        try:
+            before, detail = _deciding(made["parameters"])
+        except (TypeError, ValueError, AttributeError):
+            return NOT_SAID
+        now, wanted_detail = _deciding(_without_clips(self.parameters))
+        if changed := [name for name in now if now[name] != before[name]]:
+            return f"was made with other parameters ({', '.join(changed)})"
+        if changed := list(_changed_models(made["models"], self.models, now["diarize"])):
+            return f"was made with other models ({', '.join(changed)})"
+        return NO_WORDS if wanted_detail > detail else ""
+
+    def laid_out(self, answer: Answer, formats: Collection[str]) -> Answer:
+        """Return the answer; add all `formats` that can be made from it to its `output`.
+
+        If the formats include subtitles, existing subtitles get the requested layout.
+        """
+        made, output = answer["made_with"], dict(answer.get("output") or {})
+        layout, before = _layout(self.parameters), made["parameters"]
+        if not BY_WORD.isdisjoint(formats) and _layout(before) != layout:
+            existing = BY_WORD.intersection(output)
+            output = {name: text for name, text in output.items() if name not in BY_WORD}
+            others = {name: each for name, each in before.items() if name not in LAYOUT.values()}
+            parameters = others | _layout_parameters(self.parameters)
+            made, formats = {**made, "parameters": parameters}, {*formats, *existing}
+        missing = {*formats} - output.keys()
+        if not missing:
+            return answer
+        if found := [name for name in FORMATS if name in missing and _follows(answer, name)]:
+            rendering = _rendering(answer, layout)
+            output |= {name: render(name, rendering) for name in found}
+        return {**answer, "made_with": made, "output": output}
+
+
+def _follows(answer: Answer, name: str) -> bool:
+    """Return whether a format can be made from an answer's words or segments."""
+    return "words" in answer if name in BY_WORD else name in BY_SEGMENT
+
+
+def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without `output`; digests replace reference clips and the text."""
+    kept = {name: value for name, value in parameters.items() if name != "output"}
+    if isinstance(text := kept.get("text"), str):
+        kept["text"] = f"sha256 {_digest(text)}"
+    if clips := kept.get("known_speakers"):
+        kept["known_speakers"] = [
+            {"name": clip.name, "reference": f"sha256 {_digest(clip.reference[:])}"}
+            for clip in InferenceConfig.read({"known_speakers": clips}).known_speakers
+        ]
+    return kept
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the parameters that affect an answer's content, defaults included, and its DETAIL.
+
+    Raises ValueError.
+    """
+    given = dict(parameters)
+    clips, text = given.pop("known_speakers", None) or [], given.pop("text", None)
+    config = InferenceConfig.read(given)
+    left_out = {"return_timestamps", "output", *LAYOUT.values(), *SPEED}
+    values = config.model_dump(mode="json", exclude=left_out)
+    voices = config.tells_voices_apart or (config.diarize and bool(clips))
+    values |= {"diarize": voices, "known_speakers": clips, "text": text}
+    return values, DETAIL[config.return_timestamps]
+
+
+def _changed_models(before: object, now: object, voices: bool) -> Iterator[str]:
+    """Yield a text for each changed model; the diarization model counts only with `voices`."""
+    if not isinstance(before, dict) or not isinstance(now, Mapping):
+        if before != now:
+            yield "not all servers name theirs"
+        return
+    for name in sorted({*before, *now}):
+        unused = name in SPEED or (name.startswith("diarization") and not voices)
+        if not unused and before.get(name) != now.get(name):
+            yield f"{name} was {before.get(name) or 'none'}"
+
+
+def _layout_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in parameters.items() if name in LAYOUT.values()}
+
+
+def _layout(parameters: Mapping[str, Any]) -> Layout:
+    return layout_of(InferenceConfig.read(_layout_parameters(parameters)))
+
+
+def _rendering(answer: Answer, layout: Layout) -> Rendering:
+    """Return the content of all formats but RTTM."""
+    words = iter([_word(each) for each in answer.get("words", ())])
+    segments, chunks = [], []
+    for each in answer["speakers"]:
+        (start, end), own = each["timestamp"], tuple(map(_word, each.get("words", ())))
+        segment = SpeakerSegment(each["speaker"], each["text"], start, end, own)
+        segments.append(replace(segment, channel=each.get("channel")))
+    for each in answer["chunks"]:
+        (start, end), text = each["timestamp"], each["text"]
+        own = () if segments else tuple(_words_of(text, words))
+        chunks.append(Chunk(text, start, end, words=own, channel=each.get("channel")))
+    return Rendering(answer["duration"], chunks, segments, layout=layout)
+
+
+def _words_of(text: str, words: Iterator[Word]) -> Iterator[Word]:
+    """Yield the next `words`, until they have the length of a chunk's `text`."""
+    left = len(text)
+    while left > 0 and (word := next(words, None)) is not None:
+        left -= len(word.text)
+        yield word
+
+
+def _word(each: Mapping[str, Any]) -> Word:
+    start, end = each["timestamp"]
+    return Word(each["word"], start, end, each.get("speaker"), overlap=each.get("overlap", False))

@@ -1,0 +1,257 @@
+"""Converts an answer to the JSON object that a client receives, in plain Python types.
+
+Its times are finite, in order, within the audio and rounded to hundredths of a second, whatever
+times the models returned. The files under `output` are made from these times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+from config import InferenceConfig
+from whosaid.answer.cues import layout_of
+from whosaid.answer.subtitles import Rendering, render
+from whosaid.transcript import (
+    Block,
+    Channel,
+    Chunk,
+    KnownSpeaker,
+    SpeakerSegment,
+    SpeakerTurn,
+    Transcript,
+    Unspoken,
+    Unwritten,
+    Word,
+    by_channel,
+)
+
+SHORTEST = 2  # hundredths of a second: one step of Whisper's timestamps
+
+Timed = TypeVar("Timed", Chunk, SpeakerSegment, SpeakerTurn, Word)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The results for one recording of `duration` seconds.
+
+    `segments` and `turns` are None without diarization, except with separate `channels`. The words
+    of all segments, in order, are the words of all chunks; with separate `channels` this holds for
+    each channel.
+    """
+
+    duration: float
+    transcript: Transcript
+    segments: Sequence[SpeakerSegment] | None = None
+    turns: Sequence[SpeakerTurn] | None = None
+    warnings: tuple[str, ...] = ()
+    known_speakers: tuple[KnownSpeaker, ...] = ()
+    channels: tuple[Channel, ...] = ()
+
+
+def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
+    """Return the JSON object that answers a request with the parameters `config`."""
+    duration = round(float(answer.duration), 2)
+    chunks = clamp_times(answer.transcript.chunks, duration)
+    segments = sorted(clamp_times(answer.segments or (), duration), key=lambda each: each.start)
+    by_word, multilingual = config.return_timestamps == "word", config.multilingual
+    body: dict[str, Any] = {
+        "speakers": [_segment_json(each, by_word, multilingual) for each in segments],
+        "chunks": chunks_json(chunks, config) if config.return_timestamps else [],
+        "text": answer.transcript.text,
+        "language": answer.transcript.language,
+        "language_probability": _rounded(answer.transcript.language_probability),
+        "duration": duration,
+        "warnings": list(answer.warnings),
+        "unwritten": unwritten_json(answer.transcript.unwritten, duration),
+    }
+    if by_word:
+        has_speakers = answer.segments is not None
+        blocks: Sequence[Chunk | SpeakerSegment] = segments if has_speakers else chunks
+        words = [(word, block.channel) for block in blocks for word in block.words]
+        words.sort(key=lambda pair: pair[0].start)  # channels may speak at once
+        body["words"] = [
+            _word_json(word, channel, has_speakers, multilingual) for word, channel in words
+        ]
+    if config.text is not None:
+        spoken = [word for chunk in chunks for word in chunk.words]
+        body["unspoken"] = unspoken_json(answer.transcript.unspoken, spoken, duration)
+    if config.output:
+        turns = _clamp_turns(answer.turns or (), duration)
+        rendering = Rendering(duration, chunks, segments, turns, layout_of(config))
+        body["output"] = {name: render(name, rendering) for name in config.output}
+    if answer.channels:
+        body["channels"] = [
+            {
+                "name": each.name,
+                "language": each.language,
+                "language_probability": _rounded(each.language_probability),
+            }
+            for each in answer.channels
+        ]
+    if answer.known_speakers:
+        body["known_speakers"] = known_speakers_json(answer.known_speakers)
+    return body
+
+
+def unspoken_json(
+    unspoken: Sequence[Unspoken], words: Sequence[Word], duration: float
+) -> list[dict[str, Any]]:
+    """Return the entries of `unspoken`, each timed between its neighbours in the spoken `words`."""
+    times = [(0.0, 0.0), *((word.start, word.end) for word in words), (duration, duration)]
+    return [
+        {
+            "text": "".join(each.words),
+            "words_before": each.before,
+            "timestamp": [times[each.before][1], times[each.before + 1][0]],
+        }
+        for each in unspoken
+    ]
+
+
+def unwritten_json(unwritten: Sequence[Unwritten], duration: float) -> list[dict[str, Any]]:
+    return [
+        {"start": round(each.start, 2), "end": min(round(each.end, 2), duration)}
+        | _channel_json(each.channel)
+        for each in unwritten
+    ]
+
+
+def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "label": each.label,
+            "similarity": _rounded(each.similarity),
+            "matched": each.matched,
+        }
+        for each in known
+    ]
+
+
+def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[str, Any]]:
+    """Return the entries of `chunks`, which must have clamped times."""
+    return [
+        {
+            "text": chunk.text,
+            "timestamp": [chunk.start, chunk.end],
+            "avg_logprob": _rounded(chunk.avg_logprob),
+            "no_speech_prob": _rounded(chunk.no_speech_prob),
+            **_language_json(chunk, config.multilingual),
+            **_channel_json(chunk.channel),
+        }
+        for chunk in chunks
+    ]
+
+
+def _segment_json(segment: SpeakerSegment, by_word: bool, multilingual: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "speaker": segment.speaker,
+        "text": segment.text,
+        "timestamp": [segment.start, segment.end],
+        **_language_json(segment, multilingual),
+        **_channel_json(segment.channel),
+    }
+    if by_word:
+        channel = segment.channel
+        entry["words"] = [_word_json(word, channel, True, multilingual) for word in segment.words]
+    return entry
+
+
+def _word_json(
+    word: Word, channel: int | None, has_speakers: bool, multilingual: bool
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "word": word.text,
+        "timestamp": [word.start, word.end],
+        "probability": _rounded(word.probability),
+        **_language_json(word, multilingual),
+    }
+    if has_speakers:
+        entry["speaker"], entry["overlap"] = word.speaker, word.overlap
+    return entry | _channel_json(channel)
+
+
+def _language_json(item: SpeakerSegment | Chunk | Word, multilingual: bool) -> dict[str, Any]:
+    return {"language": item.language} if multilingual else {}
+
+
+def _channel_json(channel: int | None) -> dict[str, Any]:
+    return {} if channel is None else {"channel": channel}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 4)
+
+
+def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
+    """Clamp and round the times of blocks and words, so that they are in order on each channel.
+
+    A time that is NaN or before its predecessor becomes its predecessor. Each block and word lasts
+    20 ms or more, or an equal share of a recording that is too short for that. Idempotent.
+    """
+    duration = round(float(duration), 2)
+    clamped = {
+        channel: iter(_clamp_channel(own, duration)) for channel, own in by_channel(blocks).items()
+    }
+    return [next(clamped[block.channel]) for block in blocks]
+
+
+def _clamp_channel(blocks: Sequence[Block], duration: float) -> list[Block]:
+    words = [word for block in blocks for word in block.words]
+    clamped = iter(
+        [replace(word, start=start, end=end) for word, start, end in _lasting(words, duration)]
+    )
+    blocks = [_with_words(block, tuple(islice(clamped, len(block.words)))) for block in blocks]
+    timed = _lasting(blocks, duration)
+    return [replace(block, start=start, end=end) for block, start, end in timed]
+
+
+def _with_words(block: Block, words: tuple[Word, ...]) -> Block:
+    """Replace the block's words; if the block began or ended with its words, it still does."""
+    if not words:
+        return replace(block, words=words)
+    start = words[0].start if block.start == block.words[0].start else block.start
+    end = words[-1].end if block.end == block.words[-1].end else block.end
+    return replace(block, start=start, end=end, words=words)
+
+
+def _clamp_turns(turns: Sequence[SpeakerTurn], duration: float) -> list[SpeakerTurn]:
+    """Clamp and round each turn by itself, because turns may overlap; drop empty ones."""
+    clamped = [each for turn in turns for each in _clamp([turn], duration)]
+    return [replace(turn, start=start, end=end) for turn, start, end in clamped if end > start]
+
+
+def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, float, float]]:
+    """Yield each item with its start and end, both between the previous end and the audio's end."""
+    now = 0.0
+    for item in items:
+        # max returns its first argument if the second is NaN.
+        start = min(max(now, float(item.start)), duration)
+        now = min(max(start, float(item.end)), duration)
+        yield item, round(start, 2), round(now, 2)
+
+
+def _lasting(items: Sequence[Timed], duration: float) -> list[tuple[Timed, float, float]]:
+    """Clamp items and make each at least SHORTEST long.
+
+    An item that is too short delays the next items; at the end of the audio it advances the
+    previous items.
+    """
+    audio_end = round(100 * duration)
+    shortest = min(SHORTEST, audio_end // max(1, len(items)))
+    times: list[tuple[int, int]] = []  # in hundredths of a second
+    now = 0
+    for _, start, end in _clamp(items, duration):
+        begin = max(now, round(100 * start))
+        now = max(begin + shortest, round(100 * end))
+        times.append((begin, now))
+    latest = audio_end
+    for index, (begin, stop) in reversed(list(enumerate(times))):
+        stop = min(stop, latest)
+        latest = min(begin, stop - shortest)
+        times[index] = latest, stop
+    pairs = zip(items, times, strict=True)
+    return [(item, begin / 100, stop / 100) for item, (begin, stop) in pairs]

@@ -1,0 +1,354 @@
+"""A batch on the device: sequences enter rows, steps run, finished rows are read and freed.
+
+Live rows are the first rows of the state, so a step slices the caches and gathers nothing. New
+sequences take the rows of finished ones. If fewer enter, the last rows move into the gaps before
+the next step, so a full batch copies no row. Options belong to the sequence, so requests of several
+clients share a batch. The scheduler chooses the sequences.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
+from whosaid.asr.engine.drafting import DraftLength, DraftPolicy
+from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.prefill import PrefillBatch
+from whosaid.asr.engine.request import Lane, Sequence
+from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner
+from whosaid.asr.engine.scheduler import MAX_ROWS, Finished, Plan
+from whosaid.asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
+from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.encoder import Encoder, EncoderOutput
+from whosaid.runtime.errors import is_out_of_memory
+from whosaid.transcript import DecodeStats
+
+logger = logging.getLogger("endpoint")
+
+# Steps between two checks for texts to reject; each check waits for the device.
+STEPS_BETWEEN_LOOKS = 16
+MAIN_LANE, BEAM_LANE = Lane(1), Lane(5)  # usual rows; second attempts at rejected texts
+
+
+@dataclass
+class DecodeContext:
+    """Models and helpers of every step. `drafting` is None unless draft costs were measured."""
+
+    encoder: Encoder
+    filters: LogitFilter
+    special_tokens: SpecialTokens
+    runner: StepRunner
+    results: ResultReader
+    drafting: DraftLength | None = None
+
+
+class Batch:
+    """The rows of one lane. `attempted` is the number of rows that were last tried."""
+
+    def __init__(self, lane: Lane, memory: StateMemory, context: DecodeContext) -> None:
+        self.lane = lane
+        self.memory = memory
+        self.context = context
+        self.rows: list[Sequence] = []  # in order of place
+        self._vacant: list[int] = []  # sorted; places among or after the rows; none in a step
+        self.attempted = 0
+        self._steps = 0
+        self._pending: deque[tuple[PendingResult, StepShape]] = deque()
+        self._longest = 0  # upper bound of a live row's length
+        self._written = 0  # upper bound of the cached positions ever written
+        self._drafts = DraftPolicy(memory.draft_model)
+        self._view: DecodeState | None = None
+
+    @property
+    def num_beams(self) -> int:
+        return self.lane.num_beams
+
+    @property
+    def places(self) -> list[int]:
+        every = range(len(self.rows) + len(self._vacant))
+        return [place for place in every if place not in self._vacant]
+
+    @torch.inference_mode()
+    def enter(self, plan: Plan) -> int:
+        """Encode and prefill the first sequences of a plan. Return how many entered.
+
+        Free memory limits the number and, after the first encoder pass, `plan.until` does.
+        """
+        live = len(self.rows)
+        self.attempted = plan.rows
+        self._view = None  # the state may get more rows, or a drafter
+        entering = plan.entering[: self.memory.ensure_capacity(plan.rows).capacity - live]
+        if not entering:
+            return 0
+        drafted = self._drafts.prepares(
+            entering[0].options, self.context.drafting, live + len(entering), len(entering)
+        )
+        drafted = drafted and self.memory.ensure_drafter()
+        encoded = self._encode(entering, drafted, plan.until)
+        entering = entering[: len(encoded.main)]
+        for number, each in enumerate(entering):
+            each.drafted, each.steps = drafted, 0
+            if each.may_retry and each.encoded is None:
+                each.encoded = encoded.main[number : number + 1].clone()
+            if each.retried:
+                tokens = self.context.special_tokens
+                each.prompt = tokens.with_timestamps(each.request.prompt, each.timestamps)
+        places = [self._take_place(each) for each in entering]
+        self.attempted = len(self.rows)
+        self._prefill(places, entering, encoded)
+        return len(entering)
+
+    @torch.inference_mode()
+    def step(self) -> list[Finished]:
+        """Run one step. Return the finished sequences; their rows are free again."""
+        started = time.perf_counter()
+        self._steps += 1
+        self._close_gaps()
+        self._stop_rejected()
+        self._launch()
+        result = self._collect()
+        _add_seconds(self.rows, "decode_seconds", started)
+        return [] if result is None else self._finish(result)
+
+    @torch.inference_mode()
+    def evict(self, sequences: Iterable[Sequence]) -> None:
+        if self._pending:
+            self._drain()
+        for place in self._free([*sequences]):
+            self._state.rows.finished[place] = True
+
+    def clear(self) -> None:
+        self.rows.clear()
+        self._vacant.clear()
+        self._pending.clear()
+        self._view, self._longest = None, 0
+        self.memory.release()
+
+    # Entering rows
+
+    def _encode(self, entering: list[Sequence], drafted: bool, until: float) -> EncoderOutput:
+        started = time.perf_counter()
+        samples, known = [each.request.samples for each in entering], [e.encoded for e in entering]
+        frames = [each.request.frames for each in entering]
+        encoded = self.context.encoder.encode(samples, drafted, known, until, frames)
+        _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
+        return encoded
+
+    def _take_place(self, sequence: Sequence) -> int:
+        place = self._vacant.pop(0) if self._vacant else len(self.rows)
+        self.rows.insert(place, sequence)
+        return place
+
+    def _prefill(self, places: list[int], entering: list[Sequence], encoded: EncoderOutput) -> None:
+        started, context = time.perf_counter(), self.context
+        state, runner = self._state, context.runner
+        batch = PrefillBatch.of(entering, encoded, state.main, runner.padded)
+        self._written = max(self._written, batch.prompt_len)
+        batch = batch._replace(forgotten=self._written)
+        starts = runner.prefill(state, places, batch, context.filters, context.special_tokens)
+        for sequence, values in zip(entering, starts.tolist(), strict=True):
+            sequence.read_start(values, context.special_tokens.languages)
+        self._longest = max(self._longest, *(each.prefilled_length for each in entering))
+        _add_seconds(entering, "prefill_seconds", started)
+
+    # One step
+
+    @property
+    def _state(self) -> DecodeState:
+        assert self.memory.state is not None
+        return self.memory.state
+
+    def _stop_rejected(self) -> None:
+        """Every few steps, stop rows whose text will be rejected or cut anyway."""
+        state, results = self._state, self.context.results
+        if self.num_beams == 1:
+            if self._steps % STEPS_BETWEEN_LOOKS == 0:
+                results.stop_rejected(state, self.rows, self._longest)
+            return
+        for row, sequence in enumerate(self.rows):
+            due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0
+            if due and sequence.options.fallback is not None:
+                results.stop_looping_beams(state, row, sequence)
+
+    def _launch(self) -> None:
+        state, runner = self._state, self.context.runner
+        self.attempted = len(self.rows)
+        rows = min(runner.padded("rows", len(self.rows)), state.capacity)
+        draftable = [each.options for each in self.rows if each.draftable]
+        drafts = self._drafts.choose(draftable, self.context.drafting, rows)
+        looked_up = 0 if draftable or runner.pipelined else self._look_up()
+        shape = StepShape(
+            drafts=drafts or looked_up,
+            assistant_lag=self._drafts.lag(drafts, self._longest),
+            kv_len=min(
+                runner.padded("positions", self._longest + (drafts or looked_up)),
+                state.main.cache.max_len,
+            ),
+            sampled=any(each.options.temperature for each in self.rows),
+            timestamps=any(each.timestamps for each in self.rows),
+            followed=self._drafts.follows and bool(draftable),
+            drafts_given=looked_up > 0,
+        )
+        view, place = self._view, state.rows.tokens.data_ptr()
+        if view is None or view.capacity != rows or view.rows.tokens.data_ptr() != place:
+            self._view = view = state.view(0, rows)
+        self._written = max(self._written, shape.kv_len)
+        result = runner.launch(view, self.context.filters, shape)
+        self._pending.append((result, shape))
+        self._longest += shape.drafts + 1
+        for sequence in self.rows:
+            sequence.steps += 1
+
+    def _look_up(self) -> int:
+        """Write each draft's continuation of its row. Return the most tokens of a row.
+
+        The host reads the rows, which costs nothing unless it has to wait for the device.
+        """
+        rows, most = self._state.rows, 0
+        for row, sequence in enumerate(self.rows):
+            if not sequence.request.draft or self.num_beams > 1:
+                continue
+            length = int(rows.length[row])
+            newest = rows.tokens[row, length - 2 : length].tolist()
+            following = sequence.looked_up(newest, MAX_DRAFTS)
+            rows.draftable[row] = bool(following)
+            rows.tokens[row, length : length + len(following)] = torch.tensor(following)
+            most = max(most, len(following))
+        return most
+
+    def _collect(self) -> StepResult | None:
+        """If a row has finished, wait for all launched steps. Return the last result, else None."""
+        if self.context.runner.pipelined and len(self._pending) == 1:
+            return None
+        result = self._read()
+        if not any(result.finished[: len(self.rows)]):
+            return None
+        return self._drain() or result
+
+    def _drain(self) -> StepResult | None:
+        """Wait for all launched steps. Return the last result; None if none was pending."""
+        result = None
+        while self._pending:
+            result = self._read()
+        return result
+
+    def _read(self) -> StepResult:
+        """Wait for the oldest pending result and count it in the statistics."""
+        pending, shape = self._pending.popleft()
+        result = pending()
+        lengths = result.length[: len(self.rows)]
+        longest = max(*lengths, *(each.prefilled_length for each in self.rows))
+        self._longest = longest + sum(each.drafts + 1 for _, each in self._pending)
+        if self.context.drafting is not None and shape.drafts and not shape.drafts_given:
+            self.context.drafting.observe(result.accepted, result.drafted)
+        self._count(result, shape.drafts)
+        return result
+
+    def _count(self, result: StepResult, drafts: int) -> None:
+        for stats in _distinct_stats(self.rows):
+            stats.steps += 1
+            stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
+        for sequence, accepted, drafted in zip(
+            self.rows, result.accepted, result.drafted, strict=False
+        ):
+            stats = sequence.session.stats
+            stats.accepted += accepted
+            stats.drafted += drafted
+            stats.drafted_rows += drafted > 0
+
+    # Finished rows
+
+    def _finish(self, result: StepResult) -> list[Finished]:
+        ended = [row for row in range(len(self.rows)) if result.finished[row]]
+        finished = []
+        for row in ended:
+            sequence = self.rows[row]
+            read = self.context.results.read(self._state, row, result.length[row], sequence)
+            finished.append((sequence, read))
+        self._free([self.rows[row] for row in ended])
+        return finished
+
+    def _free(self, sequences: list[Sequence]) -> list[int]:
+        """Free the rows of sequences. Return their places."""
+        places = self.places
+        freed = [places[self.rows.index(each)] for each in sequences]
+        self.rows = [each for each in self.rows if each not in sequences]
+        self._vacant = sorted([*self._vacant, *freed]) if self.rows else []
+        if not self.rows:
+            # A view would keep the memory that an idle batch releases.
+            self._view, self._longest = None, 0
+        return freed
+
+    def _close_gaps(self) -> None:
+        """Move the last rows to vacant places."""
+        if not self._vacant:
+            return
+        live = len(self.rows)
+        behind = slice(live, live + len(self._vacant))
+        gaps = [place for place in self._vacant if place < live]
+        last = [place for place in range(behind.start, behind.stop) if place not in self._vacant]
+        if gaps:
+            self._state.move(last, gaps)
+        self._state.rows.finished[behind] = True
+        self.rows, moved = self.rows[: live - len(gaps)], self.rows[live - len(gaps) :]
+        self._vacant = gaps
+        for each in moved:
+            self._take_place(each)
+
+
+def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
+    took = time.perf_counter() - started
+    for stats in _distinct_stats(sequences):
+        setattr(stats, part, getattr(stats, part) + took)
+
+
+def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
+    return list({id(each.session): each.session.stats for each in sequences}.values())
+
+
+class Batches(dict[Lane, Batch]):
+    """Batches by lane, each made on first use."""
+
+    def __init__(self, main: Decoder, drafts: DraftModel | None, context: DecodeContext) -> None:
+        super().__init__()
+        self._main, self._drafts, self._context = main, drafts, context
+
+    def __missing__(self, lane: Lane) -> Batch:
+        """Make a batch. Only one-beam lanes have a drafter. Graphs are captured for the numbers of
+        beams that most requests use.
+        """
+        runner, most = self._context.runner, MAX_ROWS
+        if runner.pipelined:
+            most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
+        captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
+        prepare = {"prepare": partial(runner.prepare, context=self._context)} if captured else {}
+        drafts = self._drafts if lane.num_beams == 1 else None
+        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, **prepare)
+        self[lane] = Batch(lane, memory, self._context)
+        return self[lane]
+
+    def prepare(self) -> None:
+        """On CUDA, allocate the rows of the usual lanes and capture their graphs.
+
+        If memory runs out, log a warning; the rows are then allocated on first use.
+        """
+        if not self._context.runner.pipelined:
+            return
+        for lane in (MAIN_LANE, BEAM_LANE):
+            memory = self[lane].memory
+            try:
+                memory.ensure_capacity(memory.most)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                logger.warning("memory ran out at load: no rows of %d beams yet", lane.num_beams)
+                memory.release()

@@ -1,0 +1,390 @@
+"""Passes on CUDA, captured as graphs when a state's rows are allocated, and replayed.
+
+A step of Whisper's decoder is hundreds of small kernels, and so are its prefill and the encoder.
+Launched one by one from Python, they leave the device idle most of the time. No pass reads a value
+from the device (see `asr.engine.speculative`), so each can be captured whole.
+
+Shapes are rounded up to few sizes, and a fixed list of shapes is captured; every other shape runs
+eagerly. Each pass of the list runs eagerly first, because libraries that create handles or compile
+kernels at first use must not do so inside a capture (pytorch#99397). Then it runs as a graph over
+the same noise. Graphs are turned off if the results differ, or if a capture fails. If memory runs
+out, no further shape is captured.
+
+All graphs over a state share a memory pool. That is safe because they run one after the other and
+each result is copied out before the next pass. They share a capture stream that no other state
+uses: cuBLAS keeps a workspace for each stream, graphs hold its address, and newer versions of torch
+free it as soon as one graph that was captured on the stream is dropped (pytorch#193402). So all
+graphs over a state are dropped together, before the memory of the state is freed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.engine.drafters import MedusaDrafter
+from whosaid.asr.engine.graph_check import (
+    Outcome,
+    agree,
+    end_texts,
+    fill_audio,
+    run_encoder,
+    run_prefill,
+    run_steps,
+)
+from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.prefill import PrefillBatch, prefill
+from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner, collect
+from whosaid.asr.engine.speculative import decode_step
+from whosaid.asr.engine.state import DecodeState, StepShape, upload
+from whosaid.asr.model.encoder import AudioEncoder
+from whosaid.runtime.errors import is_device_lost, is_out_of_memory
+
+if TYPE_CHECKING:
+    from whosaid.asr.engine.batch import DecodeContext
+
+logger = logging.getLogger("endpoint")
+
+Pass = Callable[[int], Outcome]  # takes the seed of its noise
+
+SIZES = {
+    "rows": (1, 2, 4, 8, 16, 24, 48, 96, 128),
+    "positions": (128, 256, 512),  # of caches; no row of any Whisper reaches the last
+    "prompt": (8, 64, 256),  # without earlier text, with a few hotwords, with as much as fits
+    "guess": (0, 64, 256),  # guessed tokens: none, a live buffer's text, more
+}
+# Windows that one graph encodes, and rows that one graph prefills; more take several passes. The
+# largest encoder pass keeps its intermediate values in the graphs' memory (see docs/gpu.md).
+PASS_SIZES = (4, 2, 1)
+BEAM_ROWS = 4  # most rows of captured beam steps; few windows are decoded again
+DRAFTED_ROWS = 24  # most rows of captured steps with drafts, which pay for few rows
+TRIES = 2  # a near tie, also in a draft, does not recur with other noise
+READ_LAG = 2  # tokens the assistant may not have read after a step with drafts
+ENCODERS = "encoders"  # owner of the encoders' graphs, which read no state
+HIGH_PRIORITY = -1  # of a stream; newer versions of torch replay kernels with their own priority
+SPARE_BYTES = 768 << 20  # of device memory kept free for requests
+
+
+class StepKey(NamedTuple):
+    """Key of a step's graph among the graphs over one state."""
+
+    rows: int
+    shape: StepShape
+
+
+class PrefillKey(NamedTuple):
+    """Key of a prefill's graph among the graphs over one state."""
+
+    rows: int
+    prompt_len: int
+    verified: int
+    drafted: bool
+
+
+class EncoderKey(NamedTuple):
+    """Key of an encoder's graph."""
+
+    windows: int
+    encoder: AudioEncoder
+
+
+class Captured(NamedTuple):
+    """A captured graph, its input buffers and its output buffer."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    result: Tensor
+
+
+@dataclass
+class GraphSet:
+    """The graphs over one state by key, with the stream, pool and input buffers that they share."""
+
+    stream: torch.cuda.Stream
+    pool: Any
+    graphs: dict[Hashable, Captured] = field(default_factory=dict)
+    inputs: dict[Hashable, Tensor] = field(default_factory=dict)  # by number, shape and type
+
+    def held(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return input buffers like `inputs`. Graphs share them, because no two run at once."""
+        return [
+            self.inputs.setdefault((place, each.shape, each.dtype), torch.empty_like(each))
+            for place, each in enumerate(inputs)
+        ]
+
+
+class CudaGraphRunner(StepRunner):
+    """Replays the graph of a pass if there is one, else runs the pass eagerly in the same shape."""
+
+    pipelined = True
+    draft_lengths = (2, 4, 8)
+    timed_drafts = (0, 2, 8)
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.planned = self.replayed = self.eager = 0  # graphs to capture; passes by kind
+        self._sets: dict[Hashable, GraphSet] = {}
+        self._capturing = False
+
+    @property
+    def graph_count(self) -> int:
+        return len(self.held())
+
+    def held(self) -> list[Hashable]:
+        return [key for each in self._sets.values() for key in each.graphs]
+
+    def padded(self, size: str, needed: int) -> int:
+        """Return the next of `SIZES[size]`, or `needed` itself beyond the largest."""
+        return next((each for each in SIZES[size] if each >= needed), needed)
+
+    def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
+        return torch.cat(
+            [
+                self._run(ENCODERS, EncoderKey(len(part), encoder), encoder.forward, (part,))
+                for part in torch.split(features, pass_sizes(len(features)))
+            ]
+        )
+
+    def prefill(
+        self,
+        state: DecodeState,
+        places: Sequence[int],
+        batch: PrefillBatch,
+        filters: LogitFilter,
+        special_tokens: SpecialTokens,
+    ) -> Tensor:
+        """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
+        guesses of sizes outside SIZES, run eagerly.
+        """
+        usual = batch.prompt_len in SIZES["prompt"] and batch.verified in SIZES["guess"]
+        if batch.sampled or not usual:
+            return super().prefill(state, places, batch, filters, special_tokens)
+        at = torch.tensor(places, dtype=batch.numbers.dtype)[:, None]
+        numbers = upload(torch.cat((at, batch.numbers), dim=1), state.rows.tokens.device)
+        batch = batch._replace(numbers=numbers, forgotten=state.main.cache.max_len)
+
+        def begin(numbers: Tensor, *encoded: Tensor) -> Tensor:
+            rows, numbers = numbers[:, 0].long(), numbers[:, 1:]
+            taken = state.take(rows)
+            start = prefill(taken, batch.with_inputs(numbers, *encoded), filters, special_tokens)
+            state.put(rows, taken)
+            return start
+
+        starts = []
+        parts = [torch.split(each, pass_sizes(len(places))) for each in batch.inputs]
+        for part in zip(*parts, strict=True):
+            key = PrefillKey(len(part[0]), batch.prompt_len, batch.verified, batch.drafted)
+            starts.append(self._run(_memory_of(state), key, begin, part))
+        return torch.cat(starts)
+
+    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+        """Start a step. Calling the returned function waits for the result.
+
+        Every step computes the timestamp grammar, so steps with and without timestamps share
+        graphs. Rows without timestamps ignore the grammar.
+        """
+        shape = shape._replace(timestamps=True)
+
+        def step() -> Tensor:
+            decode_step(state, filters, shape)
+            return collect(state.rows)
+
+        return _copy_out(self._run(_memory_of(state), StepKey(state.capacity, shape), step))
+
+    def release(self, state: DecodeState) -> None:
+        """Drop the graphs over a state. Call it before the state's memory is freed."""
+        self._sets.pop(_memory_of(state), None)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run eagerly inside the block, in the same shapes; graphs are kept."""
+        enabled, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = enabled
+
+    def disable(self, reason: str) -> None:
+        """Drop all graphs, run eagerly from now on, and log why."""
+        self._sets.clear()
+        if self.enabled:
+            self.enabled = False
+            logger.error("CUDA graphs are off, so decoding is slower: %s", reason)
+
+    def prepare(self, state: DecodeState, context: DecodeContext) -> None:
+        kinds = [self._steps(state, context.filters), self._prefills(state, context)]
+        if ENCODERS not in self._sets:
+            kinds.append(self._encoders(context))
+        passes = [each for kind in kinds for each in (kind if self.enabled else kind[:1])]
+        self.planned += len(passes) * self.enabled
+        fill_audio(state)
+        try:
+            done = self._compare(passes, state.rows.tokens.device)
+        finally:
+            end_texts(state)
+        if done < len(passes) and self.enabled:
+            left = len(passes) - done
+            logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
+
+    def _steps(self, state: DecodeState, filters: LogitFilter) -> list[Pass]:
+        """Return steps of all usual shapes, most rows first: smaller graphs reuse their memory."""
+        most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
+        longest = state.main.cache.max_len
+        return [
+            partial(run_steps, self, state.view(0, rows), filters, shape)
+            for rows in sorted({min(each, most) for each in SIZES["rows"]}, reverse=True)
+            for kv_len in sorted({min(each, longest) for each in SIZES["positions"]})
+            for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
+        ]
+
+    def _prefills(self, state: DecodeState, context: DecodeContext) -> list[Pass]:
+        many = [each for each in PASS_SIZES if each <= state.capacity]
+        guesses = SIZES["guess"] if state.beams is None else (0,)
+        return [
+            partial(run_prefill, self, state, context, (rows, prompt_len, verified, drafted))
+            for drafted in sorted({False, state.drafter is not None})
+            for prompt_len in reversed(SIZES["prompt"])
+            for verified in guesses
+            if verified <= prompt_len
+            for rows in ([1] if verified else many)
+        ]
+
+    def _encoders(self, context: DecodeContext) -> list[Pass]:
+        has_own = context.encoder.assistant not in (None, context.encoder.main)
+        return [
+            partial(run_encoder, self, context, own, count)
+            for own in sorted({False, has_own})
+            for count in PASS_SIZES
+        ]
+
+    def _compare(self, passes: list[Pass], device: torch.device) -> int:
+        """Capture passes and compare each with its eager run, until graphs are off or memory is
+        short. Return the number of passes that memory sufficed for.
+        """
+        enabled = self.enabled
+        for number, run in enumerate(passes):
+            if enabled and torch.cuda.mem_get_info(device)[0] < SPARE_BYTES:
+                return number
+            try:
+                agrees = any(self._agrees(run, seed) for seed in range(TRIES))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return number
+            if not agrees:
+                self.disable("a graph gave other results than the same pass run eagerly")
+            if self.enabled != enabled:
+                break
+        return len(passes)
+
+    def _agrees(self, run: Pass, seed: int) -> bool:
+        with self.paused():
+            expected = run(seed)
+        if not self.enabled:
+            return True
+        self._capturing = True
+        try:
+            return agree(run(seed), expected)
+        finally:
+            self._capturing = False
+
+    def _run(
+        self,
+        owner: Hashable,
+        key: Hashable,
+        work: Callable[..., Tensor],
+        inputs: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Return `work(*inputs)`; without inputs, the result is valid until the owner's next pass.
+
+        `work` must read no value from the device and use no tensor of the host. Its tensors must
+        live until `release`, and `key` must hold everything else that it depends on.
+        """
+        graphs = self._sets.get(owner) if self.enabled else None
+        captured = None if graphs is None else graphs.graphs.get(key)
+        if captured is None and self._capturing and self.enabled:
+            captured = self._capture(owner, key, work, inputs)
+        if captured is None:
+            self.eager += 1
+            return work(*inputs)
+        for target, source in zip(captured.inputs, inputs, strict=True):
+            target.copy_(source)
+        captured.graph.replay()
+        self.replayed += 1
+        return captured.result.clone() if inputs else captured.result
+
+    def _capture(
+        self, owner: Hashable, key: Hashable, work: Callable[..., Tensor], inputs: Sequence[Tensor]
+    ) -> Captured | None:
+        """Capture `work`. If that fails, turn graphs off and return None; `work` can still run
+        eagerly, because a capture runs nothing. Raises out-of-memory errors and the error of a lost
+        device.
+        """
+        if owner not in self._sets:
+            stream = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+            self._sets[owner] = GraphSet(stream, torch.cuda.graph_pool_handle())
+        graphs, graph = self._sets[owner], torch.cuda.CUDAGraph()
+        held = graphs.held(inputs)
+        # A failed capture leaves this thread on the capture's stream; the outer context restores
+        # the stream. "thread_local", because the diarization thread may allocate meanwhile.
+        with torch.cuda.stream(torch.cuda.current_stream()):
+            try:
+                with torch.cuda.graph(graph, graphs.pool, graphs.stream, "thread_local"):
+                    result = work(*held)
+            except RuntimeError as error:
+                refused = any(each in str(error).lower() for each in ("captur", "cublas", "graph"))
+                if is_out_of_memory(error) or (is_device_lost(error) and not refused):
+                    raise
+                reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+            else:
+                captured = graphs.graphs[key] = Captured(graph, held, result)
+                return captured
+        self.disable(f"a capture failed: {reason}")
+        return None
+
+
+def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> list[StepShape]:
+    """Return the step shapes to capture for one cache length, with drafts and without."""
+    plain, drafter = StepShape(0, 1, kv_len), state.drafter
+    if drafter is None or state.capacity > DRAFTED_ROWS:
+        return [plain]
+    if not isinstance(drafter, MedusaDrafter):
+        return [*(StepShape(each, READ_LAG, kv_len) for each in lengths), plain]
+    most = drafter.model.count
+    counts = [*([each for each in lengths if each <= most] or [most]), 0]
+    return [*(StepShape(each, 1, kv_len, followed=True) for each in counts), plain]
+
+
+def pass_sizes(count: int) -> list[int]:
+    sizes: list[int] = []
+    for size in PASS_SIZES:
+        sizes += [size] * (count // size)
+        count %= size
+    return sizes
+
+
+def _memory_of(state: DecodeState) -> int:
+    """Return an address that identifies a state's memory, also for views of its first rows."""
+    return state.rows.tokens.data_ptr()
+
+
+def _copy_out(result: Tensor) -> PendingResult:
+    """Start copying a result to the host, before the next step overwrites it."""
+    pinned = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+    pinned.copy_(result, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+
+    def read() -> StepResult:
+        arrived.synchronize()
+        return StepResult(*pinned.tolist())
+
+    return read

@@ -1,0 +1,320 @@
+"""Decides how many tokens to draft, from measured step costs and the acceptance of drafts.
+
+A step that drafts k tokens yields 1 + p1 + p1 p2 + .. tokens; pj is the probability that draft j is
+right if the drafts before it are. The step costs k steps of the assistant, or the heads, and a
+longer pass of the main model. An assistant is equally good at every depth, so it has one rate
+(Leviathan et al. 2023, equation 1). Deeper heads are right less often, so each head has a rate of
+its own. No formula gives the costs for given models, device and number of rows, so they are
+measured once at load. If memory is too short for that, nothing is drafted.
+
+A request may fix the number of drafts. Otherwise costs and acceptance decide twice. A window is
+prepared for drafts only if they pay as it enters, preparation included. Each step then drafts as
+many tokens as pay among the running rows. If the best number does not clearly beat none, nothing is
+drafted: an assistant then has no memory and reads nothing, and no step updates the state of heads.
+So asking for a drafter never costs time. While drafting is off, the estimates decay towards their
+prior, until a few drafts are worth another try.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
+from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.engine.state import StepShape
+from whosaid.asr.model.draft_heads import MedusaModel
+from whosaid.runtime.errors import is_out_of_memory
+from whosaid.timebase import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from whosaid.asr.engine.batch import DecodeContext
+    from whosaid.asr.engine.state import StateMemory
+
+logger = logging.getLogger("endpoint")
+
+NEWEST = 2  # tokens that an assistant may not have read after a step with drafts
+MIN_SPEEDUP = 1.1  # measured costs are not exact
+TOKENS_OF_A_WINDOW = 50  # in 15 to 30 s of speech; within them preparing a window has to pay
+PRIOR_MEAN = 0.8  # acceptance before any draft
+HEADS_PRIOR_MEAN = 0.7  # of heads, at every depth
+PRIOR_WEIGHT = 12.0  # of the prior, in drafted tokens
+HORIZON = 600.0  # drafted tokens after which older ones hardly count
+DECAY = 0.97  # of the counts, for each window decoded without drafts
+
+# Rounds of measuring: at least, at most, and the seconds after which the least number is enough.
+MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 3, 4, 0.5
+TIMED_ROWS = (1, 4, 12)
+TIMED_KV_LEN = 64
+TIMED_PROMPT = 4  # tokens
+TIMED_SECONDS = 0.02  # of steps of one shape
+UNTIMED_STEPS = 2
+
+
+class DraftPolicy:
+    """Decides how `model`, if any, drafts for the rows of one batch, at most `most` tokens a step.
+    A model that `follows` takes its state from the main model's passes instead of reading tokens.
+    """
+
+    def __init__(self, model: DraftModel | None) -> None:
+        self.model = model
+        heads = model if isinstance(model, MedusaModel) else None
+        self.follows = heads is not None
+        self.most = 0 if model is None else min(MAX_DRAFTS, heads.count) if heads else MAX_DRAFTS
+        self._unread = 1 if self.follows else NEWEST
+
+    def prepares(
+        self, options: DecodeOptions, drafting: DraftLength | None, rows: int, new: int
+    ) -> bool:
+        """Return whether to draft for `new` windows with these options, in a batch of `rows` rows.
+        The estimates of `drafting`, None if nothing was measured, decay if drafts do not pay.
+        """
+        if not options.assisted or self.model is None:
+            return False
+        if options.drafts is not None:
+            return options.drafts > 0
+        if drafting is None or drafting.pays(rows):
+            return drafting is not None
+        drafting.decay(new)
+        return False
+
+    def choose(
+        self, draftable: Sequence[DecodeOptions], drafting: DraftLength | None, rows: int
+    ) -> int:
+        """Return how many tokens to draft if the options of the draftable rows are `draftable`."""
+        fixed = [each.drafts for each in draftable if each.drafts is not None]
+        if len(fixed) < len(draftable) and drafting is not None:
+            fixed.append(drafting.choose(rows, len(draftable)))
+        return min(max(fixed, default=0), self.most)
+
+    def lag(self, drafts: int, longest: int) -> int:
+        """Count a step of `drafts` drafts. Return the assistant's lag, at most `longest` tokens."""
+        lag = min(self._unread, longest) if drafts else 1
+        if not self.follows:
+            self._unread = NEWEST if drafts else self._unread + 1
+        return lag
+
+    def shape(self, shape: StepShape) -> StepShape:
+        follows = self.follows and shape.drafts > 0
+        return shape._replace(assistant_lag=1, followed=True) if follows else shape
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of a step by (rows, drafts), linear between measured points (no, few and many
+    drafts). `preparing` is the seconds in which the drafter prepares one window.
+    """
+
+    seconds: Mapping[tuple[int, int], float]
+    preparing: float = 0.0
+
+    @classmethod
+    def least_of(cls, rounds: Iterator[Mapping[tuple[int, int], float]]) -> StepCosts:
+        """Return the least of a few rounds that time every shape once, so that a busy moment of the
+        machine does not weigh on one shape alone. Large models get fewer rounds; their times vary
+        less.
+        """
+        taken: list[Mapping[tuple[int, int], float]] = []
+        spent = 0.0
+        while len(taken) < MIN_ROUNDS or (len(taken) < MAX_ROUNDS and spent < ENOUGH_SECONDS):
+            taken.append(next(rounds))
+            spent += sum(taken[-1].values())
+        return cls({shape: min(each[shape] for each in taken) for shape in taken[0]})
+
+    def step(self, rows: int, drafts: int) -> float:
+        """Return the seconds of a step; beyond the measured rows they grow linearly."""
+        counts = sorted({count for count, _ in self.seconds})
+        known = [self._at(count, drafts) for count in counts]
+        return float(np.interp(rows, counts, known)) * max(1.0, rows / counts[-1])
+
+    def _at(self, rows: int, drafts: int) -> float:
+        """Return the seconds at measured rows; drafts after the first few cost the same each."""
+        if drafts == 0:
+            return self.seconds[rows, 0]
+        measured = sorted(k for count, k in self.seconds if count == rows and k > 0)
+        few, many = measured[0], measured[-1]
+        low, high = self.seconds[rows, few], self.seconds[rows, many]
+        return low + (high - low) * (drafts - few) / max(1, many - few)
+
+
+@dataclass
+class AcceptanceRate:
+    """How often drafts were right: `accepted` of `drafted`; newer drafts weigh more."""
+
+    accepted: float = 0.0
+    drafted: float = 0.0
+    prior: float = PRIOR_MEAN
+
+    @classmethod
+    def by_depth(cls, depths: int) -> list[AcceptanceRate]:
+        return [cls(prior=HEADS_PRIOR_MEAN) for _ in range(depths)]
+
+    @property
+    def mean(self) -> float:
+        return (self.accepted + self.prior * PRIOR_WEIGHT) / (self.drafted + PRIOR_WEIGHT)
+
+    def observe(self, accepted: int, drafted: int) -> None:
+        kept = max(0.0, 1.0 - drafted / HORIZON)
+        self.accepted = self.accepted * kept + accepted
+        self.drafted = self.drafted * kept + drafted
+
+    def decay(self, windows: int) -> None:
+        self.accepted *= DECAY**windows
+        self.drafted *= DECAY**windows
+
+
+@dataclass
+class DraftLength:
+    """Chooses one of `lengths`, the numbers of drafts, by a running estimate. `rates` holds one
+    rate for all depths, or one per depth.
+    """
+
+    costs: StepCosts
+    lengths: Sequence[int]
+    rates: Sequence[AcceptanceRate] = field(default_factory=lambda: [AcceptanceRate()])
+    _seconds: dict[int, list[float]] = field(default_factory=dict)
+
+    def observe(self, accepted: Sequence[int], drafted: Sequence[int]) -> None:
+        """Count a step's drafts by row: up to the first wrong one, and the right ones."""
+        if len(self.rates) == 1:
+            self.rates[0].observe(sum(accepted), sum(drafted))
+            return
+        for depth, rate in enumerate(self.rates, start=1):
+            reached = sum(count >= depth for count in drafted)
+            if not reached:
+                break
+            rate.observe(sum(count >= depth for count in accepted), reached)
+
+    def decay(self, windows: int) -> None:
+        for rate in self.rates:
+            rate.decay(windows)
+
+    def choose(self, rows: int, draftable: int) -> int:
+        """Return how many tokens to draft in a step of `rows` rows if `draftable` accept drafts."""
+        return self._best(rows, draftable)[0] if draftable else 0
+
+    def pays(self, rows: int) -> bool:
+        """Return whether drafts for all `rows` rows gain more than preparing a window costs."""
+        drafts, speed = self._best(rows, rows)
+        saved = self._seconds[rows][0] / rows - 1 / speed
+        return drafts > 0 and TOKENS_OF_A_WINDOW * saved > self.costs.preparing
+
+    def _best(self, rows: int, draftable: int) -> tuple[int, float]:
+        """Return the number of drafts with the most tokens a second over all rows, and that speed.
+        The number is 0 unless drafts beat none by MIN_SPEEDUP.
+        """
+        if rows not in self._seconds:
+            self._seconds[rows] = [self.costs.step(rows, k) for k in (0, *self.lengths)]
+        plain, *drafted = self._seconds[rows]
+        gains = expected_tokens([round(rate.mean, 2) for rate in self.rates], self.lengths[-1])
+        speeds = [
+            (draftable * gains[drafts] + rows - draftable) / seconds
+            for drafts, seconds in zip(self.lengths, drafted, strict=True)
+        ]
+        best = max(speeds)
+        if best < MIN_SPEEDUP * rows / plain:
+            return 0, rows / plain
+        return self.lengths[speeds.index(best)], best
+
+
+def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
+    """Return the mean tokens that a row gains in a step of 0 to `drafts` drafts. `rates` are the
+    probabilities that each draft is right if those before it are; the last holds for deeper drafts.
+    """
+    gains, standing = [1.0], 1.0
+    for depth in range(drafts):
+        standing *= rates[min(depth, len(rates) - 1)]
+        gains.append(gains[-1] + standing)
+    return gains
+
+
+def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLength | None:
+    """Time steps and the preparation of a window; None if the device's memory is too small. The
+    timed rows are finished, which costs the same and changes nothing.
+    """
+    policy = DraftPolicy(memory.draft_model)
+    try:
+        capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
+        if memory.ensure_drafter():
+            rows = [count for count in TIMED_ROWS if count <= capacity]
+            costs = StepCosts.least_of(_rounds(memory, context, rows))
+            prepared = _time_preparing(memory, context)
+            costs = replace(costs, preparing=max(0.0, prepared - costs.step(1, 0)))
+            lengths = draft_lengths(memory, context)
+            if policy.follows:
+                return DraftLength(costs, lengths, AcceptanceRate.by_depth(lengths[-1]))
+            return DraftLength(costs, lengths)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    finally:
+        if not context.runner.pipelined:
+            memory.release()
+    logger.warning("memory ran out while timing steps: nothing will be drafted")
+    memory.release()
+    return None
+
+
+def draft_lengths(memory: StateMemory, context: DecodeContext) -> list[int]:
+    most = DraftPolicy(memory.draft_model).most
+    return [each for each in context.runner.draft_lengths if each <= most] or [most]
+
+
+def _rounds(
+    memory: StateMemory, context: DecodeContext, rows: Sequence[int]
+) -> Iterator[dict[tuple[int, int], float]]:
+    """Yield seconds by (rows, drafts) without end; a drafter of one token has few = many."""
+    longest = draft_lengths(memory, context)[-1]
+    drafts = sorted({min(each, longest) for each in context.runner.timed_drafts})
+    while True:
+        yield {(n, k): _time_step(memory, context, n, k) for n in rows for k in drafts}
+
+
+@torch.inference_mode()
+def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
+    """Return the least seconds of preparing a silent window and a step without drafts."""
+    encoder, view = context.encoder, memory.ensure_capacity(1).view(0, 1)
+    assert view.drafter is not None
+    encoded = encoder.main.positions.new_zeros((1, *encoder.main.positions.shape))
+    tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=encoded.device)
+    positions = torch.arange(TIMED_PROMPT, device=encoded.device)[None]
+    hidden, silence = encoded[:, :TIMED_PROMPT], np.zeros(SAMPLE_RATE, np.float32)
+    least = float("inf")
+    for _ in range(UNTIMED_STEPS + 1):
+        started = time.perf_counter()
+        view.drafter.listen(encoder.encode([silence], drafted=True, known=[encoded]))
+        view.drafter.read_prompt(tokens, positions, hidden, tokens[:, 0])
+        kv_len = context.runner.padded("positions", TIMED_KV_LEN)
+        context.runner.launch(view, context.filters, StepShape(0, 1, kv_len))()
+        least = min(least, time.perf_counter() - started)
+    return least
+
+
+@torch.inference_mode()
+def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: int) -> float:
+    """Return the least seconds of the steps that fit into TIMED_SECONDS, at least one. Cold caches
+    made the first draft-free steps of small models 1.5 times slower than in a running batch, whose
+    weights are in the processor's caches.
+    """
+    if context.encoder.threads is not None:
+        context.encoder.threads.adjust()
+    state, padded = memory.ensure_capacity(rows), context.runner.padded
+    view = state.view(0, min(padded("rows", rows), state.capacity))
+    kv_len = min(padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
+    shape = DraftPolicy(memory.draft_model).shape(StepShape(drafts, 2 if drafts else 1, kv_len))
+    if context.runner.pipelined:
+        for _ in range(UNTIMED_STEPS):
+            context.runner.launch(view, context.filters, shape)()
+    least, spent = float("inf"), 0.0
+    while spent < TIMED_SECONDS:
+        started = time.perf_counter()
+        context.runner.launch(view, context.filters, shape)()
+        took = time.perf_counter() - started
+        least, spent = min(least, took), spent + took
+    return least

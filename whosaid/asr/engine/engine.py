@@ -1,0 +1,387 @@
+"""The decode engine: windows of samples in, tokens out, for any number of sessions at once.
+
+    with engine.session(DecodeOptions(batch_size=8)) as session:
+        session.add(requests)
+        while not session.done:
+            for request, result in session.step():
+                ...
+
+A step does one unit of work for all sessions, whichever session calls it: the scheduler chooses, a
+batch encodes or decodes, and results wait at their sessions. Caches are by far the largest memory
+besides the weights, and a CUDA graph replays over fixed addresses. So the engine owns the memory of
+the batches, and all sessions share their rows. An engine belongs to one thread, which
+`asr.recogniser` provides. Models are never modified.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import abc, deque
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import get_ident
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.engine.batch import Batch, Batches, DecodeContext
+from whosaid.asr.engine.cuda_graphs import HIGH_PRIORITY, CudaGraphRunner
+from whosaid.asr.engine.drafters import draft_model
+from whosaid.asr.engine.drafting import measured_drafting
+from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.prefill import LanguagePosterior, language_posterior
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
+from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
+from whosaid.asr.engine.state import StateMemory
+from whosaid.asr.model.cpu_threads import CpuThreads
+from whosaid.asr.model.decoder import Decoder, alignment_heads
+from whosaid.asr.model.draft_heads import BaseHead
+from whosaid.asr.model.encoder import Encoder
+from whosaid.errors import OutOfMemory
+from whosaid.runtime.errors import is_device_lost, is_out_of_memory
+from whosaid.transcript import DecodeStats
+
+logger = logging.getLogger("endpoint")
+
+TOO_SMALL = "one window does not fit into the device's memory"
+
+
+class Session:
+    """Requests with the same options; open one session per recording. After an `error` the
+    session's remaining requests are lost.
+    """
+
+    def __init__(self, engine: Engine, options: DecodeOptions) -> None:
+        self.options = options
+        self.stats = DecodeStats()
+        self.finished: deque[tuple[Request, DecodeResult]] = deque()
+        self.error: Exception | None = None
+        self.served = 0  # number of the last row that it was given
+        self._engine = engine
+        self._outstanding = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def done(self) -> bool:
+        return self._outstanding == 0
+
+    @property
+    def ready(self) -> bool:
+        """Return whether `take` returns results or raises now."""
+        return bool(self.finished) or self.error is not None
+
+    @property
+    def free_rows(self) -> int:
+        """Return how many more requests fit into `batch_size` rows."""
+        return max(0, self.options.batch_size - self._outstanding)
+
+    def add(self, requests: abc.Sequence[Request]) -> None:
+        """Queue any number of requests; at most `batch_size` occupy rows at once. Raises
+        ValueError, and queues none, if a prefix does not suit the options.
+        """
+        if requests:
+            self._engine.add(self, requests)
+            self._outstanding += len(requests)
+
+    def step(self) -> list[tuple[Request, DecodeResult]]:
+        """Run one step of the engine unless results are ready, then `take`."""
+        if self.done:
+            return []
+        if not self.ready:
+            self._engine.step()
+        return self.take()
+
+    def take(self) -> list[tuple[Request, DecodeResult]]:
+        """Return the requests that finished since the last call. Raises OutOfMemory if one window
+        does not fit into the device's memory, and errors of the models.
+        """
+        if self.error is not None:
+            raise self.error
+        finished = list(self.finished)
+        self.finished.clear()
+        self._outstanding -= len(finished)
+        return finished
+
+    def close(self) -> None:
+        """Drop all requests that were not returned."""
+        if not self.done:
+            self._engine.cancel(self)
+        self.finished.clear()
+        self._outstanding = 0
+
+
+class Engine:
+    """Runs the plans of `scheduler` in `batches`, which make one for each new lane, and recovers
+    from failed steps. After a `lost` device the engine does no work.
+    """
+
+    def __init__(self, scheduler: Scheduler, batches: dict[Lane, Batch]) -> None:
+        self.scheduler = scheduler
+        self.batches = batches
+        self.lost: Exception | None = None
+
+    def session(self, options: DecodeOptions) -> Session:
+        return Session(self, options)
+
+    def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
+        """Queue requests of a session. Raises ValueError if a prefix does not suit its options."""
+        if self.lost is not None:
+            session.error = self.lost
+            return
+        long_lanes = self.scheduler.long_lanes
+        self.scheduler.add([Sequence(session, each, long_lanes) for each in requests])
+
+    def step(self) -> int:
+        """Do one unit of work; results wait at their sessions. Return the rows of a decoding step,
+        0 after encoding. An error goes to `_recover`; sessions whose requests are lost get an
+        `error`.
+        """
+        plan = None if self.lost is not None else self.scheduler.next()
+        if plan is None:
+            return 0
+        batch = self.batches[plan.lane]
+        try:
+            return self._run(plan, batch)
+        except Exception as raised:
+            # Recover after the block: until it ends, the exception holds device memory.
+            error = OutOfMemory(TOO_SMALL) if is_out_of_memory(raised) else raised
+        self._recover(batch, error)
+        return 0
+
+    def _run(self, plan: Plan, batch: Batch) -> int:
+        scheduler, began, rows = self.scheduler, self.scheduler.clock(), len(batch.rows)
+        if plan.entering:
+            if batch.memory.lacks(plan.rows):
+                self._release([each for each in self._idle_batches() if each is not batch])
+            entered = batch.enter(plan)
+            if not batch.rows:
+                raise MemoryError
+            scheduler.entered(plan, entered, scheduler.clock() - began)
+            return 0
+        finished = batch.step()
+        for sequence, result in scheduler.stepped(plan, finished, scheduler.clock() - began):
+            sequence.session.finished.append((sequence.request, result))
+        return rows
+
+    def cancel(self, session: Session) -> None:
+        if self.lost is not None:
+            return
+        in_rows = self.scheduler.cancel(session)
+        for lane in {each.lane for each in in_rows}:
+            self._evict(self.batches[lane], [each for each in in_rows if each.lane == lane])
+
+    def make_room(self) -> None:
+        """Release idle batches, else all. Raises OutOfMemory if no batch holds memory."""
+        if self._release(self._idle_batches()):
+            return
+        holding = [each for each in self.batches.values() if each.memory.capacity]
+        if not holding:
+            raise OutOfMemory(TOO_SMALL)
+        for batch in holding:
+            self._restart(batch)
+
+    # Failures
+
+    def _recover(self, batch: Batch, error: Exception) -> None:
+        """Restart the batch from its queue, and:
+
+        - If the device is lost, fail every session.
+        - If memory ran out, release idle batches and try again, else try half the rows. A single
+          row waits until the rows of other batches have ended. If there are none, its session
+          fails, because one window does not fit.
+        - After another error, run the sessions of the step one by one. A session alone fails.
+        """
+        scheduler, lane = self.scheduler, batch.lane
+        if is_device_lost(error):
+            self._give_up_device(error)
+            return
+        suspects = scheduler.suspects(lane)
+        sessions = dict.fromkeys(each.session for each in suspects)
+        rows = max(batch.attempted, batch.memory.capacity)
+        self._restart(batch)
+        if isinstance(error, OutOfMemory):
+            freed = self._release(self._idle_batches())
+            others = freed or scheduler.others_run(lane)
+            if rows > 1 and freed and scheduler.try_again(lane):
+                return
+            if rows > 1:
+                scheduler.halve(lane, batch.attempted if batch.attempted > 1 else rows)
+                return
+            if others:
+                scheduler.wait_for_others(lane)
+                return
+        elif len(sessions) > 1:
+            logger.warning("a step failed: its %d sessions go on one by one", len(sessions))
+            scheduler.isolate(suspects)
+            return
+        for session in sessions:
+            session.error = error
+            self.cancel(session)
+
+    def _restart(self, batch: Batch) -> None:
+        self.scheduler.requeue(batch.lane)
+        batch.clear()
+
+    def _evict(self, batch: Batch, sequences: list[Sequence]) -> None:
+        """Free rows. If that fails, restart the batch; its next step shows the cause."""
+        try:
+            batch.evict(sequences)
+            return
+        except Exception as error:
+            lost = error if is_device_lost(error) else None
+        if lost is not None:
+            self._give_up_device(lost)
+        else:
+            self._restart(batch)
+
+    def _give_up_device(self, error: Exception) -> None:
+        """Fail every session; decode nothing more and free nothing. Each call to the device would
+        raise again, and freeing pinned memory would end the process before it has answered
+        (pytorch#178154). The error's traceback keeps the step's tensors alive.
+        """
+        self.lost = error
+        for session in self.scheduler.sessions:
+            session.error = error
+
+    def _idle_batches(self) -> list[Batch]:
+        return [
+            batch
+            for lane, batch in self.batches.items()
+            if batch.memory.capacity and self.scheduler.is_idle(lane)
+        ]
+
+    def _release(self, idle: list[Batch]) -> bool:
+        for batch in idle:
+            batch.clear()
+        return bool(idle)
+
+
+class DecodeEngine(Engine):
+    """Decodes with one set of models, only in the thread that made it."""
+
+    def __init__(
+        self, models: WhisperModels, cuda_graphs: bool = True, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        """Prepare the device. Without `cuda_graphs`, all passes run eagerly."""
+        self.models = models
+        dtype = models.product_dtype
+        base_head = models.medusa.base if models.medusa else None
+        self.main = Decoder(
+            models.model,
+            alignment_heads(models.model),
+            dtype,
+            BaseHead(base_head, dtype) if base_head else None,
+        )
+        self.draft_model = draft_model(models, self.main)
+        self.runner = runner_for(models.device, cuda_graphs)
+        on_cpu = models.device.type == "cpu"
+        self.threads = CpuThreads(torch.get_num_threads() if on_cpu else 1)
+        self.context = DecodeContext(
+            encoder=Encoder(models, self.threads, self.runner.encode),
+            filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
+            special_tokens=models.special_tokens,
+            runner=self.runner,
+            results=ResultReader(models.special_tokens, models.tokenizer),
+        )
+        batches = Batches(self.main, self.draft_model, self.context)
+        scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=self.runner.pipelined)
+        super().__init__(scheduler, batches)
+        self._thread = get_ident()
+        self._stream = decoding_stream(models.device)
+        with self.computing():
+            batches.prepare()
+            if self.draft_model is not None:
+                self.context.drafting = measured_drafting(self.memory, self.context)
+        self.threads.restore()
+
+    def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
+        self._check_thread()
+        super().add(session, requests)
+
+    def step(self) -> int:
+        with self.computing():
+            rows = super().step()
+            if not self.scheduler.busy:
+                self.threads.restore()
+        return rows
+
+    def cancel(self, session: Session) -> None:
+        with self.computing():
+            super().cancel(session)
+
+    def detect_language(
+        self, samples: NDArray[np.float32], frames: int | None = None
+    ) -> LanguagePosterior:
+        """Return the probabilities of a window's languages and of no speech; `frames` as in
+        Request. Raises OutOfMemory if one window does not fit into the device's memory.
+        """
+        with self.computing():
+            while True:
+                try:
+                    return self._language_posterior(samples, frames)
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                # Outside the except block, in which the exception holds memory.
+                self.make_room()
+
+    @contextmanager
+    def computing(self) -> abc.Iterator[None]:
+        """Run the block on the engine's stream. Raises RuntimeError outside the engine's thread. On
+        CUDA, work on another stream is in no order with the engine's.
+        """
+        self._check_thread()
+        self.threads.adjust()
+        with self._on_stream():
+            yield
+
+    # For tests and benchmarks
+
+    def batch(self, num_beams: int) -> Batch:
+        return self.batches[Lane(num_beams)]
+
+    @property
+    def memory(self) -> StateMemory:
+        """Return the memory of the greedy lane."""
+        return self.batch(1).memory
+
+    # Inside
+
+    def _check_thread(self) -> None:
+        if get_ident() != self._thread:
+            raise RuntimeError("an engine is for the thread that made it")
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        if self._stream is None or self.lost is not None:
+            return nullcontext()
+        return torch.cuda.stream(self._stream)
+
+    @torch.inference_mode()
+    def _language_posterior(
+        self, samples: NDArray[np.float32], frames: int | None
+    ) -> LanguagePosterior:
+        encoder = self.context.encoder
+        encoded = encoder.encode([samples], drafted=False, frames=[frames]).main
+        return language_posterior(self.main, encoded, self.models.special_tokens)
+
+
+def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:
+    return CudaGraphRunner(cuda_graphs) if device.type == "cuda" else StepRunner()
+
+
+def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a high-priority stream that waits for work already queued; None without CUDA."""
+    if device.type != "cuda":
+        return None
+    stream = torch.cuda.Stream(device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream

@@ -1,0 +1,292 @@
+"""Filters logits: Whisper's suppressed tokens and the grammar of its timestamps.
+
+Three numbers describe what the grammar allows after a history: the first text token, the first and
+the last timestamp. They are computed for all rows and positions at once. Greedy choice, drafting,
+verification and sampling share them, so a draft is verified by exactly the filter that made it, and
+no row is visited in Python. Each row follows the grammar or does not, so requests with and without
+timestamps share a batch.
+
+The order is that of transformers: suppressed tokens, then the grammar, then "a timestamp if all
+timestamps together are likelier than any text token" (Radford et al. 2022, section 2.3;
+transformers' WhisperTimeStampLogitsProcessor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.model.cpu_kernels import largest
+
+NEVER = float("-inf")
+
+
+class History(NamedTuple):
+    """The tokens before the positions to choose."""
+
+    tokens: Tensor  # (rows, max_len)
+    ends: Tensor  # (rows, positions): tokens[:ends] come before that position
+    timestamps: Tensor  # (rows,) bool, whether the row follows the grammar of timestamps
+    grammar_start: Tensor  # (rows,) the prompt's length; without grammar, beyond every position
+
+
+class Allowed(NamedTuple):
+    """Allowed ids: [text_from, first timestamp), [time_from, time_to); each (rows, positions)."""
+
+    text_from: Tensor
+    time_from: Tensor
+    time_to: Tensor
+
+
+class Choice(NamedTuple):
+    """Tokens and their natural log-probabilities among allowed tokens; both (rows, positions)."""
+
+    tokens: Tensor
+    log_probs: Tensor
+
+
+class MaskedLogits(NamedTuple):
+    """Logits with forbidden ids at minus infinity, and their maxima; (rows, positions[, ids])."""
+
+    words: Tensor  # ids below the end of text; only their maximum is masked, in `text`
+    specials: Tensor  # from the end of text to the first timestamp
+    text: Tensor  # the largest of words and specials
+    text_token: Tensor
+    time: Tensor  # the largest of the timestamps
+    time_token: Tensor
+    time_log_sum: Tensor  # over all timestamps
+    is_time: Tensor  # whether a timestamp is chosen
+
+
+@dataclass(frozen=True)
+class LogitFilter:
+    """The rules of one checkpoint on one device.
+
+    `bias` and `first_bias` (vocabulary,) are 0, or minus infinity for suppressed tokens: at any
+    position, and at the first. `is_no_timestamps` marks the no-timestamps token among the special
+    tokens, which go from the end of text to the first timestamp. `time_ids` are the ids of the
+    timestamps, and `annotations` those of `SpecialTokens.annotations`.
+    """
+
+    eos: int
+    timestamp_begin: int
+    max_initial_timestamp: int | None
+    bias: Tensor
+    first_bias: Tensor
+    is_no_timestamps: Tensor
+    time_ids: Tensor
+    annotations: Tensor
+
+    @classmethod
+    def of(cls, special_tokens: SpecialTokens, like: Tensor) -> LogitFilter:
+        """Return a checkpoint's rules; `like` (vocabulary, ...) gives device and type."""
+        begin = special_tokens.timestamp_begin
+        specials = torch.arange(special_tokens.end_of_text, begin, device=like.device)
+        return cls(
+            eos=special_tokens.end_of_text,
+            timestamp_begin=begin,
+            max_initial_timestamp=special_tokens.max_initial_timestamp_index,
+            bias=_forbid(special_tokens.suppress, like),
+            first_bias=_forbid((*special_tokens.suppress, *special_tokens.begin_suppress), like),
+            is_no_timestamps=specials == special_tokens.no_timestamps,
+            time_ids=torch.arange(begin, like.shape[0], device=like.device),
+            annotations=torch.tensor(
+                special_tokens.annotations, dtype=torch.long, device=like.device
+            ),
+        )
+
+    def choose(
+        self, logits: Tensor, history: History, grammar: bool = True, scored: bool = True
+    ) -> Choice:
+        """Choose the likeliest allowed tokens by biased `logits` (rows, positions, vocabulary). If
+        no row has timestamps, `grammar` False saves work. Without `scored` log-probabilities are
+        zeros, which saves a sum over the vocabulary.
+        """
+        if not grammar:
+            best, token = logits.max(dim=-1)
+            return Choice(token, best - _log_sum(logits) if scored else torch.zeros_like(best))
+        allowed = self._allowed(history)
+        masked = self._mask(logits, allowed, history)
+        token = torch.where(masked.is_time, masked.time_token, masked.text_token)
+        if not scored:
+            return Choice(token, torch.zeros_like(masked.text))
+        best = torch.where(masked.is_time, masked.time, masked.text)
+        return Choice(token, best - self._log_total(masked, allowed, history))
+
+    def score(self, tokens: Tensor, logits: Tensor, unfiltered: Tensor, history: History) -> Tensor:
+        """Return the log-probability of given `tokens` (rows, positions).
+
+        The probability is among the allowed tokens and the given token itself, so it is always
+        finite. Unlike in `choose`, text stays allowed if all timestamps together are likelier than
+        any text token. `logits` (rows, positions, vocabulary) are `unfiltered` with a bias.
+        """
+        allowed, follows = self._allowed(history), history.timestamps[:, None]
+        masked = self._mask(logits, allowed, history)
+        own = upcast(unfiltered.gather(2, tokens[..., None])[..., 0])
+        is_time = tokens >= self.timestamp_begin
+        barred = follows & (tokens == self.timestamp_begin - 1)
+        text = (tokens >= allowed.text_from) & ~is_time & ~barred
+        time = (tokens >= allowed.time_from) & (tokens < allowed.time_to) & is_time
+        biased = logits.gather(2, tokens[..., None])[..., 0]
+        is_allowed = (text | time) & (biased > NEVER)
+        every = self._log_sum_of_all(masked, allowed)
+        total = torch.where(is_time & masked.is_time & follows, masked.time_log_sum, every)
+        return own - torch.where(is_allowed, total, torch.logaddexp(total, own))
+
+    def sample(
+        self,
+        logits: Tensor,
+        history: History,
+        temperature: Tensor,
+        uniform: Tensor,
+        grammar: bool = True,
+    ) -> Choice:
+        """Draw allowed tokens at temperatures (rows,), with a random number in [0, 1) for each
+        choice (rows, positions); their log-probabilities are at temperature 1.
+        """
+        masked = upcast(logits)
+        if grammar:
+            allowed = self._allowed(history)
+            forced = self._mask(logits, allowed, history).is_time & history.timestamps[:, None]
+            text_from = torch.where(forced, self.timestamp_begin, allowed.text_from)
+            masked = masked.masked_fill(
+                ~self._members(allowed._replace(text_from=text_from), history, 0), NEVER
+            )
+        temperature = temperature.clamp(min=1e-3)[:, None, None]
+        cumulative = (masked / temperature).softmax(dim=-1).double().cumsum(dim=-1)
+        threshold = uniform[..., None] * cumulative[..., -1:]
+        token = torch.searchsorted(cumulative, threshold, right=True)
+        token = token.clamp(max=logits.shape[-1] - 1)
+        log_probs = masked.gather(-1, token).squeeze(-1) - _log_sum(masked)
+        return Choice(token.squeeze(-1), log_probs)
+
+    def best(self, logits: Tensor, history: History, count: int, grammar: bool = True) -> Choice:
+        """Return the `count` likeliest allowed tokens, best first, (rows, count), by biased
+        `logits` (rows, 1, vocabulary). If fewer are allowed, the rest have a log-probability of
+        minus infinity.
+        """
+        if not grammar:
+            return _likeliest(_log_softmax(logits), count)
+        allowed = self._allowed(history)
+        words = _likeliest(_log_softmax(logits[..., : self.eos]), count)
+        first = upcast(logits.gather(2, words.tokens[:, None, :1]))[..., 0]
+        word_sum = first - words.log_probs[:, :1]
+        rest = upcast(logits[..., self.eos :])
+        rest = rest.masked_fill(~self._members(allowed, history, self.eos), NEVER)
+        first_time = self.timestamp_begin - self.eos
+        specials, times = rest[..., :first_time], rest[..., first_time:]
+        no_words = allowed.text_from > 0
+        text = torch.maximum(first.masked_fill(no_words, NEVER), specials.amax(dim=2))
+        times_alone = history.timestamps[:, None] & (times.logsumexp(dim=2) > text)
+        specials = specials.masked_fill(times_alone[..., None], NEVER)
+        rest = torch.cat([specials, times], dim=2)
+        word_sum = word_sum.masked_fill(no_words | times_alone, NEVER)
+        total = torch.logaddexp(word_sum, rest.logsumexp(dim=2))
+        others = _likeliest(rest - total[..., None], count)
+        return _merge(
+            Choice(words.tokens, words.log_probs + (word_sum - total)),
+            Choice(others.tokens + self.eos, others.log_probs),
+            count,
+        )
+
+    def _allowed(self, history: History) -> Allowed:
+        """Return the ids that the grammar allows; rows without the grammar allow all."""
+        tokens, ends, start = history.tokens, history.ends, history.grammar_start[:, None]
+        is_time = tokens >= self.timestamp_begin
+        one_back, two_back = ends - 1, ends - 2
+        after_time = is_time.gather(1, one_back) & (one_back >= start)
+        in_pair = after_time & (is_time.gather(1, two_back.clamp(min=0)) | (two_back < start))
+        opens = after_time & ~in_pair
+        first = ends == start
+        # Times never run backwards; after a text token the last time may not be repeated.
+        floor = self._last_timestamp(tokens, is_time, start, one_back)
+        floor = floor + (~opens & (floor >= 0)).long()
+        vocabulary = self.bias.shape[0]
+        initial = vocabulary if self.max_initial_timestamp is None else self.max_initial_timestamp
+        return Allowed(
+            text_from=opens.long() * self.eos + first.long() * self.timestamp_begin,
+            time_from=torch.where(in_pair, vocabulary, floor.clamp(min=self.timestamp_begin)),
+            time_to=torch.where(first, self.timestamp_begin + initial + 1, vocabulary),
+        )
+
+    def _last_timestamp(
+        self, tokens: Tensor, is_time: Tensor, start: Tensor, one_back: Tensor
+    ) -> Tensor:
+        """Return the newest timestamp token up to position `one_back`, or -1; (rows, positions)."""
+        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        decoded = torch.where(is_time & (columns >= start), columns, -1)
+        newest = decoded.cummax(dim=1).values.gather(1, one_back)
+        return torch.where(newest >= 0, tokens.gather(1, newest.clamp(min=0)), -1)
+
+    def _mask(self, logits: Tensor, allowed: Allowed, history: History) -> MaskedLogits:
+        words = logits[..., : self.eos]
+        follows = history.timestamps[:, None]
+        specials = logits[..., self.eos : self.timestamp_begin]
+        specials = specials.masked_fill(follows[..., None] & self.is_no_timestamps, NEVER)
+        word, word_token = words.max(dim=-1)
+        special, special_token = specials.max(dim=-1)
+        word = word.masked_fill(allowed.text_from > 0, NEVER)
+        special = special.masked_fill(allowed.text_from > self.eos, NEVER)
+        text_token = torch.where(word >= special, word_token, special_token + self.eos)
+        barred = self.time_ids < allowed.time_from[..., None]
+        barred |= self.time_ids >= allowed.time_to[..., None]
+        times = logits[..., self.timestamp_begin :].masked_fill(barred, NEVER)
+        text, log_sum = torch.maximum(word, special), _log_sum(times)
+        time, time_token = times.max(dim=-1)
+        is_time = torch.where(follows, log_sum, time) > text
+        time_token = time_token + self.timestamp_begin
+        return MaskedLogits(words, specials, text, text_token, time, time_token, log_sum, is_time)
+
+    def _members(self, allowed: Allowed, history: History, first: int) -> Tensor:
+        ids = torch.arange(first, self.bias.shape[0], device=self.bias.device)
+        text_from, time_from, time_to = (bound[..., None] for bound in allowed)
+        text = (ids >= text_from) & (ids < self.timestamp_begin)
+        text &= ~(history.timestamps[:, None, None] & (ids == self.timestamp_begin - 1))
+        return text | ((ids >= time_from) & (ids < time_to))
+
+    def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:
+        """Return the log of the sum of exponentials over the allowed ids."""
+        every = self._log_sum_of_all(masked, allowed)
+        times_alone = masked.is_time & history.timestamps[:, None]
+        return torch.where(times_alone, masked.time_log_sum, every)
+
+    def _log_sum_of_all(self, masked: MaskedLogits, allowed: Allowed) -> Tensor:
+        """Return `_log_total` as if all timestamps together never excluded text."""
+        word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
+        special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
+        return torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
+
+
+def upcast(values: Tensor) -> Tensor:
+    """Return float32 or wider: half precision cannot sum 50,000 exponentials."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
+    bias = torch.zeros(like.shape[0], device=like.device, dtype=like.dtype)
+    bias[torch.tensor(sorted(set(ids)), dtype=torch.long, device=like.device)] = NEVER
+    return bias
+
+
+def _likeliest(log_probs: Tensor, count: int) -> Choice:
+    """Return the `count` largest of (rows, 1, ids) and their indices, best first."""
+    return Choice(*reversed(largest(log_probs[:, 0], count)))
+
+
+def _merge(one: Choice, other: Choice, count: int) -> Choice:
+    tokens, values = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
+    values, index = values.topk(min(count, values.shape[1]))
+    return Choice(tokens.gather(1, index), values)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _log_sum(values: Tensor) -> Tensor:
+    return upcast(values).logsumexp(dim=-1)

@@ -1,0 +1,202 @@
+"""Reads the result of a finished row: its text, cut if it loops, and the attention for word times.
+
+A result is read from the device once, when its row has finished, and holds plain values. The row
+may then be moved or overwritten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import abc
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.engine.beam_search import Text, best_text, likeliest_text
+from whosaid.asr.engine.fallback import (
+    START_TOKENS,
+    Attend,
+    Loop,
+    ends_in_repetition,
+    read_repetitions,
+)
+from whosaid.asr.engine.request import DecodeResult, Sequence
+from whosaid.asr.engine.state import DecodeState, SequenceState
+from whosaid.asr.model.decoder import normalize_attention
+from whosaid.errors import ModelError
+from whosaid.timebase import SAMPLES_PER_TOKEN
+
+
+@dataclass(frozen=True)
+class ResultReader:
+    """Reads finished rows of one checkpoint."""
+
+    special_tokens: SpecialTokens
+    tokenizer: PreTrainedTokenizerBase
+
+    def read(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> DecodeResult:
+        """Return the result of a row of `length` tokens, or a rejected first attempt that wrote
+        much more. Raises ModelError if the model's scores are not numbers, because such a text
+        would be empty.
+        """
+        text = self._text(state, row, length, sequence)
+        if any(map(math.isnan, text.log_probs)):
+            raise ModelError("the model's scores are not numbers: its precision may be too low")
+        sequence.session.stats.tokens += len(text.tokens)
+        decoded = self._cut(state, row, sequence, text)
+        first = sequence.rejected
+        if first and writes_more(first, decoded, self.special_tokens.end_of_text):
+            return replace(first, annotation_prob=sequence.annotation_prob)
+        if not decoded.tokens:
+            return decoded
+        beams = text.beams[: len(decoded.log_probs)]
+        return replace(decoded, attention=_attention(state, row, sequence, beams))
+
+    def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
+        """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject.
+
+        Everything that such a row would still write is dropped, so the result does not depend on
+        when rows are checked. Tentative windows (`Request.once`) also drop these starts.
+        """
+        rows, live = state.rows, len(sequences)
+        tokens, lengths = rows.tokens[:live, :longest].tolist(), rows.length[:live].tolist()
+        log_probs = rows.log_probs[:live, :longest].tolist()
+        for row, sequence in enumerate(sequences):
+            fallback, written = sequence.options.fallback, slice(len(sequence.prompt), lengths[row])
+            if fallback is None:
+                continue
+            text = tokens[row][written]
+            start = self._start_logprob(sequence, text, log_probs[row][written])
+            dropped = sequence.may_retry or sequence.request.once
+            hopeless = dropped and fallback.rejects_start(start, sequence.no_speech_prob)
+            if hopeless or (
+                ends_in_repetition(self.words(text))
+                and self._loops(state, row, sequence, Text(tuple(text), (), (0,) * len(text)))
+            ):
+                rows.finished[row] = True
+
+    def stop_looping_beams(self, state: DecodeState, row: int, sequence: Sequence) -> None:
+        """Stop a row whose likeliest beam loops, which only makes the beam likelier.
+
+        The other beams continue meanwhile, so the result depends on when the row is checked. A row
+        must be checked after a fixed number of its own steps.
+        """
+        assert state.beams is not None
+        begin, length = len(sequence.prompt), int(state.rows.length[row])
+        likeliest = state.beams.sums[row].argmax()
+        words = self.words(state.beams.tokens[row, likeliest, begin:length].tolist())
+        if ends_in_repetition(words):
+            text = likeliest_text(state.beams, row, begin, length)
+            if self._loops(state, row, sequence, text):
+                state.rows.finished[row] = True
+
+    def words(self, tokens: abc.Iterable[int]) -> list[int]:
+        return [token for token in tokens if token < self.special_tokens.end_of_text]
+
+    def _text(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> Text:
+        begin = len(sequence.prompt)
+        if state.beams is not None:
+            return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
+        return only_text(state.rows, row, begin, length, self.special_tokens.end_of_text)
+
+    def _loops(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> bool:
+        attend = self._attend(state, row, sequence, text)
+        return read_repetitions(self.words(text.tokens), attend).loop is not None
+
+    def _attend(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> Attend:
+        places = self._places(text.tokens)
+
+        def attend(count: int) -> NDArray[np.float32]:
+            stop = places[count - 1] + 1
+            return _attention(state, row, sequence, text.beams[:stop])[places[:count]]
+
+        return attend
+
+    def _places(self, tokens: abc.Sequence[int]) -> list[int]:
+        end_of_text = self.special_tokens.end_of_text
+        return [place for place, token in enumerate(tokens) if token < end_of_text]
+
+    def _cut(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> DecodeResult:
+        """Return the result without attention; with fallback, cut at a loop."""
+        fallback, end = sequence.options.fallback, len(text.log_probs)
+        loop: Loop | None = None
+        repetitive = False
+        if fallback is not None:
+            attend = self._attend(state, row, sequence, text)
+            loop, once = read_repetitions(self.words(text.tokens), attend)
+            written_once = str(self.tokenizer.decode(once))
+            repetitive = not loop.spoken if loop else fallback.repeats_itself(written_once)
+        if loop is not None:
+            end = self._places(text.tokens)[loop.kept - 1] + 1
+        tokens, log_probs = text.tokens[:end], text.log_probs[:end]
+        return DecodeResult(
+            tokens,
+            sequence.no_speech_prob,
+            log_probs,
+            sequence.options.temperature,
+            timestamps=sequence.timestamps,
+            repetitive=repetitive,
+            cut=loop is not None,
+            language=sequence.language,
+            language_probability=sequence.language_probability,
+            annotation_prob=sequence.annotation_prob,
+            text_logprob=_mean(self._text_log_probs(tokens, log_probs)),
+            start_logprob=self._start_logprob(sequence, tokens, log_probs),
+        )
+
+    def _start_logprob(
+        self, sequence: Sequence, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
+    ) -> float:
+        """Return the mean of the text's start; 0 if it is shorter or may still change."""
+        start = self._text_log_probs(tokens, log_probs)[:START_TOKENS]
+        return _mean(start) if len(start) == START_TOKENS and sequence.is_greedy else 0.0
+
+    def _text_log_probs(
+        self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
+    ) -> list[float]:
+        """Return the log-probabilities of text tokens and of the end of text."""
+        end_of_text = self.special_tokens.end_of_text
+        return [
+            log_prob
+            for token, log_prob in zip_longest(tokens, log_probs)
+            if token is None or token < end_of_text
+        ]
+
+
+def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_text: int) -> Text:
+    """Return a row's text without beams; `begin` of its `length` tokens are the prompt."""
+    tokens = rows.tokens[row, begin:length].tolist()
+    log_probs = rows.log_probs[row, begin:length].tolist()
+    if tokens and tokens[-1] == end_of_text:
+        tokens.pop()
+    return Text(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
+
+
+def writes_more(first: DecodeResult, second: DecodeResult, end_of_text: int) -> bool:
+    """Return whether the first text is complete, does not loop, and has twice as many text tokens.
+    The second may be likelier because it leaves out most of the speech.
+    """
+    lengths = [sum(token < end_of_text for token in each.tokens) for each in (first, second)]
+    return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
+
+
+def _mean(values: abc.Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+def _attention(
+    state: DecodeState, row: int, sequence: Sequence, beams: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Return the normalized attention of a row's first tokens, (tokens, frames of 20 ms); `beams`
+    chose them. A token's attention is read at the position that chose it, one before its own.
+    """
+    main, first = state.main, len(sequence.prompt) - 1
+    positions = slice(first, first + len(beams))
+    frames = min(-(-len(sequence.request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
+    heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams)
+    attention: NDArray[np.float32] = normalize_attention(heads).cpu().numpy()
+    return attention

@@ -1,0 +1,94 @@
+"""Runs encoders, prefill and steps on a device, and reports the state of each row to the host.
+
+One transfer a step carries everything that the host needs. On the CPU it is read at once. A CUDA
+device is still computing when the host asks, so there a step's result is read after the next step
+was launched (`pipelined`). Rows that had finished are masked out of that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
+from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.prefill import PrefillBatch, prefill
+from whosaid.asr.engine.speculative import decode_step
+from whosaid.asr.engine.state import DecodeState, SequenceState, StepShape
+from whosaid.asr.model.encoder import AudioEncoder
+
+if TYPE_CHECKING:
+    from whosaid.asr.engine.batch import DecodeContext
+
+
+class StepResult(NamedTuple):
+    """Each row after a step; `accepted` and `drafted` count the tokens of this step."""
+
+    length: list[int]
+    finished: list[int]
+    accepted: list[int]
+    drafted: list[int]
+
+
+PendingResult = Callable[[], StepResult]
+
+
+class StepRunner:
+    """Encodes windows, prefills rows and runs steps, operation by operation, in exact shapes.
+
+    `pipelined` means that a step's result is read after the next step was launched. `draft_lengths`
+    are the numbers of drafts worth trying. The costs of `timed_drafts` are measured: none, few and
+    many.
+    """
+
+    pipelined = False
+    draft_lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10)
+    timed_drafts = (0, 1, 6)
+
+    def padded(self, size: str, needed: int) -> int:
+        """Return the size to run with for `needed`; `size` is a key of `cuda_graphs.SIZES`."""
+        return needed
+
+    def prepare(self, state: DecodeState, context: DecodeContext) -> None:
+        """Prepare passes over a new state; nothing to do without graphs."""
+
+    def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
+        return encoder.forward(features)
+
+    def prefill(
+        self,
+        state: DecodeState,
+        places: Sequence[int],
+        batch: PrefillBatch,
+        filters: LogitFilter,
+        special_tokens: SpecialTokens,
+    ) -> Tensor:
+        """Prefill as `asr.engine.prefill.prefill` does; adjacent rows share a pass."""
+        gaps = [n for n in range(1, len(places)) if places[n] != places[n - 1] + 1]
+        starts = []
+        for first, stop in pairwise((0, *gaps, len(places))):
+            view = state.view(places[first], places[stop - 1] + 1)
+            part = batch.part(slice(first, stop))
+            starts.append(prefill(view, part, filters, special_tokens))
+        return torch.cat(starts)
+
+    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+        """Start a step. Calling the returned function waits for the result."""
+        decode_step(state, filters, shape)
+        result = StepResult(*collect(state.rows).tolist())
+        return lambda: result
+
+    def release(self, state: DecodeState) -> None:
+        """Drop what uses a state's memory, before the memory is freed."""
+
+
+def collect(rows: SequenceState) -> Tensor:
+    """Return a StepResult as one device tensor (4, rows), and reset the counts of drafts."""
+    stacked = torch.stack((rows.length, rows.finished.long(), rows.accepted, rows.drafted))
+    rows.accepted.zero_()
+    rows.drafted.zero_()
+    return stacked

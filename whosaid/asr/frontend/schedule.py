@@ -1,0 +1,244 @@
+"""Schedules windows: which can be decoded now, and which follows a decoded window.
+
+Regions between pauses are independent, so their windows fill a batch together. Within a region the
+next window waits for the previous one. If a window ends inside speech, Whisper marks that by a
+segment with a start and no end. That segment is decoded again at the head of the next window,
+because its words would be lost otherwise (openai/whisper, `transcribe.py`, moves `seek` in the same
+way).
+
+A long pause inside a window is replaced by silence. If Whisper took the pause for the end of the
+window, the speech after it is decoded again. Speech without words (`asr.output.unwritten`) is
+decoded again too: as a window of its own, or in two parts if it is most of its window.
+
+A decoder takes windows and reports up to which sample each was decoded. It knows no regions, so the
+windows do not depend on the batch size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.asr.frontend.windows import MARGIN, Span, Window, WindowPlanner
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+
+# The rest of a window is decoded again only if this much, or half of the limit, was decoded, so
+# that the number of windows stays bounded.
+SHORTEST_ADVANCE = 1 * SAMPLE_RATE
+SHORTEST_TAIL = 10 * SAMPLES_PER_TOKEN  # 200 ms, less than a word
+WORD_EDGE = SAMPLE_RATE // 2  # error of attention at a word's start or end
+MOST_RETRIES = 4  # of the same speech, each in a shorter window
+# After a loop early in a window, decoding resumes in this part of it, so that windows stay few.
+LOOP_PART = (1 / 2, 2 / 3)
+
+
+class Schedule:
+    """The windows of one recording, at most `limit` samples each, over its spans of `speech`.
+
+    `margin` samples are decoded on either side of a span. If speech was not `detected`, everything
+    after the end of a text may be silence.
+    """
+
+    def __init__(
+        self,
+        samples: NDArray[np.float32],
+        speech: Sequence[Span],
+        limit: int,
+        margin: int = MARGIN,
+        detected: bool = True,
+    ) -> None:
+        self.limit, self.detected = limit, detected
+        self._samples = samples
+        self._planner = WindowPlanner(samples, speech, limit, margin)
+        self._begin(())
+
+    def cut_at(self, cuts: Sequence[int]) -> Schedule:
+        """Return a new schedule of the recording in which no window crosses a cut.
+
+        `cuts` are samples in order, each within speech or at the end of a margin.
+        """
+        again = copy(self)
+        again._begin(cuts)
+        return again
+
+    def _begin(self, cuts: Sequence[int]) -> None:
+        self.done = self._expected = self._left = 0
+        self._ready: deque[Window] = deque()
+        self._unread: set[Window] = set()
+        self._regions = self._planner.regions(cuts)
+        for region in reversed(self._regions):
+            self._plan_next(region.start, region.stop)
+        self._speech = self._left
+        for span in self._planner.loud_pauses():
+            self._add(Window(span.start, span.stop, span.stop, tentative=True))
+        self._ready = deque(sorted(self._ready, key=lambda each: each.start))
+
+    @property
+    def total(self) -> int:
+        """Return the number of windows, an estimate until all are decoded."""
+        return self.done + self._expected
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Return the seconds of decoded speech, which only grow, and the seconds of all speech."""
+        return (self._speech - self._left) / SAMPLE_RATE, self._speech / SAMPLE_RATE
+
+    @property
+    def final_until(self) -> float:
+        """Return the second before which all windows are decoded; infinity if all are."""
+        return min((each.start / SAMPLE_RATE for each in self._unread), default=math.inf)
+
+    def ready(self) -> tuple[Window, ...]:
+        """Return the windows that can be decoded now, in order, without taking them."""
+        return tuple(self._ready)
+
+    def planned(self) -> tuple[Window, ...]:
+        """Return all windows, in order, as if each were decoded to its end."""
+        found = []
+        for region in self._regions:
+            start = self._planner.speech_from(region.start)
+            while start < region.stop:
+                stop = self._planner.window_stop(start, region.stop)
+                found.append(Window(start, stop, region.stop))
+                start = self._planner.speech_from(stop)
+        return tuple(found)
+
+    def pieces(self, window: Window, seconds: float) -> tuple[Window, ...]:
+        """Cut a window into pieces with at least `seconds` of speech each, if possible."""
+        shortest = round(seconds * SAMPLE_RATE)
+        spans = self._planner.pieces(window.start, window.stop, shortest)
+        return tuple(Window(span.start, span.stop, span.stop) for span in spans)
+
+    def speech_seconds(self, window: Window) -> float:
+        return self._planner.count_speech(window.start, window.stop) / SAMPLE_RATE
+
+    def speech_before(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the seconds of speech before each of the recording's `times` (n,): (n,)."""
+        return self._planner.speech_before(times * SAMPLE_RATE) / SAMPLE_RATE
+
+    def pop_ready(self, count: int) -> list[Window]:
+        """Remove and return up to `count` windows that can be decoded now."""
+        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+
+    def samples(self, window: Window) -> NDArray[np.float32]:
+        """Return the samples (n,) of a window, with silence in place of long pauses.
+
+        Whisper makes up words for the noise and music in pauses. A tentative window is all pause,
+        and stays as it is.
+        """
+        samples = self._samples[window.start : window.stop]
+        if window.tentative:
+            return samples
+        pauses = self._planner.long_pauses(window.start, window.stop)
+        if pauses:
+            samples = samples.copy()
+        for pause in pauses:
+            samples[pause.start - window.start : pause.stop - window.start] = 0
+        return samples
+
+    def complete(
+        self,
+        window: Window,
+        seek: int | None = None,
+        unfinished: bool = False,
+        looped: bool = False,
+    ) -> int:
+        """Record that a window was decoded, and plan the next window of its region.
+
+        `seek` is the sample of the audio up to which the window was decoded, None for its end.
+        `unfinished`: a segment was still open at `seek`. `looped`: the text looped from `seek` on,
+        so the rest is decoded again with other cuts. Returns the sample at which decoding resumes.
+        """
+        self.done += 1
+        self._expected -= self._count_windows(window.start, window.region_stop)
+        self._left -= self._planner.count_speech(window.start, window.region_stop)
+        self._unread.discard(window)
+        start = window.stop
+        if window.tentative:
+            return start
+        if looped and seek is not None:
+            start = self._after_loop(window, seek)
+        elif seek is not None:
+            start = self._next_start(window, seek, unfinished)
+        self._plan_next(start, window.region_stop, window.retries)
+        return start
+
+    def decode_again(
+        self, window: Window, start: int, stop: int, retries: int = 1
+    ) -> tuple[Window, ...]:
+        """Plan and return windows over samples `start` to `stop` of a decoded window.
+
+        Their speech has no words, or too few. They count as `retries` more retries, of
+        MOST_RETRIES.
+        """
+        if window.retries + retries > MOST_RETRIES:
+            return ()
+        if start > window.start:
+            start = self._planner.quietest(start, start + WORD_EDGE)
+        if stop < window.stop:
+            stop = self._planner.quietest(stop - WORD_EDGE, stop)
+        start = self._planner.speech_from(start)
+        edges, third = [start, stop], (stop - start) // 3
+        if 2 * (stop - start) > window.stop - window.start:
+            edges.insert(1, self._planner.quietest(start + third, stop - third))
+        found = tuple(
+            Window(first, last, last, retries=window.retries + retries)
+            for first, last in pairwise(edges)
+            if self._planner.count_speech(first, last) >= SHORTEST_TAIL
+        )
+        for each in reversed(found):
+            self._add(each)
+            self._left += self._planner.count_speech(each.start, each.stop)
+        return found
+
+    def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
+        """Return the sample at which decoding resumes: `seek` for a segment worth decoding again.
+
+        Otherwise return the end of a long pause that Whisper took for the window's end, or the
+        window's end.
+        """
+        if unfinished:
+            return seek if self._worth_decoding(window, seek) else window.stop
+        pauses = self._planner.long_pauses(window.start, window.stop)
+        return next((pause.stop for pause in pauses if pause.stop >= seek), window.stop)
+
+    def _after_loop(self, window: Window, seek: int) -> int:
+        """Return the sample at which decoding resumes after a loop that began at `seek`.
+
+        If `seek` is in the window's first half, decoding resumes at a quiet point of LOOP_PART.
+        """
+        length = window.stop - window.start
+        if seek < window.start + length // 2:
+            first, last = (window.start + int(length * part) for part in LOOP_PART)
+            seek = self._planner.quietest(first, last)
+        return seek if window.stop - seek >= SHORTEST_ADVANCE else window.stop
+
+    def _worth_decoding(self, window: Window, seek: int) -> bool:
+        """Return whether to decode the rest of the window again, from `seek` on."""
+        if seek - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or seek >= window.stop:
+            return False
+        if window.stop < window.region_stop:
+            return True
+        return self._planner.count_speech(seek, window.stop) >= SHORTEST_TAIL
+
+    def _plan_next(self, start: int, region_stop: int, retries: int = 0) -> None:
+        """Queue a region's next window first, so that other regions fill the batch later."""
+        start = self._planner.speech_from(start)
+        if start < region_stop:
+            stop = self._planner.window_stop(start, region_stop)
+            self._add(Window(start, stop, region_stop, retries=retries))
+            self._left += self._planner.count_speech(start, region_stop)
+
+    def _add(self, window: Window) -> None:
+        self._ready.appendleft(window)
+        self._unread.add(window)
+        self._expected += self._count_windows(window.start, window.region_stop)
+
+    def _count_windows(self, start: int, region_stop: int) -> int:
+        return -(-(region_stop - start) // self.limit)

@@ -1,0 +1,300 @@
+"""Finds speech with Silero's voice activity detector (VAD), in hours of audio at once.
+
+Whisper makes up words for silence, noise and music, so audio without detected speech is not
+decoded, except for long loud stretches (`WindowPlanner.loud_pauses`). The thresholds err towards
+speech: missed words are lost, while silence taken for speech only costs time.
+
+The network of the `silero-vad` package is written out here around the package's weights, and
+nothing else of the package is used. The package's own model is a TorchScript that keeps the state
+of one stream inside and takes 32 ms of audio a call; importing the package sets torch's threads for
+the whole process. Here calls share no state, the convolutions process a block at once, and only the
+LSTM goes step by step: equal probabilities, eleven times faster.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distribution
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from whosaid.asr.frontend.windows import Span
+
+# Samples of a step, 32 ms with one probability, and samples before it that the network reads too.
+STEP, CONTEXT = 512, 64
+STEP_MS = 32
+BLOCK = 512 * STEP  # samples processed at once, 16 s
+# Each block is amplified to this peak, at most 50 dB: speech at -60 dB is found, 16-bit dither not.
+TARGET_PEAK, MAX_GAIN = 0.5, 300
+CLICK = 4  # times (12 dB) the peak of a sound that is long enough for speech: a click is louder
+# Speech starts at the first probability and lasts down to the second (hysteresis).
+START_THRESHOLD, STOP_THRESHOLD = 0.3, 0.15
+PEAK_THRESHOLD = 0.5  # a span must reach it once; the onset of noise may come close to it
+# Steps at START_THRESHOLD or above: a single word has at least six, the onset of music may have 4.
+SHORTEST_SPEECH = 5
+SHORTEST_PAUSE = 4  # steps; shorter pauses do not separate spans
+
+
+@dataclass(frozen=True, slots=True)
+class VadOptions:
+    """The options of faster-whisper that apply here; None selects the constants above.
+
+    Speech must reach `threshold` once. It starts and ends at lower probabilities, in proportion to
+    `threshold`. `neg_threshold` replaces the probability of the end; speech does not start below
+    it. `speech_pad_ms` is decoded on either side of speech (`asr.frontend.windows`).
+    """
+
+    threshold: float | None = None
+    neg_threshold: float | None = None
+    min_speech_duration_ms: int | None = None
+    min_silence_duration_ms: int | None = None
+    speech_pad_ms: int | None = None
+
+    @property
+    def peak(self) -> float:
+        return PEAK_THRESHOLD if self.threshold is None else self.threshold
+
+    @property
+    def stop(self) -> float:
+        """Return the probability below which speech ends."""
+        scaled = STOP_THRESHOLD * (self.peak / PEAK_THRESHOLD)
+        return scaled if self.neg_threshold is None else self.neg_threshold
+
+    @property
+    def start(self) -> float:
+        return max(START_THRESHOLD * (self.peak / PEAK_THRESHOLD), self.stop)
+
+    @property
+    def shortest_speech(self) -> int:
+        """Return the least number of steps at `start` or above."""
+        return _steps(self.min_speech_duration_ms, SHORTEST_SPEECH)
+
+    @property
+    def shortest_pause(self) -> int:
+        """Return the least number of steps of a pause that separates spans."""
+        return _steps(self.min_silence_duration_ms, SHORTEST_PAUSE)
+
+
+def _steps(milliseconds: int | None, default: int) -> int:
+    return default if milliseconds is None else -(-milliseconds // STEP_MS)
+
+
+DEFAULT_OPTIONS = VadOptions()
+DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
+
+
+class SpeechDetector:
+    """Finds speech in audio of any length, on the CPU; safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self.network = load_network()
+
+    def __call__(self, samples: NDArray[np.float32]) -> tuple[Span, ...]:
+        """Return the spans of speech in `samples` (n,), mono at 16 kHz, in order."""
+        return find_speech(self.probabilities(samples), len(samples))
+
+    def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the probability of speech in each step of 512 samples, (steps,).
+
+        The last step is padded with silence. Blocks are amplified first, because the network misses
+        speech that was recorded quietly.
+        """
+        return np.concatenate([np.zeros(0, np.float32), *self.blocks(samples)])
+
+    def blocks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Yield the `probabilities` of one block after another."""
+        stream = SileroStream(
+            self.network, lambda steps: gain_for(loudness(steps.abs().amax(dim=1)))
+        )
+        for first in range(0, len(samples), BLOCK):
+            block = np.asarray(samples[first : first + BLOCK], np.float32)
+            yield stream.push(np.pad(block, (0, -len(block) % STEP)))
+
+
+class SileroStream:
+    """The network along one stream of samples; its state is kept from push to push.
+
+    `gain` returns the factor by which to amplify the steps (n, 64 + 512) of a push.
+    """
+
+    def __init__(self, network: SileroNetwork, gain: Callable[[Tensor], float]) -> None:
+        self._network, self._gain = network, gain
+        self._before = np.zeros(CONTEXT, np.float32)
+        self._state: tuple[Tensor, Tensor] | None = None
+
+    @torch.inference_mode()
+    def push(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the probability of speech in each step of `samples`, whole steps of 512."""
+        joined = np.concatenate([self._before, samples])
+        self._before = joined[-CONTEXT:]
+        steps = torch.from_numpy(joined).unfold(0, CONTEXT + STEP, STEP)
+        gain = self._gain(steps)
+        amplified = (steps * gain).clamp(-1, 1) if gain > 1 else steps
+        probabilities, self._state = self._network(amplified, self._state)
+        found: NDArray[np.float32] = probabilities.numpy()
+        return found
+
+
+class SileroNetwork(nn.Module):
+    """The network of Silero VAD 5 and 6 at 16 kHz: spectrogram, four convolutions, LSTM.
+
+    The single steps of live streams take half the time if convolutions are written as products. On
+    some processors blocks take twice as long that way, so blocks use torch's convolutions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spectrum = nn.Conv1d(1, 258, 256, stride=128, bias=False)
+        sizes = (129, 128, 1), (128, 64, 2), (64, 64, 2), (64, 128, 1)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(into, out, 3, stride, padding=1) for into, out, stride in sizes
+        )
+        self.recurrent = nn.LSTM(128, 128)
+        self.speech = nn.Linear(128, 1)
+
+    def forward(
+        self, steps: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return probabilities (steps,) for samples (steps, 64 + 512), and the LSTM's new state."""
+        convolve = _product if len(steps) == 1 else nn.Module.__call__
+        spectrum = convolve(self.spectrum, F.pad(steps[:, None], (0, CONTEXT), "reflect"))
+        real, imaginary = spectrum.chunk(2, dim=1)
+        features = (real.square() + imaginary.square()).sqrt()  # (steps, 129, 4)
+        for convolution in self.convolutions:
+            features = convolve(convolution, features).relu()
+        hidden, state = self._remember(features[..., 0], state)
+        return self.speech(hidden.relu()).sigmoid()[:, 0], state
+
+    def _remember(
+        self, features: Tensor, state: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Run the LSTM over features (steps, 128). Return its output and its new state."""
+        if len(features) > 1 or state is None:
+            found: tuple[Tensor, tuple[Tensor, Tensor]] = self.recurrent(features, state)
+            return found
+        # One step, without torch's preparations for many.
+        hidden, cell = torch.lstm_cell(features, state, *self.recurrent.all_weights[0])
+        return hidden, (hidden, cell)
+
+
+def _product(convolution: nn.Module, values: Tensor) -> Tensor:
+    """Convolve `values` (n, channels, time) as one matrix product over unfolded values."""
+    assert isinstance(convolution, nn.Conv1d)
+    (width,), (stride,) = convolution.kernel_size, convolution.stride
+    padding = int(convolution.padding[0])
+    covered = F.pad(values, (padding, padding)).unfold(2, width, stride).transpose(1, 2)
+    products = F.linear(covered.flatten(2), convolution.weight.flatten(1), convolution.bias)
+    return products.transpose(1, 2)
+
+
+def load_network() -> SileroNetwork:
+    """Return the network with the weights of the `silero-vad` package, which is not imported."""
+    file = distribution("silero-vad").locate_file("silero_vad/data/silero_vad.jit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
+        packed = torch.jit.load(str(file), map_location="cpu").state_dict()
+    weights = {"spectrum.weight": packed["_model.stft.forward_basis_buffer"]}
+    for kind in ("weight", "bias"):
+        for layer in range(4):
+            weights[f"convolutions.{layer}.{kind}"] = packed[
+                f"_model.encoder.{layer}.reparam_conv.{kind}"
+            ]
+        for side in ("ih", "hh"):
+            weights[f"recurrent.{kind}_{side}_l0"] = packed[f"_model.decoder.rnn.{kind}_{side}"]
+    weights["speech.weight"] = packed["_model.decoder.decoder.2.weight"][..., 0]
+    weights["speech.bias"] = packed["_model.decoder.decoder.2.bias"]
+    network = SileroNetwork()
+    network.load_state_dict(weights)
+    return network.eval().requires_grad_(False)
+
+
+@dataclass(eq=False, slots=True)
+class ProbableSpeech:
+    """Runs of probable steps from `start` up to `stop`, with only short pauses between them;
+    `likely` steps reach the threshold of a start, and a `certain` one that of a peak.
+    """
+
+    start: int
+    stop: int = 0
+    likely: int = 0
+    certain: bool = False
+
+
+class SpeechRule:
+    """Finds speech in one probability after another, in files and in live streams.
+
+    A run of steps at `options.stop` or above counts if one reaches `options.start`. Runs with a
+    pause shorter than `options.shortest_pause` between them are joined. They are speech with
+    `options.shortest_speech` steps at `options.start` and one at `options.peak`.
+    """
+
+    def __init__(self, options: VadOptions) -> None:
+        self.steps = 0
+        self.run: int | None = None  # first step of the current run
+        self.joined: ProbableSpeech | None = None  # the runs that the next run may be joined to
+        self._counts = False  # the run has a likely step
+        self.change(options)
+
+    def change(self, options: VadOptions) -> None:
+        """Use other options from the next step on."""
+        self._stop, self._start, self._peak = options.stop, options.start, options.peak
+        self._shortest_speech = options.shortest_speech
+        self._shortest_pause = options.shortest_pause
+
+    def push(self, probability: float) -> ProbableSpeech | None:
+        """Add the probability of a step. Return the runs that it belongs to, if its run counts."""
+        self.steps += 1
+        if probability < self._stop:
+            self.run, self._counts = None, False
+            if self.joined and self.steps - self.joined.stop >= self._shortest_pause:
+                self.joined = None
+            return None
+        if self.run is None:
+            self.run = self.steps - 1
+        likely = probability >= self._start
+        self._counts |= likely
+        if not self._counts:
+            return None
+        if self.joined is None:
+            self.joined = ProbableSpeech(self.run)
+        self.joined.stop = self.steps
+        self.joined.likely += likely
+        self.joined.certain |= probability >= self._peak
+        return self.joined
+
+    def is_speech(self, found: ProbableSpeech) -> bool:
+        return found.certain and found.likely >= self._shortest_speech
+
+
+def find_speech(
+    probabilities: NDArray[np.float32], length: int, options: VadOptions = DEFAULT_OPTIONS
+) -> tuple[Span, ...]:
+    """Return the spans of speech in `length` samples, given the probability of each step."""
+    rule = SpeechRule(options)
+    found = dict.fromkeys(map(rule.push, probabilities.tolist()))
+    return tuple(
+        Span(each.start * STEP, min(each.stop * STEP, length))
+        for each in found
+        if each is not None and rule.is_speech(each)
+    )
+
+
+def loudness(peaks: Tensor) -> float:
+    """Return the largest of the steps' peaks (n,), with clicks limited.
+
+    The limit is CLICK times the peak that SHORTEST_SPEECH steps reach, or all steps if there are
+    fewer.
+    """
+    loudest = peaks.topk(min(SHORTEST_SPEECH, len(peaks))).values
+    return float(torch.minimum(loudest[0], CLICK * loudest[-1]))
+
+
+def gain_for(level: float) -> float:
+    """Return the factor, 1 to MAX_GAIN, that amplifies the peak `level` to TARGET_PEAK."""
+    return min(max(TARGET_PEAK / max(level, 1e-9), 1.0), MAX_GAIN)

@@ -1,0 +1,250 @@
+"""Whisper's encoders: from samples to outputs, each window once.
+
+Outputs are returned, not kept. An output is projected into the decoders' caches when its window
+enters a row. Language detection returns its output to the caller, which passes it on with the
+request.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import WhisperFeatureExtractor
+
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.checkpoint.weights import Weights, WhisperModel, below
+from whosaid.asr.model.cpu_kernels import EncoderLinear, encoder_attention, encoder_batch_size
+from whosaid.asr.model.cpu_threads import CpuThreads
+from whosaid.asr.model.decoder import Norm
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+
+Samples = NDArray[np.float32]
+
+# A window may be encoded to 1/6, 1/5, 1/4, 1/3 or 1/2 of its frames. Such a part is SPARE_SECONDS
+# longer than its speech, because silence after speech ends a text.
+PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
+FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
+# transformers' limit: half precision would overflow in some checkpoints.
+LARGEST_HALF = torch.finfo(torch.float16).max - 1000
+MIN_POWER = 1e-10  # of a mel band, so that its logarithm exists
+DYNAMIC_RANGE = 8.0  # powers of ten below the window's loudest value; lower values are raised
+
+
+class EncoderOutput(NamedTuple):
+    """Outputs (windows, frames, d_model); `assistant` if an assistant will draft."""
+
+    main: Tensor
+    assistant: Tensor | None = None
+
+
+class LogMel:
+    """Computes log-mel spectrograms of many windows at once, on the model's device, with the
+    parameters of a checkpoint's feature extractor.
+
+    Every window is normalised by its own loudest value. One spectrogram of the whole recording, cut
+    into windows, would be cheaper and wrong: a loud sound in another window would change this one.
+    The values equal those of transformers' WhisperFeatureExtractor, which works on the CPU.
+    """
+
+    def __init__(self, feature_extractor: WhisperFeatureExtractor, device: torch.device) -> None:
+        self.n_samples: int = feature_extractor.n_samples
+        self.n_fft: int = feature_extractor.n_fft
+        self.hop_length: int = feature_extractor.hop_length
+        self.window = torch.hann_window(self.n_fft, device=device)
+        filters = np.asarray(feature_extractor.mel_filters, dtype=np.float32)
+        self.filters = torch.from_numpy(filters.T.copy()).to(device)  # (bands, frequencies)
+
+    def __call__(self, windows: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Return features (windows, bands, frames), float32, of windows of samples (n,).
+
+        Each window is cut or padded with silence to `n_samples`.
+        """
+        padded = np.zeros((len(windows), self.n_samples), dtype=np.float32)
+        for row, window in zip(padded, windows, strict=True):
+            row[: len(window)] = window[: self.n_samples]
+        samples = torch.from_numpy(padded).to(self.window.device)
+        spectrum = torch.stft(
+            samples, self.n_fft, self.hop_length, window=self.window, return_complex=True
+        )
+        spectrum = spectrum[..., :-1]
+        # A complex abs() takes three times as long on a CPU, and CUDA compiles it at its first use.
+        power = (spectrum.real.square() + spectrum.imag.square()).contiguous()
+        log_power = (self.filters @ power).clamp(min=MIN_POWER).log10()
+        loudest = log_power.amax(dim=(1, 2), keepdim=True)
+        return (torch.maximum(log_power, loudest - DYNAMIC_RANGE) + 4.0) / 4.0
+
+
+class EncoderLayer:
+    """Self-attention and a perceptron, each with a norm before it and a residual around it."""
+
+    def __init__(self, weights: Weights, heads: int, dtype: torch.dtype | None) -> None:
+        def linear(name: str, gelu: bool = False) -> EncoderLinear:
+            bias = weights.get(f"{name}.bias")
+            return EncoderLinear(weights[f"{name}.weight"], bias, dtype, gelu)
+
+        self.heads = heads
+        self.norm = Norm.of(weights, "self_attn_layer_norm")
+        self.inner_norm = Norm.of(weights, "final_layer_norm")
+        self.query, self.key, self.value, self.out = (
+            linear(f"self_attn.{each}_proj") for each in ("q", "k", "v", "out")
+        )
+        self.fc1, self.fc2 = linear("fc1", gelu=True), linear("fc2")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(windows, frames, d_model) -> (windows, frames, d_model)."""
+        normed = self.query.rounded(self.norm(x))
+        query = self.query(normed)
+        # Scaled before the product with the keys: the order affects rounding.
+        query = query * float((query.shape[-1] // self.heads) ** -0.5)
+        query, keys, values = (
+            each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+            for each in (query, self.key(normed), self.value(normed))
+        )
+        mixed = encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
+        x = self.out(mixed).to(x.dtype).add_(x)
+        x = self.fc2(self.fc1(self.inner_norm(x))).to(x.dtype).add_(x)
+        return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
+
+
+class AudioEncoder:
+    """A checkpoint's encoder; `dtype` is the precision of its products, as in `EncoderLinear`.
+
+    Computes the results of transformers' modeling_whisper.WhisperEncoder (to rounding). A window
+    with fewer frames than the model's uses the first position embeddings.
+    """
+
+    def __init__(self, model: WhisperModel, dtype: torch.dtype | None = None) -> None:
+        weights, heads = dict(model.named_parameters()), model.config.encoder_attention_heads
+        own = below(weights, "model.encoder.")
+        self.convolutions = [
+            (own[f"{name}.weight"], own[f"{name}.bias"], stride)
+            for name, stride in (("conv1", 1), ("conv2", 2))
+        ]
+        self.positions = own["embed_positions.weight"]
+        self.layers = [
+            EncoderLayer(below(own, f"layers.{number}."), heads, dtype)
+            for number in range(model.config.encoder_layers)
+        ]
+        self.norm = Norm.of(own, "layer_norm")
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
+        for weight, bias, stride in self.convolutions:
+            features = F.gelu(F.conv1d(features, weight, bias, stride, padding=1))
+        x = features.transpose(1, 2)
+        x = x + self.positions[: x.shape[1]]
+        for layer in self.layers:
+            x = layer.forward(x)
+        return self.norm(x)
+
+
+EncoderPass = Callable[[AudioEncoder, Tensor], Tensor]
+
+
+class Encoder:
+    """The encoders of a main model and its assistant, and their common spectrogram."""
+
+    def __init__(
+        self,
+        models: WhisperModels,
+        threads: CpuThreads | None = None,
+        run_pass: EncoderPass = AudioEncoder.forward,
+    ) -> None:
+        """Take `threads`, adjusted before every pass, and `run_pass`, which may replay the pass."""
+        self.threads, self.run_pass = threads, run_pass
+        self.log_mel = LogMel(models.feature_extractor, models.device)
+        self.device, self.dtype = models.device, models.model.dtype
+        self.main = AudioEncoder(models.model, models.product_dtype)
+        self.assistant: AudioEncoder | None = None
+        if models.assistant is not None:
+            self.assistant = self.main
+            if not models.assistant.shares_encoder:
+                self.assistant = AudioEncoder(models.assistant.model, models.product_dtype)
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        windows: Sequence[Samples],
+        drafted: bool,
+        known: Sequence[Tensor | None] | None = None,
+        until: float = math.inf,
+        frames: Sequence[int | None] | None = None,
+    ) -> EncoderOutput:
+        """Encode windows of samples for the main model and, if `drafted`, for the assistant.
+
+        `known` holds the main encoder's output (1, frames, d_model) for windows that were encoded
+        before, None for others. `frames` holds the `part_of_window` of each window. Outputs of
+        different lengths are repeated to a common length. Once time.perf_counter() reaches `until`,
+        no pass starts after the first: the output then lacks the last windows.
+        """
+        known, passes = known or [None] * len(windows), []
+        frames = frames or [None] * len(windows)
+        together = encoder_batch_size(len(windows), self.device)
+        for start in range(0, len(windows), together):
+            part = slice(start, start + together)
+            wanted = [each for each in frames[part] if each is not None]
+            shorter = max(wanted) if len(wanted) == len(frames[part]) else None
+            passes.append(self._encode(windows[part], drafted, known[part], shorter))
+            if time.perf_counter() >= until:
+                break
+        main = torch.cat(repeated([each.main for each in passes]))
+        if not drafted or self.assistant is None:
+            return EncoderOutput(main)
+        if self.assistant is self.main:
+            return EncoderOutput(main, main)
+        own = [each.assistant for each in passes if each.assistant is not None]
+        return EncoderOutput(main, torch.cat(own))
+
+    def part_of_window(self, seconds: float) -> int | None:
+        """Return how many frames to encode of a window with `seconds` of speech; None for all.
+
+        For windows whose latency matters more than their last word. On a CPU the time of a pass
+        grows with its frames, silent or not. A part divides the whole, so that its output can be
+        repeated: attention does not change if all keys occur equally often. Compare whisper.cpp's
+        `audio_ctx`.
+        """
+        whole = len(self.main.positions)
+        if self.device.type != "cpu":
+            return None
+        needed = (seconds + SPARE_SECONDS) * FRAMES_PER_SECOND
+        parts = [each for each in PARTS if whole % each == 0]
+        return next((whole // each for each in parts if needed <= whole // each), None)
+
+    def _encode(
+        self,
+        windows: Sequence[Samples],
+        drafted: bool,
+        known: Sequence[Tensor | None],
+        frames: int | None,
+    ) -> EncoderOutput:
+        """Run one pass of each encoder; skip the main one if every output is known."""
+        if self.threads is not None:
+            self.threads.adjust()
+        own = self.assistant if drafted and self.assistant is not self.main else None
+        missing = [row for row, each in enumerate(known) if each is None]
+        if not missing and own is None:
+            return EncoderOutput(torch.cat(repeated([each for each in known if each is not None])))
+        features = self.log_mel(windows).to(self.dtype)
+        if frames is not None and own is None and len(missing) == len(windows):
+            return EncoderOutput(self.run_pass(self.main, features[..., : 2 * frames]))
+        new = features if len(missing) == len(windows) else features[missing]
+        fresh = iter(self.run_pass(self.main, new) if missing else ())
+        main = torch.stack([next(fresh) if each is None else each[0] for each in known])
+        return EncoderOutput(main, None if own is None else self.run_pass(own, features))
+
+
+def repeated(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Repeat outputs (windows, frames, d_model) to their smallest common length."""
+    frames = math.lcm(*(each.shape[1] for each in outputs))
+    return [
+        each if each.shape[1] == frames else each.repeat(1, frames // each.shape[1], 1)
+        for each in outputs
+    ]

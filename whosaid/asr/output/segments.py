@@ -1,0 +1,102 @@
+"""Splits one window's tokens into segments: at Whisper's timestamps, or into sentences.
+
+    <|0.00|> good morning <|1.20|><|1.80|> how are you <|2.90|><|2.90|> i wo
+    two closed segments, then an unfinished one
+
+An unfinished segment is returned separately. The schedule of windows decides whether the segment is
+decoded again with the next window or stays as it is. The rules are those of openai/whisper's
+`transcribe.py`.
+
+Text without timestamps is split into sentences, timed by their words. Not every model writes
+punctuation, so a long pause ends a sentence too. A sentence is a segment like those between
+timestamps, so later steps need not know the source of the times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.output.words import split_words
+from whosaid.timebase import TIME_PRECISION
+from whosaid.transcript import Word, sentence_ends_between
+
+SENTENCE_PAUSE = 1.0  # seconds; drawing breath takes less
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Text tokens spoken from `start` to `end`, in seconds from the window's beginning."""
+
+    tokens: tuple[int, ...]
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """A window's closed segments, and the unfinished one from their end to the window's end."""
+
+    closed: tuple[Segment, ...]
+    unfinished: Segment | None = None
+
+
+def read_segments(tokens: Sequence[int], timestamp_begin: int, seconds: float) -> Segments:
+    """Split the tokens of a window `seconds` long at its timestamps, clipped to the window's end.
+
+    Tokens from `timestamp_begin` on are timestamps. If no segment is closed, the window's end
+    closes the text: there is no point from which to decode again.
+    """
+    closed: list[Segment] = []
+    start, text = 0.0, list[int]()
+    for token in tokens:
+        if token < timestamp_begin:
+            text.append(token)
+            continue
+        time = min((token - timestamp_begin) * TIME_PRECISION, seconds)
+        if text:
+            closed.append(Segment(tuple(text), start, max(start, time)))
+        start, text = time, []
+    if text and not closed:
+        return Segments((Segment(tuple(text), start, seconds),))
+    is_open = bool(text) or (len(tokens) >= 2 and min(tokens[-2:]) >= timestamp_begin)
+    if closed and is_open and closed[-1].end < seconds:
+        return Segments(tuple(closed), Segment(tuple(text), closed[-1].end, seconds))
+    return Segments(tuple(closed))
+
+
+def split_sentences(
+    segments: Sequence[Segment],
+    words: Sequence[Sequence[Word]],
+    models: WhisperModels,
+    language: str | None,
+) -> list[Segment]:
+    """Cut the segments of a window after every sentence and at long pauses.
+
+    `words` are the timed words of each segment. A sentence begins with its first word and ends with
+    its last. A segment without words stays as it is.
+    """
+    end_of_text = models.special_tokens.end_of_text
+    found: list[Segment] = []
+    for segment, timed in zip(segments, words, strict=True):
+        if not timed:
+            found.append(segment)
+            continue
+        tokens = tuple(token for token in segment.tokens if token < end_of_text)
+        parts = split_words(tokens, models.text_of, language)
+        first = 0
+        for number, (word, part) in enumerate(zip(timed, parts, strict=True)):
+            if _ends_sentence(word, timed[number + 1] if number + 1 < len(timed) else None):
+                begin, start = parts[first].first, timed[first].start
+                end = max(word.end, start + TIME_PRECISION)
+                found.append(Segment(tokens[begin : part.stop], start, end))
+                first = number + 1
+    return found
+
+
+def _ends_sentence(word: Word, following: Word | None) -> bool:
+    """Return whether a sentence ends between two words; `following` is None after the last word."""
+    if following is None or following.start - word.end >= SENTENCE_PAUSE:
+        return True
+    return sentence_ends_between(word, following)

@@ -1,0 +1,284 @@
+"""Speech recognition for any number of clients, in the one thread that computes with the models.
+
+A thread that computes has worker threads of its own, and several such teams on the same processors
+wait for each other. So models load, warm up and decode in this thread alone. It does one unit of
+work after another: a small step of a recognition, or the engine's next step. The engine chooses
+(`Scheduler.callers_turn`), by the classes of work that are ready, so that no recording waits for
+another to end. Within a class recognitions take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Generic, TypeVar
+
+from whosaid.asr.engine.request import work_class
+from whosaid.asr.engine.scheduler import Part
+from whosaid.asr.recognition import Recognition
+from whosaid.asr.transcriber import Transcriber
+from whosaid.errors import ModelError
+from whosaid.runtime.device import set_threads
+from whosaid.runtime.turns import Work
+from whosaid.transcript import Chunk, DecodeStats
+
+logger = logging.getLogger("endpoint")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` seconds of speech are transcribed, and `chunks` are new and final. Joined,
+    the chunks of all events are the transcript's, in order of time, before speakers are assigned.
+    """
+
+    done: float
+    total: float
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(slots=True)
+class EngineCounts:
+    """Work of the engine since the start.
+
+    `rows` counts a row once for every step it was in, and `windows` the windows that were read.
+    `decoded` is the sum over all recognitions that have ended, including failed and cancelled ones.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    windows: int = 0
+    cancelled: int = 0
+    decoded: DecodeStats = field(default_factory=DecodeStats)
+
+
+def ignore(_: Progress) -> None:
+    pass
+
+
+@dataclass(eq=False)
+class Job(Generic[T]):
+    """A recognition in the recogniser's thread, which calls `report` with its progress.
+
+    `result` is set at the end, unless the job was cancelled.
+    """
+
+    recognition: Recognition[T]
+    report: Callable[[Progress], None]
+    result: Future[T] = field(default_factory=Future)
+    cancelled: bool = False
+    reported: float = field(default=0.0, init=False)  # seconds of speech
+    cost: float = field(default=0.0, init=False)  # charged for its steps
+
+    def __post_init__(self) -> None:
+        self.result.set_running_or_notify_cancel()  # so that a waiting caller cannot cancel it
+
+    @property
+    def work(self) -> Work:
+        return work_class(self.recognition.live, self.recognition.windows_left)
+
+    def cancel(self) -> None:
+        """Free the job's rows before the next unit of work; no effect once the job has ended."""
+        self.cancelled = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function for the recogniser's thread, and its result."""
+
+    work: Callable[[], Any]
+    result: Future[Any] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.result.set_running_or_notify_cancel()
+
+    def answer(self) -> None:
+        try:
+            self.result.set_result(self.work())
+        except BaseException as error:
+            self.result.set_exception(error)
+
+
+class Recogniser:
+    """Recognises speech with one set of models; safe to call from any thread.
+
+    Its thread and its models stay until `stop`. `alive` is False once the thread has stopped; then
+    all jobs have failed, and no job is accepted. `failure` is the error that stopped the thread.
+    """
+
+    def __init__(
+        self, load: Callable[[], Transcriber], threads: int, counts: EngineCounts | None = None
+    ) -> None:
+        """Start the thread with `threads` of torch, and `load` in it; go on with `counts`.
+
+        Raises what `load` raises.
+        """
+        self.counts = counts or EngineCounts()
+        self.alive = True
+        self.failure: BaseException | None = None
+        self._inbox: SimpleQueue[Job[Any] | Call | None] = SimpleQueue()  # None ends the thread
+        self._lock = Lock()  # held while a job is accepted, and when the thread ends
+        self._jobs: list[Job[Any]] = []  # the longest unserved first
+        loading = Call(load)
+        self._thread = Thread(target=self._run, args=(loading, threads), name="engine", daemon=True)
+        self._thread.start()
+        try:
+            self.transcriber: Transcriber = loading.result.result()
+        except BaseException:
+            self.close()  # the error may be kept, and holds this recogniser
+            raise
+
+    def check_alive(self) -> None:
+        if not self.alive:
+            raise self._stopped()
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in the recogniser's thread, between two units of work. Raises what `work`
+        raises, or ModelError if the thread has stopped.
+        """
+        call = Call(work)
+        self._put(call)
+        result: T = call.result.result()
+        return result
+
+    def submit(
+        self, recognition: Recognition[T], report: Callable[[Progress], None] = ignore
+    ) -> Job[T]:
+        """Start a transcription or a live pass. Raises ModelError if the thread has stopped."""
+        job = Job(recognition, report)
+        self._put(job)
+        return job
+
+    def stop(self) -> None:
+        """Let the thread end after its current unit of work, and fail every job."""
+        self._inbox.put(None)
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end."""
+        self.stop()
+        self._thread.join()
+
+    def _put(self, entry: Job[Any] | Call) -> None:
+        with self._lock:
+            self.check_alive()
+            self._inbox.put(entry)
+
+    # In the thread
+
+    def _run(self, loading: Call, threads: int) -> None:
+        set_threads(threads)  # other code may have set fewer
+        loading.answer()
+        try:
+            if loading.result.exception() is None:
+                self._engine = loading.result.result().engine
+                while self._take_in():
+                    self._work()
+        except BaseException as error:
+            self.failure = error
+            origin = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(origin.filename).name}, line {origin.lineno}"
+            logger.critical("the engine's thread ends: %s in %s", type(error).__name__, place)
+        finally:
+            self._end()
+
+    def _take_in(self) -> bool:
+        """Take jobs and calls, drop cancelled jobs, wait while idle. Return False once closed."""
+        ended = False
+        while not ended and not (self._jobs and self._inbox.empty()):
+            entry = self._next_entry()
+            if isinstance(entry, Job):
+                self._jobs.append(entry)
+            elif isinstance(entry, Call):
+                entry.answer()
+            ended = entry is None
+            del entry  # so that the waiting thread holds nothing
+        for job in [job for job in self._jobs if job.cancelled]:
+            self.counts.cancelled += 1
+            self._engine.scheduler.charge_in_vain(job.work, Part.CALLER, job.cost)
+            self._remove(job)
+        return not ended
+
+    def _next_entry(self) -> Job[Any] | Call | None:
+        """Wait for an entry; meanwhile watch which processors other processes leave free."""
+        while True:
+            with suppress(Empty):
+                return self._inbox.get(timeout=self._engine.threads.watch())
+
+    def _work(self) -> None:
+        ready = [job for job in self._jobs if not job.recognition.waiting]
+        work = self._engine.scheduler.callers_turn({job.work for job in ready})
+        if work is None:
+            rows = self._engine.step()
+            self.counts.steps += rows > 0
+            self.counts.rows += rows
+            return
+        job = next(job for job in ready if job.work is work)
+        self._jobs.remove(job)
+        self._jobs.append(job)
+        self._step(job, work)
+
+    def _step(self, job: Job[Any], work: Work) -> None:
+        """Take one step of a job. An error of the step fails only this job."""
+        recognition, read_before = job.recognition, job.recognition.windows_read
+        scheduler = self._engine.scheduler
+        began = scheduler.clock()
+        try:
+            recognition.step()
+        except Exception as error:
+            self._remove(job)
+            job.result.set_exception(error)
+            return
+        finally:
+            job.cost += scheduler.charge_caller(work, scheduler.clock() - began)
+        self.counts.windows += recognition.windows_read - read_before
+        result = recognition.result
+        self._report(job, result is not None)
+        if result is not None:
+            self._remove(job)
+            job.result.set_result(result)
+
+    def _report(self, job: Job[Any], ended: bool) -> None:
+        done, total = job.recognition.seconds
+        if done <= job.reported and not ended:
+            return
+        job.reported, chunks = done, job.recognition.take_chunks()
+        if total or chunks:  # music may have chunks without seconds of speech
+            job.report(Progress(done, total, chunks))
+
+    def _remove(self, job: Job[Any]) -> None:
+        """Free a job's rows and forget it. If that fails, the thread ends and fails the job."""
+        job.recognition.close()
+        self._jobs.remove(job)
+        if job.recognition.session is not None:
+            self.counts.decoded.add(job.recognition.session.stats)
+
+    def _end(self) -> None:
+        with self._lock:
+            self.alive = False
+        left: list[Job[Any] | Call | None] = [*self._jobs]
+        while not self._inbox.empty():
+            left.append(self._inbox.get())
+        for each in left:
+            if isinstance(each, Job) and each in self._jobs:
+                with suppress(Exception):
+                    self._remove(each)
+            if each is not None and not (isinstance(each, Job) and each.cancelled):
+                each.result.set_exception(self._stopped())
+        self._jobs.clear()
+
+    def _stopped(self) -> ModelError:
+        error = stopped()
+        error.__cause__ = self.failure
+        return error
+
+
+def stopped() -> ModelError:
+    return ModelError("speech recognition has stopped; the log of the endpoint says why")

@@ -1,0 +1,96 @@
+"""Recognition of speech for one client, in small steps.
+
+The work between two steps of the engine is small: the language of one window is detected, or one
+window is read. The caller decides when, so one thread drives the recognitions of many clients.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from whosaid.asr.decoding_plan import Planner
+from whosaid.asr.engine.engine import DecodeEngine, Session
+from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.runtime.steps import Steps, give_way
+from whosaid.transcript import Chunk
+
+T = TypeVar("T")
+
+
+class Recognition(ABC, Generic[T]):
+    """Recognition of a recording, or of a part of one; for one thread at a time.
+
+    `result` is None until everything is done, and `session` until requests go to the engine.
+    """
+
+    def __init__(self, engine: DecodeEngine, planner: Planner) -> None:
+        self.result: T | None = None
+        self.session: Session | None = None
+        self._engine, self._planner = engine, planner
+        self._steps: Steps[T] | None = None  # None before the first step
+        self._awaited: Session | None = None
+
+    @property
+    def live(self) -> bool:
+        """Return whether the speaker is speaking now; live work precedes all recordings."""
+        return self._planner.options.decode.live
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether the next step needs results of the engine."""
+        return self._awaited is not None and not self._awaited.ready
+
+    @property
+    @abstractmethod
+    def seconds(self) -> tuple[float, float]:
+        """Return the seconds of speech that are recognised, and all seconds of speech."""
+
+    @property
+    @abstractmethod
+    def windows_read(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def windows_left(self) -> int:
+        """Return how many windows are not recognised yet, as far as is known."""
+
+    def step(self) -> None:
+        """Do one small piece of work, unless waiting. No step may follow a result or an error.
+        Raises OutOfMemory if one window does not fit into the device's memory, and errors of models
+        and readers.
+        """
+        if self._steps is None:
+            self._steps = Steps(self._recognise())
+        self._awaited = self._steps.advance()
+        if self._steps.done:
+            self.result = self._steps.result
+
+    def run(self) -> T:
+        """Take all steps, and the engine's steps that they wait for."""
+        while self.result is None:
+            if self.waiting:
+                self._engine.step()
+            else:
+                self.step()
+        return self.result
+
+    def take_chunks(self) -> tuple[Chunk, ...]:
+        """Return the chunks that have become final since the last call, in order of time."""
+        return ()
+
+    def close(self) -> None:
+        """Free the rows; no step may follow."""
+        if self._steps is not None:
+            self._steps.close()
+
+    @abstractmethod
+    async def _recognise(self) -> T:
+        """Return the result. Between steps, `give_way` with the session to wait for, if any."""
+
+
+async def finished(session: Session) -> list[tuple[Request, DecodeResult]]:
+    """Wait until requests of a session have finished. Return them with their results."""
+    while not (results := session.take()):
+        await give_way(session)
+    return results

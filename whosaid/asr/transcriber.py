@@ -1,0 +1,189 @@
+"""Speech recognition with one set of models: validates options, starts recordings and live passes.
+
+Options are validated before any audio is decoded. `asr.transcription` has the order of the steps.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.decoding_plan import Planner, TranscriptionOptions
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback
+from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
+from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.asr.live_pass import LivePass
+from whosaid.asr.transcription import NO_PRIOR, Prior, Transcription
+from whosaid.errors import InvalidParameter, ModelError, Unsupported
+from whosaid.payload.languages import ENGLISH, language_code, language_name
+from whosaid.runtime.errors import is_device_lost
+from whosaid.runtime.servers import ADVICE
+from whosaid.runtime.steps import give_way, run_steps
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Transcript
+
+logger = logging.getLogger("endpoint")
+
+
+class Transcriber:
+    """Speech recognition with one set of models, for one thread; `asr.recogniser` is for many.
+
+    `validate`, `find_speech`, `start` and `live_pass` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        models: WhisperModels,
+        fallback: Fallback | None = DEFAULT_FALLBACK,
+        detect_speech: DetectSpeech | None = None,
+        cuda_graphs: bool = True,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.models = models
+        self.fallback = fallback
+        self.detect_speech = detect_speech or SpeechDetector()
+        self.engine = DecodeEngine(models, cuda_graphs, limits)
+
+    def warm_up(self) -> None:
+        """On CUDA, transcribe a second of noise, so that a broken device fails at load."""
+        if self.models.device.type != "cuda":
+            return
+        noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
+        try:
+            self.transcribe(noise, self.validate(TranscriptionOptions(vad=None)))
+        except ModelError as error:
+            logger.error("the model transcribes no noise: %s", error)
+
+    def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
+        """Return the options with Whisper's language code. Raises InvalidParameter if this
+        checkpoint cannot follow them, and Unsupported for a prompt if the vocabulary has no token
+        to announce one.
+        """
+        if options.decode.temperature and options.decode.num_beams > 1:
+            raise InvalidParameter("beams are not sampled", "temperature")
+        vad = options.vad
+        if vad and vad.neg_threshold is not None and vad.neg_threshold > vad.peak:
+            raise InvalidParameter("neg_threshold is larger than threshold", "vad_parameters")
+        code = None if options.language is None else language_code(options.language)
+        if options.language is not None and code is None:
+            raise InvalidParameter("should be a language that Whisper knows", "language")
+        special_tokens = self.models.special_tokens
+        if special_tokens.start_of_previous is None and (options.prompt or options.hotwords):
+            raise Unsupported(
+                "the model's vocabulary has no token that announces them", "prompt, hotwords"
+            )
+        if not special_tokens.multilingual:
+            if code not in (None, ENGLISH):
+                raise InvalidParameter("the model is English-only", "language")
+            if options.task != "transcribe":
+                raise InvalidParameter("the model is English-only and cannot translate", "task")
+            return replace(options, language=ENGLISH)
+        if code is not None and code not in special_tokens.languages:
+            raise InvalidParameter(f"the model does not know {language_name(code)}", "language")
+        if options.task not in special_tokens.tasks:
+            raise InvalidParameter(f"the model cannot {options.task}", "task")
+        return replace(options, language=code)
+
+    def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+        """Return the spans of speech in `samples` (n,) at 16 kHz, in seconds."""
+        return _seconds(self.detect_speech(samples))
+
+    def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
+        """Transcribe `samples` (n,), mono at 16 kHz, with validated options; times are in seconds.
+        Raises OutOfMemory if one window does not fit into the device's memory.
+        """
+        with closing(run_steps(self.start(samples, options))) as transcription:
+            return transcription.run()
+
+    async def start(
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        prior: Prior = NO_PRIOR,
+    ) -> Transcription:
+        """Find speech and plan windows in small steps, about 10 ms a minute of audio. The device is
+        not used before the transcription's first step.
+        """
+        detect = self.detect_speech
+        speech: Sequence[Span] = (Span(0, len(samples)),)
+        if options.vad is not None and isinstance(detect, SpeechDetector):
+            probabilities = [np.zeros(0, np.float32)]
+            for block in detect.blocks(samples):
+                probabilities.append(block)
+                await give_way()
+            speech = find_speech(np.concatenate(probabilities), len(samples), options.vad)
+            await give_way()
+        elif options.vad is not None:
+            speech = detect(samples)
+        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
+        pad = None if options.vad is None else options.vad.speech_pad_ms
+        margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
+        limit = int(window_seconds * SAMPLE_RATE)
+        schedule = Schedule(samples, speech, limit, margin, options.vad is not None)
+        planner = self._planner(options)
+        return Transcription(self.engine, schedule, _seconds(speech), planner, prior)
+
+    def live_pass(
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        prefix: tuple[int, ...] = (),
+        draft: tuple[int, ...] = (),
+    ) -> LivePass:
+        """Start one decoding of a live buffer, `samples` (n,), mono at 16 kHz, as one window.
+
+        The text begins with `prefix`, and `draft` guesses the rest, as in `Request`. Raises
+        ValueError for samples that are empty or longer than a window. For options that sample or
+        ask for beams, the first step raises ValueError.
+        """
+        if not 0 < len(samples) <= self.models.window_seconds * SAMPLE_RATE:
+            raise ValueError("a live pass decodes one window")
+        decode = replace(options.decode, live=True)
+        planner = self._planner(replace(options, decode=decode))
+        return LivePass(self.engine, planner, samples, prefix, draft)
+
+    def _planner(self, options: TranscriptionOptions) -> Planner:
+        decode = replace(options.decode, fallback=options.decode.fallback or self.fallback)
+        return Planner(self.models, replace(options, decode=decode))
+
+
+def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+    return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)
+
+
+def start_transcriber(
+    models: WhisperModels, cuda_graphs: bool, limits: Limits = DEFAULT_LIMITS
+) -> Transcriber:
+    """Return a transcriber; without CUDA graphs if the start fails with them. Most failures leave
+    the device usable. The error of a lost device is raised, because only a new process can try
+    again (`runtime.servers`).
+    """
+    if cuda_graphs and models.device.type == "cuda":
+        try:
+            return _warmed(models, limits, cuda_graphs=True)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        # Outside the except block, in which the exception holds the device's memory.
+        logger.critical("the start failed (%s): it is tried %s", reason, ADVICE)
+        gc.collect()
+        torch.cuda.empty_cache()
+    return _warmed(models, limits, cuda_graphs=False)
+
+
+def _warmed(models: WhisperModels, limits: Limits, cuda_graphs: bool) -> Transcriber:
+    transcriber = Transcriber(models, cuda_graphs=cuda_graphs, limits=limits)
+    transcriber.warm_up()
+    return transcriber

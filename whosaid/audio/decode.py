@@ -1,0 +1,176 @@
+"""Decodes untrusted bytes to samples, float32 at 16 kHz: one channel, or each of the file's.
+
+PyAV decodes; its wheel contains ffmpeg's libraries. They run in a confined process
+(`audio.sandbox`, `audio.libav`), which sends samples a step at a time. No program has to be
+installed, and no temporary file is written.
+"""
+
+from __future__ import annotations
+
+import binascii
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.audio.sandbox import Confined, run_confined
+from whosaid.errors import AudioTooLong, InvalidAudio
+from whosaid.payload.encodings import Base64Text, address_in, base64_digits, decode_digits
+from whosaid.runtime.steps import give_way, run_steps
+
+STEP_SECONDS = 30  # of audio decoded in one step
+# Seconds of processor time that decoding may take: for any recording, for each MiB, and for each
+# second of audio. A second of silence in FLAC at 192 kHz and eight channels takes 0.01 s; an hour
+# of it has 0.5 MiB.
+BUDGET = 10.0, 5.0, 0.002
+# A mean above this share of the samples' standard deviation is an offset, which recorders add and
+# nobody hears. With an offset Whisper base changes its text, and word times move by up to 0.3 s. Of
+# sixteen real recordings none has over 1/38, and six seconds of a recording with rumble have 1/15:
+# these means stay.
+OFFSET = 1 / 10
+
+
+@dataclass(frozen=True)
+class AudioLimits:
+    """Limits of one request: `max_seconds` of all channels together, `max_bytes` after base64
+    decoding.
+    """
+
+    max_seconds: float
+    max_bytes: int
+
+    def less(self, size: int) -> AudioLimits:
+        """Return the limits that are left after `size` bytes."""
+        return replace(self, max_bytes=max(0, self.max_bytes - size))
+
+
+@dataclass(frozen=True, eq=False)
+class Audio:
+    """A decoded recording: `channels`, each (n,) samples at 16 kHz; `duration` of the original in
+    seconds; warnings.
+    """
+
+    channels: tuple[NDArray[np.float32], ...]
+    duration: float
+    warnings: tuple[str, ...]
+
+    @property
+    def samples(self) -> NDArray[np.float32]:
+        """The only channel, (n,). Raises ValueError if there are several."""
+        (samples,) = self.channels
+        return samples
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all channels together."""
+        return self.duration * len(self.channels)
+
+
+class DecodingStep(NamedTuple):
+    """Progress of all channels together: seconds `decoded`, and the least seconds `expected` in
+    all.
+    """
+
+    decoded: float
+    expected: float
+
+
+def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
+    """Return the bytes of the audio file.
+
+    Text must be base64 of RFC 4648, standard or URL-safe, with or without padding. White space is
+    allowed anywhere, and a `data:*;base64,` header in front. Bytes are returned unchanged. Raises
+    InvalidAudio, AudioTooLong.
+    """
+    data = inputs if isinstance(inputs, bytes) else _decode_text(inputs, limits)
+    if not data:
+        raise InvalidAudio("the audio file is empty")
+    _refuse_large(len(data), limits)
+    return data
+
+
+def decode_audio(
+    data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
+) -> Audio:
+    """Decode the best audio stream that libav has a decoder for.
+
+    Second 0 of the samples is the first moment of the file, of picture or sound; gaps are silent.
+    Channels are averaged. While they cancel each other out, the loudest channel is taken instead,
+    with a warning. With `separate` all channels are kept; a channel is silent before it begins and
+    after it ends. libswresample, which Whisper's `load_audio` uses too, resamples to
+    `sampling_rate` (Hz) and from there to 16 kHz; equal rates are not resampled.
+
+    Raises InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or
+    exceed 1e4, more than 8 channels, rates outside 4-384 kHz, and bytes that crash the decoder or
+    take far more memory or processor time than audio does. Raises AudioTooLong beyond `limits`:
+    before decoding, or while decoding if the packets' durations are wrong.
+    """
+    return run_steps(decoding_steps(data, sampling_rate, limits, separate))
+
+
+async def decoding_steps(
+    data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
+) -> Audio:
+    """Decode like `decode_audio`, in steps that report a DecodingStep each."""
+    _refuse_large(len(data), limits)
+    arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET
+    channels = [bytearray()]  # grow in place, so that the peak is one copy
+    with closing(Confined("whosaid.audio.libav:decode", data, *arguments)) as process:
+        del data  # the process has it
+        while not (step := process.step()).last:
+            decoded, expected, count = step.value
+            _append(channels, step.content, count)
+            await give_way(DecodingStep(decoded, expected))
+    found = step.value
+    _append(channels, step.content, found["channels"])
+    each = tuple(_without_offset(np.frombuffer(channel, np.float32)) for channel in channels)
+    each = tuple(samples[: found["length"]] for samples in each)
+    return Audio(each, found["seconds"], tuple(found["warnings"]))
+
+
+def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Subtract the mean, in place, if it counts as an offset."""
+    mean = float(samples.mean(dtype=np.float64)) if len(samples) else 0.0
+    if mean**2 > OFFSET**2 * (float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2):
+        samples -= np.float32(mean)
+    return samples
+
+
+def check_container(data: bytes) -> None:
+    """Raise InvalidAudio if the header is not that of a known container with decodable audio.
+    Decodes nothing.
+    """
+    run_confined("whosaid.audio.libav:check", data)
+
+
+def _append(channels: list[bytearray], content: bytes, count: int) -> None:
+    """Append the samples of `count` channels in turn. A new channel was silent before."""
+    before, size = len(channels[0]), len(content) // count
+    channels += [bytearray(before) for _ in range(count - len(channels))]
+    for place, channel in enumerate(channels):
+        channel += memoryview(content)[place * size : (place + 1) * size]
+
+
+def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:
+    if address := address_in(text):
+        raise InvalidAudio(f"inputs is {address}; send the file itself as base64")
+    try:
+        digits = base64_digits(text)
+    except UnicodeEncodeError:
+        raise InvalidAudio("inputs is not base64: it holds a character that is not ASCII") from None
+    _refuse_large(len(digits) * 3 // 4 - digits[-2:].count(b"="), limits)
+    if len(digits) % 4 or digits.endswith(b"==="):
+        raise InvalidAudio("inputs is not base64: its length or its padding is wrong")
+    try:
+        return decode_digits(digits)
+    except binascii.Error:
+        raise InvalidAudio(
+            "inputs is not base64: it holds other characters, or padding before its end"
+        ) from None
+
+
+def _refuse_large(size: int, limits: AudioLimits) -> None:
+    if size > limits.max_bytes:
+        raise AudioTooLong(f"the audio has {size} bytes, this endpoint accepts {limits.max_bytes}")

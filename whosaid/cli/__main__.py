@@ -1,0 +1,154 @@
+"""Runs a command: `python -m whosaid.cli NAME [ARGUMENT...]`, as scripts/NAME does.
+
+The command line is read by the standard library alone, with whatever Python there is, so that help
+and mistakes install nothing. Then .venv is made ready, and the command runs under its Python.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, CommandParser, option
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+VENV = REPOSITORY / ".venv"
+ENVIRONMENT = REPOSITORY / "scripts" / "environment"
+# First arguments: the packages are there, or scripts/gpu-check was given an interpreter to use.
+READY, GIVEN = "--ready", "--given"
+# Packages of a client of a running server, and of scripts/gpu-check.
+CLIENT = ("httpx2", "pydantic_settings", "rich")
+CHECKED = (
+    *("torch", "transformers", "numpy", "joblib", "psutil"),
+    *("pydantic", "pydantic_settings", "rapidfuzz"),
+)
+
+
+class Command(NamedTuple):
+    """`module:function` of the options and of the command, which takes them and returns the exit
+    status, and the layer of packages that scripts/environment should install.
+    """
+
+    read: str
+    run: str
+    layer: str = "use"
+
+
+COMMANDS = {
+    "demo": Command("whosaid.transcribe.options:read_demo", "whosaid.transcribe.__main__:run"),
+    "transcribe": Command(
+        "whosaid.transcribe.options:read_transcribe", "whosaid.transcribe.__main__:run"
+    ),
+    "serve": Command("whosaid.server.options:read", "whosaid.server.__main__:run"),
+    "bench": Command("benchmarks.options:read_bench", "benchmarks.options:run", "dev"),
+    "gpu-check": Command(
+        "benchmarks.options:read_gpu_check", "benchmarks.gpu_check.__main__:main", "dev"
+    ),
+    "setup": Command("whosaid.cli.__main__:read_setup", "whosaid.cli.__main__:set_up"),
+}
+
+
+def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
+    """Read the options of scripts/setup; end the process with status 2 if they are wrong."""
+    parser = CommandParser(
+        "scripts/setup",
+        "Make .venv ready: Python 3.12 and the packages of requirements/locks/, checked by their"
+        " hashes, for demo, serve, transcribe and deploy.py. Nothing is done if nothing has"
+        " changed, and nothing is removed that an earlier call was asked for.",
+        (
+            ("what users need", "scripts/setup"),
+            (
+                "Ray too, and what checks, tests and benchmarks need",
+                "scripts/setup --archive --dev",
+            ),
+        ),
+        "Without an NVIDIA device torch comes from PyTorch's index of builds for the CPU, without"
+        " CUDA's libraries.",
+    )
+    for name, help_text in (
+        ("--archive", "add Ray, for archives and Ray Serve"),
+        (
+            "--dev",
+            "add hf-serve, Ray and the packages of checks, tests and benchmarks; as root on Debian"
+            " also the programs that tests use",
+        ),
+        (
+            "--toolkit",
+            "add all that, and .venv-toolkit: Python 3.11 and the packages of"
+            " huggingface-inference-toolkit's container",
+        ),
+    ):
+        option(parser, name, help_text, action="store_true")
+    options: Namespace = parser.parse_args(arguments)
+    return options
+
+
+def set_up(options: Namespace) -> NoReturn:
+    layers = [name for name in ("archive", "dev", "toolkit") if getattr(options, name)]
+    os.execvp("bash", ["bash", str(ENVIRONMENT), *layers])
+
+
+def make_ready(layer: str) -> None:
+    """Install the packages of `layer`, if they are not there, and go on under .venv's Python."""
+    before = _installed()
+    if status := subprocess.run(["bash", ENVIRONMENT, layer], check=False).returncode:
+        sys.exit(status)
+    if Path(sys.prefix).resolve() != VENV.resolve() or _installed() != before:
+        python = str(VENV / "bin" / "python")
+        os.execv(python, [python, "-m", "whosaid.cli", READY, *sys.argv[1:]])
+
+
+def _installed() -> str | None:
+    try:
+        return (VENV / "ready").read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def require(program: str, packages: Sequence[str], status: int) -> None:
+    """End the process with `status` if a package is missing."""
+    if missing := [name.replace("_", "-") for name in packages if find_spec(name) is None]:
+        print(
+            f"{program}: first pip install {' '.join(missing)}, or run scripts/setup",
+            file=sys.stderr,
+        )
+        sys.exit(status)
+
+
+def _prepare(name: str, options: Namespace, python: str) -> None:
+    if python == GIVEN:
+        require(f"scripts/{name}", CHECKED, WRONG)
+    elif name == "transcribe" and options.url is not None:  # without .venv, too
+        require("scripts/transcribe", CLIENT, FAILED)
+    elif python != READY and name != "setup":
+        make_ready(COMMANDS[name].layer)
+
+
+def function(place: str) -> Any:  # noqa: ANN401
+    """Import what `module:function` names."""
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
+
+
+def main() -> int:
+    """Run the command that the first argument names; return the exit status."""
+    python = sys.argv[1] if sys.argv[1] in (READY, GIVEN) else ""
+    name, *arguments = sys.argv[2 if python else 1 :]
+    command = COMMANDS[name]
+    options = function(command.read)(arguments)
+    try:
+        _prepare(name, options, python)
+        return int(function(command.run)(options) or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Speaker diarization: who speaks when, and which speakers are known by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from whosaid.diarization.diarizer import Diarizer
+
+NEMOTRON = "nemotron3_diarization"
+
+
+def load_diarizer(
+    name: str, revision: str | None, token: str | None, device: torch.device
+) -> Diarizer:
+    """Load `name`, a hub id or a local folder, onto `device`.
+
+    Imports only the libraries that the model needs. Raises StartError if access is refused or the
+    libraries are too old. Other exceptions of the libraries pass through.
+    """
+    if model_type(name, revision, token) == NEMOTRON:
+        from whosaid.diarization.nemotron import load_nemotron
+
+        return load_nemotron(name, revision, token, device)
+    from whosaid.diarization.pyannote import load_pyannote
+
+    return load_pyannote(name, revision, token, device)
+
+
+def model_type(name: str, revision: str | None, token: str | None) -> str | None:
+    """Return `model_type` of the model's `config.json`, or None if there is no such file
+    (pyannote's pipelines) or it cannot be downloaded. Loading then reports the reason.
+
+    Raises huggingface_hub's exception if access is refused, and ValueError for invalid JSON.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError
+
+    file = Path(name) / "config.json"
+    if not Path(name).is_dir():
+        try:
+            file = Path(
+                huggingface_hub.hf_hub_download(name, "config.json", revision=revision, token=token)
+            )
+        except EntryNotFoundError:  # also raised offline for a file that is not in the cache
+            return None
+    elif not file.is_file():
+        return None
+    config = json.loads(file.read_text(encoding="utf-8"))
+    return config.get("model_type") if isinstance(config, dict) else None

@@ -1,0 +1,205 @@
+"""The interface of diarizers: samples and hints in, immutable speaker turns out.
+
+Nothing here depends on the model, which `diarization.load_diarizer` chooses.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.transcript import SpeakerTurn
+
+MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
+
+Span = tuple[float, float]  # start and end, seconds
+Vector = NDArray[np.floating[Any]]  # (dimension,), of any norm
+
+
+class DiarizationCancelled(Exception):
+    """Raised by a call whose `cancelled` event was set. Never reaches a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerHints:
+    """The client's hints on the number of speakers."""
+
+    num_speakers: int | None = None
+    min_speakers: int | None = None
+    max_speakers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diarization:
+    """Speaker turns in order of time, in seconds.
+
+    `turns` may overlap. `exclusive` has one speaker at a time and decides the speaker of a chunk;
+    it equals `turns` if the pipeline does not compute it (`legacy: true`). `hints` are the
+    request's. `voices` maps every speaker that the pipeline found to an embedding, even if all
+    turns of that speaker were cut. An embedding may be zero or NaN; some pipelines (`legacy: true`)
+    have none. Embeddings identify people, so they are neither printed nor stored. `most_speakers`
+    is the largest number of speakers that the model distinguishes, None if unlimited.
+    """
+
+    turns: tuple[SpeakerTurn, ...]
+    exclusive: tuple[SpeakerTurn, ...]
+    hints: SpeakerHints = SpeakerHints()
+    voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
+    most_speakers: int | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings if the number of speakers contradicts the hints or is the model's maximum."""
+        found = len({turn.speaker for turn in self.turns})
+        lowest = self.hints.num_speakers or self.hints.min_speakers or 0
+        highest = self.hints.num_speakers or self.hints.max_speakers or found
+        warnings = []
+        if not lowest <= found <= highest:
+            warnings.append(f"speaker hints could not be met: {found} found")
+        if found == self.most_speakers:
+            warnings.append(f"{found} speakers were found, the most that the model can tell apart")
+        return tuple(warnings)
+
+    def renamed(self, names: Mapping[str, str]) -> Diarization:
+        """Return a copy with speaker labels replaced by `names`. A label without a name stays, but
+        its voice is dropped.
+        """
+
+        def rename(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
+            return tuple(
+                replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns
+            )
+
+        voices = {names[label]: voice for label, voice in self.voices.items() if label in names}
+        return replace(
+            self, turns=rename(self.turns), exclusive=rename(self.exclusive), voices=voices
+        )
+
+    def numbered(self, labels: dict[str, str]) -> Diarization:
+        """Return a copy with speakers SPEAKER_00, SPEAKER_01, ... in the order in which they first
+        speak. `labels` maps the pipeline's labels to these names. New labels are added to it.
+        """
+        for turn in sorted((*self.turns, *self.exclusive), key=lambda turn: turn.start):
+            labels.setdefault(turn.speaker, f"SPEAKER_{len(labels):02d}")
+        return self.renamed(labels)
+
+    def touching(self, speech: Sequence[Span]) -> Diarization:
+        """Return a copy without turns that are more than MARGIN away from all of `speech`, spans in
+        order. Such turns are noise taken for a speaker.
+
+        The other turns keep their ends, which diarizers find better than a detector: cutting turns
+        to speech, as `within` does, cost 1.4 points of diarization error on real conversations.
+        """
+        spans = _merge_with_margin(speech)
+        ends = [end for _, end in spans]
+
+        def kept(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
+            nexts = ((turn, bisect_right(ends, turn.start)) for turn in turns)
+            return tuple(
+                turn for turn, span in nexts if span < len(spans) and spans[span][0] < turn.end
+            )
+
+        return replace(self, turns=kept(self.turns), exclusive=kept(self.exclusive))
+
+    def within(self, speech: Sequence[Span]) -> Diarization:
+        """Return a copy with turns cut to `speech`, spans in order, plus MARGIN on both sides."""
+        spans = _merge_with_margin(speech)
+        return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The optional features of a diarizer.
+
+    `hints`: it uses the number of speakers. `voices`: it embeds speakers, so that known speakers
+    can be named. `same_voice`: the least cosine at which two of its embeddings count as one voice;
+    None if never measured. `streams`: it is fast enough for live audio.
+    """
+
+    hints: bool
+    voices: bool
+    same_voice: float | None = None
+    streams: bool = False
+
+
+class DiarizationStream(Protocol):
+    """Diarizes live audio; for one thread at a time."""
+
+    @property
+    def clock(self) -> float:
+        """Second up to which all turns are known."""
+
+    @property
+    def missing(self) -> int:
+        """Number of samples until `push` can return more turns."""
+
+    def push(
+        self,
+        samples: NDArray[np.float32],
+        last: bool = False,
+        cancelled: threading.Event | None = None,
+    ) -> Diarization:
+        """Add samples, float32 (n,) at 16 kHz. Return the turns between the clock before the call
+        and the clock after it, cut at both. With `last`, all remaining turns become known.
+
+        Raises the errors of `Diarizer.diarize`; the stream cannot be used afterwards.
+        """
+
+
+class Diarizer(Protocol):
+    """Loaded diarization models, called with one waveform at a time, from any thread."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Constant after loading."""
+
+    def diarize(
+        self,
+        samples: NDArray[np.float32],
+        hints: SpeakerHints,
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> Diarization:
+        """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
+
+        Audio without speech has no turns. Hints that cannot be met give a warning, not an error.
+        Another thread may set `cancelled` to end the call soon. `between` is called between two
+        batches of work and may diarize another recording meanwhile. Raises DiarizationCancelled,
+        ModelError, or OutOfMemory if even the smallest batch does not fit.
+        """
+
+    def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
+        """Return the embedding (dimension,) of the voice in `spans` (seconds); NaN if too short.
+        Requires `capabilities.voices`. Raises ModelError or OutOfMemory.
+        """
+
+    def stream(self) -> DiarizationStream:
+        """Open a stream of live audio. Requires `capabilities.streams`."""
+
+
+def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for speech_start, speech_end in speech:
+        start, end = speech_start - MARGIN, speech_end + MARGIN
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:
+    """Return the parts of `turns` inside disjoint `spans`, sorted by start."""
+    clipped = [
+        SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
+        for turn in turns
+        for start, end in spans
+        if start < turn.end and turn.start < end
+    ]
+    return tuple(sorted(clipped, key=lambda turn: turn.start))

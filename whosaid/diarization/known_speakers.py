@@ -1,0 +1,300 @@
+"""Known speakers: enrols clips of people and names the speakers of a recording.
+
+A clip is diarized like any recording, to find its speech and to detect a second voice. Exclusive
+turns are used, because noise is often taken for a second voice beneath the first. The pipeline's
+own model embeds the clip in one piece, with pauses and other voices masked. Speakers of a recording
+have the mean over windows instead; below about 1.5 s that mean does not exist, and above it was no
+nearer. An unusable clip is refused with its index in the request, because a name made from it would
+be silently wrong. Embeddings live as long as the request and are not written anywhere.
+
+Speakers and names are matched one-to-one by the largest sum of similarities. A speaker may also
+stay unnamed, which counts as the threshold in the sum. So a stranger does not get the nearest name,
+and a pair below the threshold does not displace a good pair, unlike when such pairs are dropped
+after the assignment.
+
+Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
+and the length of speech: see docs/benchmarks/voices.md and speakers.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from whosaid.audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_steps
+from whosaid.diarization.diarizer import Diarization, Diarizer, Span, SpeakerHints, Vector
+from whosaid.errors import ClientError, InvalidReference
+from whosaid.payload.parameters import ReferenceClip
+from whosaid.runtime.steps import give_way
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import KnownSpeaker, SpeakerTurn
+
+# Seconds of a clip: least speech, speech without a warning, and longest clip. At least 0.8 s are
+# found in a second of speech.
+MIN_SPEECH, GOOD_SPEECH, MAX_SECONDS = 0.8, 3.0, 30.0
+MAX_SECOND_VOICE = 0.15  # largest share of another voice in a clip's speech
+NOISY = 10.0  # decibels of speech above the rest of a clip; less gives a warning
+MIN_REST = 0.2  # seconds without speech from which noise is measured
+
+MARGIN = 0.05  # least lead in similarity of a name over the next name
+MIN_SECONDS_ALONE = 2.0
+MAX_LABELS = 8  # in a warning
+NO_THRESHOLD = (
+    "known_speakers: nobody is named, because this diarization model has no default threshold;"
+    " set known_speaker_threshold"
+)
+
+Similarities = NDArray[np.float64]  # (speakers, names)
+FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVoices:
+    """The names of a request, in its order, and the unit embeddings of each name's clips. `vectors`
+    is empty if no speakers are wanted. `same_voice` is the diarizer's capability.
+    """
+
+    names: tuple[str, ...] = ()
+    vectors: Mapping[str, Sequence[Vector]] = field(default_factory=dict, repr=False, compare=False)
+    warnings: tuple[str, ...] = ()
+    same_voice: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """A diarization with names instead of labels, the result for each name, and warnings."""
+
+    diarization: Diarization | None
+    known_speakers: tuple[KnownSpeaker, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+# Clips
+
+
+class Enrolment:
+    """Embeds the clips of a request, one after the other: `decode`, then `enrol`.
+
+    `diarizer` has `capabilities.voices`. `find_speech` returns spans in seconds. All clips share
+    `limits`, the request's.
+    """
+
+    def __init__(
+        self, diarizer: Diarizer, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
+    ) -> None:
+        self._diarizer, self._find_speech, self._rate = diarizer, find_speech, sampling_rate
+        self._limits = replace(limits, max_seconds=min(MAX_SECONDS, limits.max_seconds))
+        self._index = 0  # of the next clip
+        self._vectors: dict[str, list[Vector]] = {}
+        self._warnings: list[str] = []
+
+    @property
+    def known(self) -> KnownVoices:
+        """The voices enrolled so far, in order, with clips grouped by name."""
+        same_voice = self._diarizer.capabilities.same_voice
+        pairs = [] if same_voice is None else alike(self._vectors, same_voice)
+        warnings = (
+            *self._warnings,
+            *(
+                f"known_speakers: names {one} and {two} sound alike and may be mixed up"
+                for one, two in pairs
+            ),
+        )
+        return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
+
+    async def decode(self, clip: ReferenceClip) -> NDArray[np.float32]:
+        """Decode the next clip to samples, (n,) at 16 kHz. The last step reports the whole clip as
+        decoded. Raises InvalidReference.
+        """
+        try:
+            data = decode_base64(clip.reference, self._limits)
+            audio = await decoding_steps(data, self._rate, self._limits)
+        except ClientError as error:
+            raise self._unusable(error.text.replace("inputs", "reference", 1)) from None
+        self._limits = self._limits.less(len(data))
+        await give_way(DecodingStep(audio.seconds, audio.seconds))
+        return audio.samples
+
+    def enrol(
+        self,
+        name: str,
+        samples: NDArray[np.float32],
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        """Add the voice in the samples of the decoded clip under `name`. Raises InvalidReference if
+        the clip is unusable, and the errors of `Diarizer.diarize`.
+        """
+        found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
+        spans: defaultdict[str, list[Span]] = defaultdict(list)
+        for turn in found.within(self._find_speech(samples)).exclusive:
+            spans[turn.speaker].append((turn.start, turn.end))
+        seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
+        if not seconds:
+            raise self._unusable("no speech was found")
+        label = max(seconds, key=lambda each: seconds[each])
+        speech = sum(seconds.values())
+        if speech - seconds[label] > MAX_SECOND_VOICE * speech:
+            raise self._unusable("more than one person speaks")
+        if seconds[label] < MIN_SPEECH:
+            raise self._unusable(f"{seconds[label]:.1f} s of speech are too short")
+        vector = unit(self._diarizer.embed(samples, spans[label]))
+        if vector is None:
+            raise self._unusable("no voice could be made out")
+        doubts = _doubts(samples, spans[label], seconds[label])
+        self._warnings += (f"known_speakers[{self._index}]: {doubt}" for doubt in doubts)
+        self._vectors.setdefault(name, []).append(vector)
+        self._index += 1
+
+    def _unusable(self, reason: str) -> InvalidReference:
+        return InvalidReference(reason, f"known_speakers[{self._index}]")
+
+
+def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:
+    doubts = []
+    if seconds < GOOD_SPEECH:
+        doubts.append(f"{seconds:.1f} s of speech is little, {GOOD_SPEECH:g} s are better")
+    if _decibels(samples, spans) < NOISY:
+        doubts.append("it is noisy")
+    return doubts
+
+
+def _decibels(samples: NDArray[np.float32], spans: Sequence[Span]) -> float:
+    """Return the level of `spans` above the rest in dB; infinite if the rest is short or silent."""
+    speech = np.zeros(len(samples), bool)
+    for start, end in spans:
+        speech[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] = True
+    if np.count_nonzero(~speech) < MIN_REST * SAMPLE_RATE:
+        return np.inf
+    power, rest = (float(np.square(samples[part]).mean()) for part in (speech, ~speech))
+    return 10 * float(np.log10(power / rest)) if power > 0 and rest > 0 else np.inf
+
+
+def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:
+    """Return index pairs of names whose mean embeddings have at least the cosine `same_voice`."""
+    means = [unit(np.mean(vectors, 0)) for vectors in known.values()]
+    similar = similarities(means, means)
+    return [pair for pair in combinations(range(len(means)), 2) if similar[pair] >= same_voice]
+
+
+# Names
+
+
+def name_speakers(
+    diarization: Diarization | None, known: KnownVoices, threshold: float | None = None
+) -> Naming:
+    """Name the speakers whose voices match a known voice; the others keep their label.
+
+    `threshold` is the least similarity of a match, by default the embedding model's. If the model
+    has none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without
+    others, or without a usable embedding, are not compared.
+    """
+    if diarization is None or not known.vectors:
+        return Naming(diarization, tuple(map(KnownSpeaker, known.names)), known.warnings)
+    seconds = seconds_alone(diarization.turns)
+    found = sorted(seconds, key=lambda label: -seconds[label])
+    vectors = {label: unit(diarization.voices.get(label, ())) for label in found}
+    labels = [
+        each for each in found if vectors[each] is not None and seconds[each] >= MIN_SECONDS_ALONE
+    ]
+    rows = [vectors[label] for label in labels]
+    similar = similarities(rows, [unit(np.mean(known.vectors[name], 0)) for name in known.names])
+    least = known.same_voice if threshold is None else threshold
+    pairs = {} if least is None else assign(similar, least)
+    names = {labels[row]: known.names[column] for row, column in pairs.items()}
+    results = tuple(_results(known.names, labels, similar, pairs))
+    warnings = known.warnings + _not_compared([each for each in found if each not in labels])
+    if least is None:
+        warnings += (NO_THRESHOLD,)
+    return Naming(replace(diarization.renamed(names), voices={}), results, warnings)
+
+
+def assign(similar: Similarities, threshold: float) -> dict[int, int]:
+    """Match speakers (rows) and names (columns), at most one each.
+
+    Staying unnamed is worth `threshold` to a speaker. A pair is accepted if it reaches `threshold`
+    and its name leads the speaker's next name by MARGIN.
+    """
+    speakers, names = similar.shape
+    nobody = np.full((speakers, speakers), threshold)
+    rows, columns = linear_sum_assignment(np.hstack([similar, nobody]), maximize=True)
+    pairs = {}
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        if column < names and similar[row, column] >= threshold:
+            others = np.delete(similar[row], column)
+            if similar[row, column] - others.max(initial=-np.inf) >= MARGIN:
+                pairs[row] = column
+    return pairs
+
+
+def similarities(speakers: Sequence[Vector | None], names: Sequence[Vector | None]) -> Similarities:
+    """Return the cosines of unit vectors, (speakers, names); -1 if a vector is None."""
+    result = np.full((len(speakers), len(names)), -1.0)
+    for row, speaker in enumerate(speakers):
+        for column, name in enumerate(names):
+            if speaker is not None and name is not None:
+                result[row, column] = float(speaker @ name)
+    return result
+
+
+def unit(vector: Vector | Sequence[float]) -> Vector | None:
+    """Return `vector` scaled to length 1; None if it is empty, zero or not finite."""
+    row = np.asarray(vector, np.float64)
+    norm = float(np.linalg.norm(row))
+    return row / norm if np.isfinite(norm) and norm > 0 else None
+
+
+def seconds_alone(turns: Sequence[SpeakerTurn]) -> dict[str, float]:
+    """Return each speaker's seconds of speech without others, in the order of first turns."""
+    seconds = dict.fromkeys((turn.speaker for turn in turns), 0.0)
+    for label, spans in spans_alone(turns).items():
+        seconds[label] = sum(end - start for start, end in spans)
+    return seconds
+
+
+def spans_alone(turns: Sequence[SpeakerTurn]) -> dict[str, list[Span]]:
+    events = [(turn.start, 1, turn.speaker) for turn in turns]
+    events += [(turn.end, -1, turn.speaker) for turn in turns]
+    alone: defaultdict[str, list[Span]] = defaultdict(list)
+    speaking: Counter[str] = Counter()
+    before = 0.0
+    for time, step, label in sorted(events):
+        if len(speaking) == 1 and time > before:
+            alone[next(iter(speaking))].append((before, time))
+        speaking[label] += step
+        if not speaking[label]:
+            del speaking[label]
+        before = time
+    return alone
+
+
+def _results(
+    names: Sequence[str], labels: Sequence[str], similar: Similarities, pairs: Mapping[int, int]
+) -> Iterator[KnownSpeaker]:
+    """Yield each name with its speaker or, if unmatched, the most similar speaker."""
+    rows = {column: row for row, column in pairs.items()}
+    for column, name in enumerate(names):
+        if not labels:
+            yield KnownSpeaker(name)
+            continue
+        row = rows.get(column, int(np.argmax(similar[:, column])))
+        similarity = float(similar[row, column])
+        yield KnownSpeaker(name, labels[row], similarity, column in rows)
+
+
+def _not_compared(labels: Sequence[str]) -> tuple[str, ...]:
+    if not labels:
+        return ()
+    shown = ", ".join(sorted(labels)[:MAX_LABELS])
+    more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
+    return (
+        f"known_speakers: too little speech without others to compare {shown}{more}, "
+        f"at least {MIN_SECONDS_ALONE:g} s are needed",
+    )

@@ -1,0 +1,351 @@
+"""Diarizes with a pyannote pipeline.
+
+Three stages of a loaded `SpeakerDiarization` are replaced: embeddings (`diarization.embeddings`),
+clustering (`diarization.clustering`), and the reconstruction of turns (`ClusteredWindows`). Other
+pipelines run unchanged. Differences between pyannote's releases are in `runtime.versions`.
+
+A pipeline's folder may hold its networks as safetensors, which cannot run code. pyannote's own
+checkpoints are pickles, which can run any code. A safetensors network's folder has
+`model.safetensors`, the network's `state_dict`, and `config.json` with `architecture`, a name in
+`ARCHITECTURES`; `hyperparameters`, its arguments; and `specifications`, the fields of pyannote's
+Specifications with its enumerations by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from whosaid.diarization.clustering import complete_voices
+from whosaid.diarization.diarizer import (
+    Capabilities,
+    Diarization,
+    DiarizationStream,
+    Span,
+    SpeakerHints,
+    Vector,
+)
+from whosaid.diarization.embeddings import share_frames
+from whosaid.diarization.thread import computing, create_stream, pause, warm_up
+from whosaid.errors import StartError
+from whosaid.runtime.errors import is_out_of_memory
+from whosaid.runtime.versions import build_pyannote_pipeline, load_pyannote_pipeline
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn
+
+GPU_BATCH, CPU_BATCH = 32, 8
+
+MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
+
+# Least cosine at which two embeddings count as one voice, by the embedding model's class and mel
+# bands. A cosine depends on the model, and a loaded model reveals only its architecture. 80 bands:
+# pyannote's published WeSpeaker, by scripts/bench voices on the same network before its last
+# fine-tuning, which changed little. 32 bands: the demo's model, by scripts/bench speakers.
+SAME_VOICE = {
+    ("WeSpeakerResNet34", 80): 0.45,
+    ("WeSpeakerResNet34", 32): 0.78,
+}
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+# Networks of published pipelines, and the module that defines them in every supported release.
+ARCHITECTURES = {
+    "PyanNet": "pyannote.audio.models.segmentation",
+    "WeSpeakerResNet34": "pyannote.audio.models.embedding",
+}
+
+Array = NDArray[Any]
+
+
+class PyannoteDiarizer:
+    """A loaded pyannote pipeline. Diarizes one waveform at a time, in any thread. On CUDA the
+    pipeline runs on `stream`, so as not to wait for other threads' kernels.
+    """
+
+    def __init__(
+        self,
+        pipeline: Any,  # noqa: ANN401
+        batch_size: int,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._batch_size = batch_size
+        self._stream = stream
+        model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
+        self.capabilities = Capabilities(hints=True, voices=True, same_voice=same_voice(model))
+        # A call sets the pipeline's batch sizes and the process's TF32 switches, and restores them
+        # at its end. Two calls at once would restore each other's values.
+        self._lock = threading.Lock()
+
+    def diarize(
+        self,
+        samples: NDArray[np.float32],
+        hints: SpeakerHints,
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> Diarization:
+        """Diarize as specified by `Diarizer.diarize`. Once cancelled, computes at most one more
+        batch of windows. Clustering follows the last batch and is not interrupted.
+        """
+        options = {name: count for name, count in asdict(hints).items() if count is not None}
+        with self._computing():
+            found = self._run(samples, options, self._hook(cancelled, between))
+        return replace(found, hints=hints)
+
+    def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
+        """Embed as specified by `Diarizer.embed`, with `samples` as one window of the model."""
+        mask = torch.zeros(1, max(1, round(len(samples) / SAMPLE_RATE * MASK_RATE)))
+        for start, end in spans:
+            mask[0, round(start * MASK_RATE) : round(end * MASK_RATE)] = 1
+        with self._computing():
+            waveform = torch.from_numpy(samples)[None, None]
+            vector: Vector = self._pipeline._embedding(waveform, masks=mask)[0]
+            return vector
+
+    def stream(self) -> DiarizationStream:
+        raise NotImplementedError("the diarization model needs whole recordings")
+
+    def _hook(
+        self, cancelled: threading.Event | None, between: Callable[[], None] | None
+    ) -> Callable[..., None]:
+        """Return a `hook` for pyannote: called around every batch and between stages."""
+
+        def let_others() -> None:
+            if between is not None:
+                with self._pipeline_released():
+                    between()
+
+        return lambda *_, **__: pause(cancelled, let_others)
+
+    @contextlib.contextmanager
+    def _pipeline_released(self) -> Iterator[None]:
+        """Let other calls use the pipeline. pyannote reads its batch size anew for each batch."""
+        pipeline = self._pipeline
+        sizes = pipeline.segmentation_batch_size, pipeline.embedding_batch_size
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            pipeline.segmentation_batch_size, pipeline.embedding_batch_size = sizes
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        with self._lock, _full_precision(), computing(self._stream):
+            yield
+
+    def _run(
+        self, samples: NDArray[np.float32], options: dict[str, int], hook: Callable[..., None]
+    ) -> Diarization:
+        """Run the pipeline; after running out of memory, run it again with half the batch size."""
+        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
+        batch_size = self._batch_size
+        while True:
+            self._pipeline.segmentation_batch_size = batch_size
+            self._pipeline.embedding_batch_size = batch_size
+            try:
+                # Below about one second no embedding is long enough for clustering, and pyannote
+                # takes the mean of no embeddings: 0 / 0.
+                with np.errstate(invalid="ignore"):
+                    output = self._pipeline(file, hook=hook, **options)
+                return _parse_output(output, len(samples) / SAMPLE_RATE)
+            except Exception as error:
+                if batch_size == 1 or not is_out_of_memory(error):
+                    raise
+            batch_size //= 2
+
+
+def same_voice(model: object) -> float | None:
+    """Return the least cosine of one voice in `model`'s embeddings; None if never measured."""
+    bands: int = getattr(getattr(model, "hparams", None), "num_mel_bins", 0)
+    return SAME_VOICE.get((type(model).__name__, bands))
+
+
+# Loading
+
+
+def load_pyannote(
+    name: str, revision: str | None, token: str | None, device: torch.device
+) -> PyannoteDiarizer:
+    """Load the pyannote pipeline `name`, a hub id or a local folder, onto `device`.
+
+    Raises StartError if pyannote returns None. Other exceptions of pyannote pass through.
+    """
+    # Warning filters belong to the whole process and must not change during a request. So
+    # pyannote's own warnings (mostly about hints) and numpy's about empty means stay hidden from
+    # here on.
+    warnings.filterwarnings("ignore", module="pyannote")
+    warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning, "numpy")
+    # Importing pyannote prints advice and warns about audio decoders that are not used here.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # optuna, which pyannote imports, keeps the tracebacks of failed imports. The frames of this
+        # thread hold the models, so the import has a thread of its own.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(import_module, "pyannote.audio.pipelines").result()
+        pipeline = load_stock_pipeline(name, revision, token)
+        if pipeline is None:
+            raise StartError(
+                f"{name}: pyannote returned no pipeline; a private or gated model needs HF_TOKEN "
+                "and an accepted licence"
+            )
+        pipeline.to(device)
+        replace_stages(pipeline)
+    batch_size = CPU_BATCH if device.type == "cpu" else GPU_BATCH
+    diarizer = PyannoteDiarizer(pipeline, batch_size, create_stream(device))
+    if device.type == "cuda":
+        warm_up(diarizer)
+    return diarizer
+
+
+def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
+    """Load a pipeline on the CPU, with all of pyannote's own stages; None if pyannote returns None.
+
+    In a folder whose networks are safetensors, `load_network` reads them, and pickles beside them
+    are never opened. pyannote loads all other pipelines.
+    """
+    folder = Path(name)
+    if has_networks(folder):
+        return build_pyannote_pipeline(folder, load_network)
+    return load_pyannote_pipeline(name, revision, token)
+
+
+def replace_stages(pipeline: Any) -> None:  # noqa: ANN401
+    """Replace the slow or weak stages of a SpeakerDiarization that is already on its device."""
+    from pyannote.audio.pipelines import SpeakerDiarization
+
+    if isinstance(pipeline, SpeakerDiarization):
+        share_frames(pipeline)
+        spare_memory(pipeline)
+        complete_voices(pipeline)
+
+
+def has_networks(folder: Path) -> bool:
+    """Return whether a pipeline's folder has its networks as safetensors."""
+    return any(folder.glob(f"*/{WEIGHTS}"))
+
+
+def load_network(folder: Path) -> torch.nn.Module:
+    """Load a network's folder as a `pyannote.audio.Model` on the CPU, in evaluation mode.
+
+    Raises ValueError if `config.json` names an unknown architecture. Exceptions of safetensors and
+    torch pass through.
+    """
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    name = config["architecture"]
+    if name not in ARCHITECTURES:
+        raise ValueError(f"{folder.name}/{CONFIG}: the architecture is none of {[*ARCHITECTURES]}")
+    network = getattr(import_module(ARCHITECTURES[name]), name)(**config["hyperparameters"])
+    network.specifications = _specifications(config["specifications"])
+    network.setup()  # makes the layers that depend on the specifications
+    network.load_state_dict(load_file(folder / WEIGHTS))
+    loaded: torch.nn.Module = network.eval()
+    return loaded
+
+
+def _specifications(fields: dict[str, Any]) -> Any:  # noqa: ANN401
+    from pyannote.audio.core.task import Problem, Resolution, Specifications
+
+    converted = {
+        "problem": Problem[fields["problem"]],
+        "resolution": Resolution[fields["resolution"]],
+        "warm_up": tuple(fields.get("warm_up", (0.0, 0.0))),
+    }
+    return Specifications(**fields | converted)
+
+
+# Turns
+
+
+def spare_memory(pipeline: Any) -> None:  # noqa: ANN401
+    """Make `reconstruct` of a SpeakerDiarization hold one window at a time, with equal results.
+
+    pyannote's own holds an array of all windows, frames and speakers, 17 MB an hour for each
+    speaker, and copies it.
+    """
+
+    def reconstruct(segmentations: Any, hard_clusters: Array, count: Any) -> Any:  # noqa: ANN401
+        return to_diarization(ClusteredWindows(segmentations, hard_clusters), count)
+
+    to_diarization = pipeline.to_diarization
+    pipeline.reconstruct = reconstruct
+
+
+class ClusteredWindows:
+    """The attributes of a SlidingWindowFeature (windows, frames, all speakers) that
+    `pyannote.audio.Inference.aggregate` reads. A window's array is made when it is read.
+
+    `segmentations` is a SlidingWindowFeature (windows, frames, local speakers) with the activity of
+    each window's speakers. `clusters` (windows, local speakers) has their speaker of the recording,
+    -2 for none.
+    """
+
+    def __init__(self, segmentations: Any, clusters: Array) -> None:  # noqa: ANN401
+        self._segmentations, self._clusters = segmentations, clusters
+        self.sliding_window = segmentations.sliding_window
+        windows, frames, _ = segmentations.data.shape
+        # Only the shape is read; a broadcast scalar takes no memory.
+        self.data = np.broadcast_to(np.nan, (windows, frames, int(clusters.max()) + 1))
+
+    def __iter__(self) -> Iterator[tuple[Any, Array]]:
+        """Yield each window and its activity (frames, all speakers), NaN for absent speakers."""
+        for clusters, (window, activity) in zip(self._clusters, self._segmentations, strict=True):
+            scores = np.full(self.data.shape[1:], np.nan)
+            for cluster in np.unique(clusters[clusters != -2]):
+                scores[:, cluster] = activity[:, clusters == cluster].max(axis=1)
+            yield window, scores
+
+
+def _parse_output(output: object, duration: float) -> Diarization:
+    """Parse pyannote 4's DiarizeOutput, or the Annotation of earlier and legacy pipelines."""
+    annotation: Any = getattr(output, "speaker_diarization", output)
+    turns = _parse_turns(annotation, duration)
+    exclusive = getattr(output, "exclusive_speaker_diarization", None)
+    rows = getattr(output, "speaker_embeddings", None)
+    labels = () if rows is None else map(str, annotation.labels())
+    return Diarization(
+        turns,
+        turns if exclusive is None else _parse_turns(exclusive, duration),
+        voices=dict(zip(labels, () if rows is None else rows, strict=True)),
+    )
+
+
+def _parse_turns(annotation: Any, duration: float) -> tuple[SpeakerTurn, ...]:  # noqa: ANN401
+    """Return the turns of a `pyannote.core.Annotation`, clipped to the audio.
+
+    Turns may extend past the audio's end because pyannote pads the last window.
+    """
+    turns = (
+        SpeakerTurn(str(label), max(0.0, float(segment.start)), min(duration, float(segment.end)))
+        for segment, _, label in annotation.itertracks(yield_label=True)
+    )
+    return tuple(turn for turn in turns if turn.end > turn.start)
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """Turn TF32 off and restore it afterwards. pyannote would turn it off for good, with a warning.
+
+    The switches are process-wide: float32 products of other threads are exact meanwhile. Speech
+    recognition computes in float16 on CUDA and is not affected.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

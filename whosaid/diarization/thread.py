@@ -1,0 +1,233 @@
+"""Runs diarization: one thread for all clients, and a stream of its own on CUDA.
+
+Shorter recordings go first, also between two batches of a longer recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from whosaid.audio.decode import AudioLimits
+from whosaid.diarization.diarizer import (
+    Diarization,
+    DiarizationCancelled,
+    DiarizationStream,
+    Diarizer,
+    Span,
+    SpeakerHints,
+)
+from whosaid.diarization.known_speakers import (
+    Enrolment,
+    FindSpeech,
+    KnownVoices,
+    Naming,
+    name_speakers,
+)
+from whosaid.errors import ModelError, OutOfMemory
+from whosaid.runtime.device import compute_beside
+from whosaid.runtime.errors import endpoint_errors, is_out_of_memory
+from whosaid.runtime.shortest_first import Recording, ShortestFirst, in_one_step
+from whosaid.timebase import SAMPLE_RATE
+
+WARM_UP_SECONDS = 10  # one window of pyannote's published pipelines
+
+T = TypeVar("T")
+
+
+# The thread, and its clients
+
+
+class DiarizationThread(ShortestFirst):
+    """Runs work on `device` in one thread, with `threads` OpenMP threads."""
+
+    def __init__(self, threads: int, device: torch.device) -> None:
+        super().__init__("diarization")
+        self._threads, self._device = threads, device
+
+    def compute(self, recording: Recording, work: Callable[[], T]) -> Future[T]:
+        """Queue `work` on a recording. Cancelling the future drops the work and its samples."""
+        computed = partial(compute_beside, work, self._threads, self._device)
+        return self.submit(recording, in_one_step(computed))
+
+
+class DiarizationClient:
+    """Diarizes for one request or live session; for the event loop. `diarizer` is None if the
+    client wants no speakers.
+    """
+
+    def __init__(self, thread: DiarizationThread, diarizer: Diarizer | None) -> None:
+        self._thread, self._diarizer = thread, diarizer
+        self._left = threading.Event()
+        self._begun: list[Future[Diarization | None]] = []
+
+    def leave(self) -> None:
+        """Cancel all work of this client."""
+        self._left.set()
+        for each in self._begun:
+            each.cancel()  # queued work holds the samples
+
+    def enrolment(
+        self, find_speech: FindSpeech, limits: AudioLimits, sampling_rate: int
+    ) -> Enrolment | None:
+        """Return a new enrolment; None without a diarizer, or if the diarizer embeds no voices."""
+        if self._diarizer is None or not self._diarizer.capabilities.voices:
+            return None
+        return Enrolment(self._diarizer, find_speech, limits, sampling_rate)
+
+    async def enrol(
+        self, enrolment: Enrolment, recording: Recording, name: str, samples: NDArray[np.float32]
+    ) -> None:
+        """Call `enrolment.enrol` in the thread, with the clip scheduled as `recording`."""
+        between = self._thread.between_batches(recording)
+        work = partial(enrolment.enrol, name, samples, self._left, between)
+        try:
+            await asyncio.wrap_future(self._submit(recording, work))
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+
+    def begin(
+        self, recording: Recording, channels: Sequence[NDArray[np.float32]], hints: SpeakerHints
+    ) -> None:
+        """Queue the diarization of each channel, samples (n,) at 16 kHz, of a recording."""
+        assert self._diarizer is not None  # callers begin only if speakers are wanted
+        for samples in channels:
+            between = self._thread.between_batches(recording)
+            work = partial(self._diarizer.diarize, samples, hints, self._left, between)
+            self._begun.append(self._submit(recording, work))
+
+    async def found(self, speech: Sequence[Sequence[Span]]) -> list[Diarization | None]:
+        """Return the diarization of each channel, given its detected `speech`; None without speech
+        or if no speakers are wanted. Raises the errors of `Diarizer.diarize`.
+        """
+        found: list[Diarization | None] = []
+        for begun, spans in zip_longest(self._begun, speech):
+            own = await asyncio.wrap_future(begun) if begun is not None and spans else None
+            found.append(own.touching(spans).numbered({}) if own and spans else None)
+        return found
+
+    async def push(
+        self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
+    ) -> Diarization:
+        """Call `stream.push` in the thread. Streams have no length, so they go before every
+        recording, also between the batches of the running recording.
+        """
+        work = partial(stream.push, samples, last, self._left)
+        found = await asyncio.wrap_future(self._submit(Recording(0.0), work))
+        return Diarization((), ()) if found is None else found
+
+    def _submit(self, recording: Recording, work: Callable[[], T]) -> Future[T | None]:
+        """Queue `work`. The future gives None if the client leaves first; raises EndpointError."""
+
+        def unless_left() -> T | None:
+            with endpoint_errors(), suppress(DiarizationCancelled):
+                if not self._left.is_set():
+                    return work()
+            return None
+
+        return self._thread.compute(recording, unless_left)
+
+
+class SessionSpeakers:
+    """Finds the speakers of one live session; for the event loop.
+
+    `threshold` is passed to `name_speakers`. `stream` is None if the diarizer has no streams.
+    `warnings` name the settings that the diarizer ignores.
+    """
+
+    def __init__(
+        self,
+        client: DiarizationClient,
+        known: KnownVoices,
+        threshold: float | None,
+        stream: DiarizationStream | None,
+        warnings: tuple[str, ...],
+    ) -> None:
+        self._client, self._stream = client, stream
+        self._known, self._threshold = known, threshold
+        self._labels: dict[str, str] = {}  # from the diarizer's labels to the session's
+        self.warnings = warnings
+
+    @property
+    def missing(self) -> int | None:
+        """Number of samples until `push` can return more turns; None if the diarizer does not
+        stream. Callers then call `find` at the session's end.
+        """
+        return None if self._stream is None else self._stream.missing
+
+    async def push(self, samples: NDArray[np.float32], last: bool) -> tuple[Diarization, float]:
+        """Push samples (n,) at 16 kHz. Return the new turns and the second up to which all turns
+        are known.
+        """
+        assert self._stream is not None
+        found = await self._client.push(self._stream, samples, last)
+        return found.numbered(self._labels), self._stream.clock
+
+    async def find(self, samples: NDArray[np.float32], speech: Sequence[Span]) -> Naming:
+        """Diarize a whole session, samples (n,) at 16 kHz with detected `speech`, and name its
+        speakers. Raises the errors of `Diarizer.diarize`.
+        """
+        recording = Recording(len(samples) / SAMPLE_RATE)
+        self._client.begin(recording, [samples], SpeakerHints())
+        (found,) = await self._client.found([speech])
+        naming = name_speakers(found, self._known, self._threshold)
+        warnings = found.warnings if found else ()
+        return replace(naming, warnings=(*warnings, *naming.warnings))
+
+    def close(self) -> None:
+        self._client.leave()
+
+
+# What diarizers share while they compute
+
+
+@contextmanager
+def computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Compute on `stream`, if any. Exceptions of the models become ModelError or OutOfMemory."""
+    with torch.cuda.stream(stream):
+        try:
+            yield
+        except DiarizationCancelled:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(
+                    "speaker diarization does not fit into memory, even one window at a time"
+                ) from error
+            raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
+
+
+def pause(cancelled: threading.Event | None, between: Callable[[], None] | None) -> None:
+    """Raise DiarizationCancelled if `cancelled` is set; else call `between`."""
+    if cancelled is not None and cancelled.is_set():
+        raise DiarizationCancelled
+    if between is not None:
+        between()
+
+
+def create_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Wait for all queued work and return a new CUDA stream; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def warm_up(diarizer: Diarizer) -> None:
+    """Diarize noise once, so that no request waits for first-use setup. Raises the errors of
+    `Diarizer.diarize` if the models do not run at all.
+    """
+    noise = np.random.default_rng(0).normal(0, 0.1, WARM_UP_SECONDS * SAMPLE_RATE)
+    diarizer.diarize(noise.astype(np.float32), SpeakerHints())

@@ -1,0 +1,189 @@
+"""Runs a live session: bytes become samples, turns and passes; results become events.
+
+`live.session` decides everything, in the event loop. A thread of `workers` decodes bytes and
+detects speech. The recogniser decodes passes, together with all other requests. While a client does
+not read its events, nothing more is read from it or decoded for it (back-pressure).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import TypeVar
+
+from whosaid.asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
+from whosaid.errors import EndpointError
+from whosaid.live.audio_input import AudioInput, Detected
+from whosaid.live.events import LiveEvent
+from whosaid.live.item import WantedPass
+from whosaid.live.session import LiveSession, with_settings
+from whosaid.live.settings import AudioFormat, LiveSettings
+from whosaid.live.speakers import OpenSpeakers
+from whosaid.live.turn_detection import TurnDetector
+from whosaid.live.wanted_speakers import WantedSpeakers
+from whosaid.runtime.errors import endpoint_errors
+from whosaid.runtime.steps import run_steps
+from whosaid.transcript import Transcript
+
+T = TypeVar("T")
+Send = Callable[[list[LiveEvent]], Awaitable[None]]
+
+
+class LiveDriver:
+    """One session on a `recogniser`; for the event loop.
+
+    `send` gets the events in order, a list at a time. Passes have the `options` of files.
+    `open_speakers` opens diarization, if the client wants speakers. `append`, `commit`, `clear`,
+    `change` and `finish` must not overlap.
+    """
+
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        workers: Executor,
+        detector: TurnDetector,
+        options: TranscriptionOptions,
+        send: Send,
+        open_speakers: OpenSpeakers,
+    ) -> None:
+        self._recogniser, self._workers, self._send = recogniser, workers, send
+        self._input, self._options = AudioInput(detector), options
+        window_seconds = recogniser.transcriber.models.window_seconds
+        self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
+        self._changed, self._sending = asyncio.Event(), asyncio.Lock()
+        self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and its start time
+        self._speakers = WantedSpeakers(open_speakers, workers, self._tell)
+        self._running = asyncio.create_task(self._run())
+
+    @property
+    def slowed(self) -> float:
+        """Running time of the partial pass over the requested cadence; 0 without a pass."""
+        now = asyncio.get_running_loop().time()
+        waits = [now - began for wanted, (_, began) in self._passes.items() if not wanted.final]
+        return max(waits, default=0.0) / self.session.cadence
+
+    async def append(self, data: bytes) -> None:
+        """Add audio in the session's format."""
+        await self._feed(lambda: self._input.push(data))
+
+    async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
+        """Use other settings from now on.
+
+        Raises InvalidParameter (for example for a change of speakers after the first audio),
+        InvalidReference, Unsupported, and the errors of diarization.
+        """
+        known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
+        await self._speakers.change(settings, begun=self.session.seconds > 0)
+        if audio_format is not self._input.format:
+            await self._feed(self._input.flush)
+        self._input.change(audio_format, settings.turn_detection)
+        self.session.change(replace(settings, language=known.language))
+
+    async def commit(self) -> None:
+        """End the current item. Raises EmptyBuffer."""
+        await self._feed(self._input.flush)
+        self.session.commit()
+        self._input.reset()
+        self._changed.set()
+        await self._tell()
+
+    async def clear(self) -> None:
+        """Drop the uncommitted audio."""
+        await self._feed(self._input.flush)
+        self._input.reset()
+        self.session.clear()
+        self._changed.set()
+        await self._tell()
+
+    async def finish(self) -> None:
+        """End the audio, and wait until every item is completed."""
+        await self._feed(self._input.flush)
+        self.session.finish()
+        self._changed.set()
+        await self._running
+        if found := await self._speakers.finish():
+            async with self._sending:
+                await self._send(found)
+
+    async def close(self) -> None:
+        """Cancel all passes, free their rows, and drop the audio."""
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        await self._speakers.close()
+
+    async def _feed(self, read: Callable[[], Detected]) -> None:
+        """Call `read` in a worker thread, and feed its result to the session."""
+        if self._running.done():
+            self._running.result()  # raises the exception that ended it
+        loop = asyncio.get_running_loop()
+        samples, turns, silent_for = await loop.run_in_executor(self._workers, read)
+        self._speakers.push(samples)
+        self.session.feed(samples, turns, silent_for)
+        self._changed.set()
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._sending:
+            if events := self._speakers.with_speakers(self.session.take_events()):
+                await self._send(events)
+
+    async def _run(self) -> None:
+        """Start and cancel passes as the session changes, until it is done."""
+        async with asyncio.TaskGroup() as group:
+            while not self.session.done:
+                await self._changed.wait()
+                self._changed.clear()
+                for wanted, (task, _) in self._passes.items():
+                    if not self.session.is_useful(wanted):
+                        task.cancel()
+                for wanted in iter(self.session.next_pass, None):
+                    task = group.create_task(self._decode(wanted))
+                    self._passes[wanted] = task, asyncio.get_running_loop().time()
+                await self._tell()
+
+    async def _decode(self, wanted: WantedPass) -> None:
+        """Decode a pass, and give the session its result or failure."""
+        result: Hypothesis | Transcript | EndpointError | None = None
+        try:
+            with endpoint_errors():
+                result = await self._decoded(wanted)
+        except EndpointError as error:
+            result = error
+        finally:
+            del self._passes[wanted]
+            if result is None or isinstance(result, EndpointError):
+                self.session.failed(wanted, result)
+            self._changed.set()
+        if not isinstance(result, EndpointError):
+            self.session.passed(wanted, result)
+
+    async def _decoded(self, wanted: WantedPass) -> Hypothesis | Transcript:
+        """Decode a pass, and free its rows even if it fails. Raises EndpointError."""
+        transcriber = self._recogniser.transcriber
+
+        def start() -> LivePass | Transcription:
+            if wanted.before is not None:
+                return run_steps(transcriber.start(wanted.samples, wanted.options, wanted.before))
+            return transcriber.live_pass(
+                wanted.samples, wanted.options, wanted.prefix, wanted.draft
+            )
+
+        begun = await asyncio.get_running_loop().run_in_executor(self._workers, start)
+        if isinstance(begun, LivePass):
+            return await _result(self._recogniser.submit(begun))
+        return await _result(self._recogniser.submit(begun))
+
+
+async def _result(job: Job[T]) -> T:
+    try:
+        return await asyncio.wrap_future(job.result)
+    finally:
+        job.cancel()
+
+
+def _new_ids() -> Iterator[str]:
+    while True:
+        yield f"item_{uuid.uuid4().hex[:24]}"

@@ -1,0 +1,175 @@
+"""The events of a live session, in the order in which a client receives them.
+
+An item is a stretch of audio that becomes one text: speech until a pause, or audio that the client
+commits. `previous_item_id` is the `item_id` of the item before, None for the first item.
+Milliseconds and seconds count the session's audio from its first sample, never a clock.
+
+`kind` is the type of the JSON event, OpenAI's where OpenAI has one, and fields have the names of
+the JSON's. `server.realtime.server_events` renders the events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from whosaid.errors import EndpointError
+from whosaid.transcript import KnownSpeaker, Transcript, Word
+
+BUFFER = "input_audio_buffer"
+ITEM = "conversation.item"
+TRANSCRIPTION = f"{ITEM}.input_audio_transcription"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStartedEvent:
+    """Speech starts. The item's audio begins at `audio_start_ms`, padding included."""
+
+    kind: ClassVar[str] = f"{BUFFER}.speech_started"
+    item_id: str
+    audio_start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStoppedEvent:
+    """Speech has stopped. The item's audio ends at `audio_end_ms`."""
+
+    kind: ClassVar[str] = f"{BUFFER}.speech_stopped"
+    item_id: str
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The item's audio is complete."""
+
+    kind: ClassVar[str] = f"{BUFFER}.committed"
+    item_id: str
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAdded:
+    """The item is part of the conversation; its text follows."""
+
+    kind: ClassVar[str] = f"{ITEM}.added"
+    item_id: str
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDone:
+    """The item will not change any more, except for its text."""
+
+    kind: ClassVar[str] = f"{ITEM}.done"
+    item_id: str
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The uncommitted audio is dropped."""
+
+    kind: ClassVar[str] = f"{BUFFER}.cleared"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text that follows the item's earlier deltas and is never taken back.
+
+    `tokens` are the ids of the text, `log_probs` the natural logarithms of their probabilities, and
+    `words` the same text with times.
+    """
+
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.delta"
+    item_id: str
+    text: str
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that became final since the last such event. `unstable` is a guess of the words that
+    follow, and replaces the last guess.
+    """
+
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.words"
+    item_id: str
+    words: tuple[Word, ...]
+    unstable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One speaker's text in a stretch of the item; `speaker` is None if unknown.
+
+    Segments before the item is completed cover words that were sent without a speaker. Segments
+    after that cover the item's whole text, and replace all earlier ones.
+    """
+
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.segment"
+    item_id: str
+    id: str
+    text: str
+    speaker: str | None
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The item's final text, which may differ from its deltas.
+
+    The times of `transcript` are seconds of the session. `seconds` is the item's duration.
+    """
+
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.completed"
+    item_id: str
+    transcript: Transcript
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The item has no text because of `error`. The session goes on."""
+
+    kind: ClassVar[str] = f"{TRANSCRIPTION}.failed"
+    item_id: str
+    error: EndpointError
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakersFound:
+    """All segments were sent. Has the results for known speakers and warnings about speakers."""
+
+    kind: ClassVar[str] = "session.speakers"
+    known_speakers: tuple[KnownSpeaker, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """New words come about every `seconds`. They come less often if the server is busy."""
+
+    kind: ClassVar[str] = "session.cadence"
+    seconds: float
+
+
+LiveEvent = (
+    SpeechStartedEvent
+    | SpeechStoppedEvent
+    | Committed
+    | ItemAdded
+    | ItemDone
+    | Cleared
+    | Delta
+    | Words
+    | Segment
+    | Completed
+    | Failed
+    | SpeakersFound
+    | Cadence
+)

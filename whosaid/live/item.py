@@ -1,0 +1,194 @@
+"""An item: a stretch of a session's audio that becomes one text, and the words recognised in it.
+
+An item makes the events about its text. `live.session` decides when it begins, ends and is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.asr import Hypothesis, HypothesisWord, Prior, TranscriptionOptions
+from whosaid.errors import EndpointError
+from whosaid.live.commit import FinalWords
+from whosaid.live.events import (
+    Committed,
+    Completed,
+    Delta,
+    Failed,
+    ItemAdded,
+    ItemDone,
+    LiveEvent,
+    Words,
+)
+from whosaid.live.rest import words_after
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, Transcript, Word
+
+
+@dataclass(frozen=True, eq=False)
+class WantedPass:
+    """A request to decode samples (n,), which are `begin` to `stop` of the session.
+
+    A final pass decodes a whole item like a file, with the items just `before` it in the same
+    window. A partial pass decodes an item up to the current sample.
+    """
+
+    item: Item
+    begin: int
+    stop: int
+    samples: NDArray[np.float32]
+    options: TranscriptionOptions
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    before: Prior | None = None
+
+    @property
+    def final(self) -> bool:
+        """Return whether the result is the item's final text."""
+        return self.before is not None
+
+
+@dataclass(eq=False)
+class Item:
+    """Samples `begin` to `end` of the session; `end` is None until the item has ended.
+
+    Partial passes begin at sample `window` and have reached sample `decoded`. `found` is their
+    result. `words` are the words that were sent, in seconds of the session. The `final` pass may
+    begin in a pause before the item's end is certain. Its `result`, a transcript or an error, is
+    kept until the item has ended and all earlier items are completed.
+    """
+
+    id: str
+    previous_id: str | None
+    begin: int
+    language: str | None = None
+    window: int = field(init=False)
+    decoded: int = field(init=False)
+    end: int | None = None
+    final: WantedPass | None = None
+    result: Transcript | EndpointError | None = None
+    found: FinalWords = field(default_factory=FinalWords)
+    words: list[Word] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.window = self.decoded = self.begin
+
+    @property
+    def length(self) -> int:
+        """Number of samples of an ended item."""
+        assert self.end is not None
+        return self.end - self.begin
+
+    @property
+    def committed(self) -> list[LiveEvent]:
+        return [Committed(self.id, self.previous_id), ItemAdded(self.id, self.previous_id)]
+
+    @property
+    def between_words(self) -> int | None:
+        """Sample between the last final word and the next word; None without a final word."""
+        words = self.found.words
+        if not words:
+            return None
+        return self.window + int(self.found.widest_gap(words[-1].end) * SAMPLE_RATE)
+
+    def speak_until(self, sample: int) -> None:
+        """Drop a final pass that stops before speech up to `sample`."""
+        if self.final is not None and sample > self.final.stop:
+            self.forget_final()
+
+    def forget_final(self) -> None:
+        """Drop the final pass, which holds samples, and its result."""
+        self.final = self.result = None
+
+    def fit_window(self, stop: int, longest: int) -> list[LiveEvent]:
+        """Shorten the window up to `stop` if it has more than `longest` samples. Return new events.
+
+        The window then begins in the widest pause after a final word of its second half. If that
+        half has no final word, all unstable words become final first.
+        """
+        if stop - self.window <= longest:
+            return []
+        half, seconds = longest / 2 / SAMPLE_RATE, (stop - self.window) / SAMPLE_RATE
+        events: list[LiveEvent] = []
+        before = self.found.words
+        if not any(word.end >= half for word in before):
+            self.found = self.found.forced()
+            events = self._events(self.found.words[len(before) :])
+        spoken = any(word.end >= half for word in self.found.words)
+        cut = min(self.found.widest_gap(half), seconds) if spoken else seconds - half
+        self.found = self.found.from_second(cut)
+        self.window += int(cut * SAMPLE_RATE)
+        return events
+
+    def update(self, hypothesis: Hypothesis, seconds: float, margin: float) -> list[LiveEvent]:
+        """Add the result for the first `seconds` of the window and return new events. The attention
+        of a final word ends `margin` seconds before their end.
+        """
+        before = len(self.found.words)
+        self.found = self.found.updated(hypothesis, seconds, margin)
+        return self._events(self.found.words[before:])
+
+    def complete(self, transcript: Transcript) -> list[LiveEvent]:
+        """Return the events of the item's final text, with times in seconds of the session."""
+        self.forget_final()
+        every = [word for chunk in transcript.chunks for word in chunk.words]
+        rest = tuple(words_after(self.words, every))
+        return [
+            *self._delta(rest),
+            Words(self.id, rest),
+            Completed(self.id, transcript, transcript.text.strip(), self.length / SAMPLE_RATE),
+            ItemDone(self.id, self.previous_id),
+        ]
+
+    def fail(self, error: EndpointError) -> list[LiveEvent]:
+        self.forget_final()
+        return [Failed(self.id, error), ItemDone(self.id, self.previous_id)]
+
+    def _events(self, final: Sequence[HypothesisWord]) -> list[LiveEvent]:
+        offset = self.window / SAMPLE_RATE
+        words = tuple(
+            Word(each.text, offset + each.start, offset + each.end, probability=each.probability)
+            for each in final
+        )
+        tokens = tuple(token for each in final for token in each.tokens)
+        log_probs = tuple(one for each in final for one in each.log_probs)
+        unstable = "".join(each.text for each in self.found.unstable)
+        return [*self._delta(words, tokens, log_probs), Words(self.id, words, unstable)]
+
+    def _delta(
+        self,
+        words: tuple[Word, ...],
+        tokens: tuple[int, ...] = (),
+        log_probs: tuple[float, ...] = (),
+    ) -> list[LiveEvent]:
+        """Add new final words, and return an event if they have any text."""
+        text = "".join(word.text for word in words)
+        text = text if self.words else text.lstrip()
+        self.words += words
+        return [Delta(self.id, text, tokens, log_probs, words)] if text else []
+
+
+def moved(transcript: Transcript, seconds: float) -> Transcript:
+    """Return the transcript with its times shifted by `seconds`."""
+
+    def move(chunk: Chunk) -> Chunk:
+        words = [replace(w, start=w.start + seconds, end=w.end + seconds) for w in chunk.words]
+        return replace(
+            chunk,
+            start=chunk.start + seconds,
+            end=chunk.end + seconds,
+            window_start=chunk.window_start + seconds,
+            words=tuple(words),
+        )
+
+    speech = tuple((start + seconds, stop + seconds) for start, stop in transcript.speech)
+    unwritten = tuple(
+        replace(each, start=each.start + seconds, end=each.end + seconds)
+        for each in transcript.unwritten
+    )
+    chunks = tuple(map(move, transcript.chunks))
+    return replace(transcript, chunks=chunks, speech=speech, unwritten=unwritten)

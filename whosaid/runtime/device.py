@@ -1,0 +1,151 @@
+"""Chooses the device, the precision and the number of threads.
+
+Nothing falls back to the CPU silently: if an NVIDIA device is present and torch cannot use it
+(mostly because the driver is older than torch's CUDA needs), the process ends with one line.
+DEVICE=cpu asks for the CPU all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import joblib
+import torch
+
+from whosaid.errors import StartError
+from whosaid.runtime.host_memory import keep_freed
+
+logger = logging.getLogger("endpoint")
+
+T = TypeVar("T")
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
+# By precision: torch's name for the processor's flag, the vendors' name, and the operator behind
+# `asr.model.cpu_kernels`.
+CPU_FLAGS = {
+    torch.bfloat16: ("_is_avx512_bf16_supported", "AVX512_BF16", "mkldnn::_linear_pointwise"),
+    torch.int8: ("_is_vnni_supported", "AVX512_VNNI", "onednn::qlinear_pointwise"),
+}
+
+
+def choose_device(wanted: str, nvidia_present: bool) -> torch.device:
+    """Return the device for `wanted` ("auto", "cuda" or "cpu").
+
+    A Mac computes on its CPU, because its GPU has no float64, in which scores are summed. Raises
+    StartError if torch cannot use CUDA for "cuda", or for "auto" if an NVIDIA device is present.
+    """
+    if wanted == "cpu":
+        return torch.device("cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the errors below repeat torch's reason
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+    if wanted == "cuda":
+        raise StartError(f"DEVICE=cuda, but torch cannot use CUDA: {_cuda_failure()}")
+    if nvidia_present:
+        raise StartError(
+            "an NVIDIA device is present, but torch cannot use it: "
+            f"{_cuda_failure()} (DEVICE=cpu serves on the CPU all the same)"
+        )
+    return torch.device("cpu")
+
+
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """Return the dtype for `wanted`, a name that config.py accepts, on `device`.
+
+    "auto" is float16 on CUDA. On a CPU "auto" is bfloat16 if the processor multiplies bfloat16 in
+    hardware, else float32. The processor's flags decide, because a measurement could differ from
+    start to start. Raises StartError if the device cannot compute in the wanted precision.
+    """
+    if device.type == "cuda":
+        if wanted == "int8":
+            raise StartError("DTYPE=int8: on CUDA choose float16, bfloat16 or float32")
+        return torch.float16 if wanted == "auto" else DTYPES[wanted]
+    if wanted == "float16":
+        raise StartError("DTYPE=float16: on a CPU choose auto, bfloat16, int8 or float32")
+    if wanted == "float32":
+        return torch.float32
+    # With int8, products of many positions are computed in bfloat16.
+    reason = _missing(torch.bfloat16) or (_missing(torch.int8) if wanted == "int8" else "")
+    if not reason:
+        return torch.int8 if wanted == "int8" else torch.bfloat16
+    if wanted != "auto":
+        raise StartError(f"DTYPE={wanted} needs {reason} (DTYPE=auto chooses what there is)")
+    logger.info("computing in float32: bfloat16 needs %s", reason)
+    return torch.float32
+
+
+def prepare_device(device: torch.device) -> None:
+    """Set the process's number of threads, its allocator, and CUDA's attention kernels."""
+    keep_freed()
+    usable = joblib.cpu_count()
+    if torch.get_num_threads() > usable:
+        # OpenMP counts the processors of the affinity mask; a container's quota may be smaller.
+        torch.set_num_threads(usable)
+    if device.type == "cuda":
+        # cuDNN's attention, torch's default on Hopper and later, builds a plan per shape, hundreds
+        # of milliseconds each (transformers#48163).
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    logger.info("computing on %s with %d threads", device.type, torch.get_num_threads())
+
+
+def set_threads(count: int) -> None:
+    """Set the number of OpenMP threads for the calling thread and for threads yet to start.
+
+    When a thread first uses torch, it takes over the number that any thread set last; from then on
+    the thread keeps its own. Therefore the first call makes the calling thread use torch.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
+def compute_beside(work: Callable[[], T], threads: int, device: torch.device) -> T:
+    """Return `work()`, computed beside the engine with `threads` OpenMP threads.
+
+    On a CPU a new thread computes and then ends. OpenMP keeps a team of threads for every living
+    thread that has computed with torch. If all teams together have more threads than there are
+    processors, even sleeping ones, no thread spins for the next product any more, and every product
+    costs a wake-up: an 8 s recording took 0.20 s on two processors instead of 0.11 s (demo models).
+    So only the engine's thread keeps a team.
+
+    On CUDA the calling thread computes, and should live on: cuDNN keeps plans for each thread that
+    has used it, some megabytes of host memory, and leaks them when the thread ends
+    (pytorch#169153).
+    """
+    if device.type != "cpu":
+        set_threads(threads)
+        return work()
+    with ThreadPoolExecutor(1, initializer=set_threads, initargs=(threads,)) as pool:
+        return pool.submit(work).result()
+
+
+def _missing(dtype: torch.dtype) -> str:
+    """Return what this CPU or torch lacks to multiply in `dtype`; "" if nothing."""
+    flag, name, operator = CPU_FLAGS[dtype]
+    if not getattr(torch.cpu, flag, lambda: False)():
+        return f"a processor with {name}"
+    # Private operators, which torch's own compiler calls: a release may rename them.
+    library, _, function = operator.partition("::")
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):  # type: ignore[no-untyped-call]
+        return "a build of torch with oneDNN and MKL"
+    return "" if hasattr(getattr(torch.ops, library), function) else f"torch's {operator}"
+
+
+def _cuda_failure() -> str:
+    """Return, on one line, the reason why torch cannot use CUDA."""
+    if torch.version.cuda is None:
+        return "this build of torch has no CUDA"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())
+    return "it finds no device"

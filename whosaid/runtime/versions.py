@@ -1,0 +1,274 @@
+"""Differences between the library releases in the two servers' containers, one function each.
+
+hf-serve has Python 3.12, torch 2.11 or later, transformers 5, huggingface_hub 2 and pyannote.audio
+4. huggingface-inference-toolkit has Python 3.11, torch 2.5, transformers 4.51, huggingface_hub 0.30
+and pyannote.audio 3.4. No other module asks for a version. The functions import the libraries, so
+that importing this module loads none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Container, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from whosaid.errors import StartError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import WhisperFeatureExtractor
+
+# The servers, by the module that their processes have imported.
+SERVERS = {"hf_serve": "hf-serve", "huggingface_inference_toolkit": "huggingface-inference-toolkit"}
+LIBRARIES = ("torch", "transformers", "pyannote.audio")
+# A file of a Hub repository: https://huggingface.co/owner/name/resolve/main/config.json
+FILE_URL = re.compile(r"https?://[^/]+/(?P<repository>[^/]+/[^/]+)/resolve/")
+
+
+def describe_versions(modules: Container[str] = sys.modules) -> str:
+    """Return the versions of Python, the libraries and the server of this process, for the log."""
+    servers = [name for module, name in SERVERS.items() if module in modules]
+    parts = [f"Python {platform.python_version()}"]
+    for name in (*LIBRARIES, *servers):
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            parts.append(name)
+    return ", ".join(parts)
+
+
+def opening_arguments() -> dict[str, str]:
+    """Return arguments with which `av.open` reads tags that are not UTF-8; PyAV 19 needs none."""
+    return {} if _release("av") >= (19, 0) else {"metadata_errors": "replace"}
+
+
+def dtype_argument(dtype: torch.dtype) -> dict[str, Any]:
+    """Return the dtype argument of `from_pretrained`, renamed in transformers 4.56."""
+    return {"dtype" if _release("transformers") >= (4, 56) else "torch_dtype": dtype}
+
+
+def tokenizer_arguments() -> dict[str, Any]:
+    """Return extra arguments of `AutoTokenizer.from_pretrained`.
+
+    transformers 5 saves the special tokens in `tokenizer_config.json` as a list. Earlier releases
+    give the list's name another meaning and fail. The tokens are in `tokenizer.json` too.
+    """
+    return {} if _release("transformers") >= (5, 0) else {"extra_special_tokens": {}}
+
+
+def load_feature_extractor(source: Mapping[str, Any]) -> WhisperFeatureExtractor:
+    """Return `AutoFeatureExtractor.from_pretrained(**source)` of a Whisper checkpoint.
+
+    transformers 5 saves the extractor in `processor_config.json`, which 4.51 does not read.
+    """
+    from transformers import AutoFeatureExtractor, WhisperFeatureExtractor
+    from transformers.utils.hub import cached_file
+
+    try:
+        loaded: WhisperFeatureExtractor = AutoFeatureExtractor.from_pretrained(**source)
+    except OSError:
+        stated = cached_file(
+            source["pretrained_model_name_or_path"],
+            "processor_config.json",
+            revision=source.get("revision"),
+            token=source.get("token"),
+            _raise_exceptions_for_missing_entries=False,
+        )
+        processor = json.loads(Path(stated).read_text(encoding="utf-8")) if stated else {}
+        if "feature_extractor" not in processor:
+            raise
+        loaded = WhisperFeatureExtractor(**processor["feature_extractor"])
+    return loaded
+
+
+def nemotron_speaker_cache(name: str) -> Any:  # noqa: ANN401
+    """Return Nemotron-3-Diarization's speaker cache class.
+
+    Raises StartError, naming the model `name`, before transformers 5.18.
+    """
+    if _release("transformers") < (5, 18):
+        raise StartError(
+            f"{name} needs transformers 5.18 or newer, and here is {version('transformers')}: "
+            "deploy under a newer hf-serve, or name a pipeline of pyannote's"
+        )
+    from transformers import Nemotron3DiarizationSpeakerCache
+
+    return Nemotron3DiarizationSpeakerCache
+
+
+def refused_repository(error: BaseException) -> str | None:
+    """Return the repository that an exception of huggingface_hub is about, None if there is none.
+
+    Before huggingface_hub 1.0 only the URL of the response names it.
+    """
+    named: str | None = getattr(error, "repo_id", None)
+    found = FILE_URL.match(str(getattr(getattr(error, "response", None), "url", "")))
+    return named or (found["repository"] if found else None)
+
+
+def load_pyannote_pipeline(name: str, revision: str | None, token: str | None) -> Any:  # noqa: ANN401
+    """Return `Pipeline.from_pretrained` of pyannote.audio 4, or its equivalent for 3; may be None.
+
+    A folder may hold a `config.pyannote-3.yaml` beside `config.yaml`, because 3 also clusters
+    embeddings of a few frames and may need another threshold. pyannote.audio 3 prints the Hub's
+    refusals and continues with None. This function downloads its files itself, so refusals are
+    raised.
+    """
+    import pyannote.audio
+
+    pipelines: Any = pyannote.audio.Pipeline
+    if _release("pyannote.audio") >= (4, 0):
+        return pipelines.from_pretrained(name, revision=revision, token=token)
+    file = _config_in_folder(Path(name))
+    file = file or _download_for_pyannote_3(name, "config.yaml", revision, token)
+    with tempfile.TemporaryDirectory() as temporary:
+        config = Path(temporary) / "config.yaml"
+        config.write_text(_config_for_pyannote_3(name, file, token), encoding="utf-8")
+        pipeline = pipelines.from_pretrained(config, use_auth_token=token)
+    if hasattr(pipeline, "reconstruct"):
+        _add_exclusive(pipeline)
+    return pipeline
+
+
+def build_pyannote_pipeline(folder: Path, load_network: Callable[[Path], Any]) -> Any:  # noqa: ANN401
+    """Return the SpeakerDiarization of a local folder, with networks made by `load_network`.
+
+    Raises StartError if the folder's pipeline is of another class or for another release.
+    """
+    import yaml
+    from pyannote.audio.pipelines import SpeakerDiarization
+
+    file = _config_in_folder(folder)
+    config = yaml.safe_load(file.read_text(encoding="utf-8")) if file else {}
+    if not str(config.get("pipeline", {}).get("name")).endswith(".SpeakerDiarization"):
+        raise StartError(f"{folder} has no config.yaml of a SpeakerDiarization")
+    params = config["pipeline"]["params"]
+    before_4 = _release("pyannote.audio") < (4, 0)
+    if before_4:
+        _leave_out_what_4_brought(str(folder), params)
+    for part in {"segmentation", "embedding", "plda"} & params.keys():
+        place = str(params[part]).replace("$model", str(folder))
+        params[part] = place if part == "plda" else load_network(Path(place))
+    pipeline: Any = SpeakerDiarization(**params)
+    pipeline.instantiate(config["params"])
+    if before_4:
+        _add_exclusive(pipeline)
+    return pipeline
+
+
+def _config_in_folder(folder: Path) -> Path | None:
+    """Return the configuration for the installed release, None if the folder has none."""
+    before_4 = _release("pyannote.audio") < (4, 0)
+    names = ("config.pyannote-3.yaml", "config.yaml")[0 if before_4 else 1 :]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _config_for_pyannote_3(name: str, file: Path, token: str | None) -> str:
+    """Return a configuration with the file of each part instead of `$model/part`, a notation of 4.
+
+    Raises StartError if the pipeline needs pyannote.audio 4.
+    """
+    import yaml
+
+    config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    params = config["pipeline"]["params"]
+    _leave_out_what_4_brought(name, params)
+    for part in ("segmentation", "embedding"):
+        model = str(params.get(part)).replace("$model", str(file.parent))
+        if Path(model).is_dir():
+            params[part] = {"checkpoint": f"{model}/pytorch_model.bin", "strict": False}
+        elif model.startswith("pyannote/"):
+            repository, _, revision = model.partition("@")
+            _download_for_pyannote_3(repository, "pytorch_model.bin", revision or None, token)
+    return str(yaml.safe_dump(config))
+
+
+def _leave_out_what_4_brought(name: str, params: dict[str, Any]) -> None:
+    """Remove the parameters that pyannote.audio 3 lacks, a PLDA among them.
+
+    Raises StartError if the pipeline clusters by PLDA, or if its parts are in a Hub repository,
+    where pyannote.audio 3 cannot find them.
+    """
+    in_folder = any("$model/" in str(value) for value in params.values())
+    if params.get("clustering") == "VBxClustering" or (in_folder and not Path(name).is_dir()):
+        raise StartError(
+            f"{name} is a pipeline for pyannote.audio 4, and here is {version('pyannote.audio')}: "
+            "name pyannote/speaker-diarization-3.1, or deploy under hf-serve"
+        )
+    for name_in_4 in ("plda", "legacy"):
+        params.pop(name_in_4, None)
+
+
+def crop_window(audio: Any, file: Any, window: Any) -> torch.Tensor:  # noqa: ANN401
+    """Return `window` of a file, (1, samples), cropped by a `pyannote.audio.Audio`.
+
+    pyannote.audio 3 gets the duration too: without it, a window that begins between two samples may
+    be one sample longer than others.
+    """
+    exact = {} if _release("pyannote.audio") >= (4, 0) else {"duration": window.duration}
+    samples: torch.Tensor = audio.crop(file, window, mode="pad", **exact)[0]
+    return samples
+
+
+def _add_exclusive(pipeline: Any) -> None:  # noqa: ANN401
+    """Make a SpeakerDiarization of pyannote.audio 3 return the output of 4.
+
+    That includes `exclusive_speaker_diarization`, in which one speaker talks at a time. As in
+    pyannote.audio 4, the same windows are aggregated with at most one speaker a frame, and
+    `speaker_embeddings` has a row for each of the turns' labels.
+    """
+    aggregate, annotate, apply = pipeline.to_diarization, pipeline.to_annotation, pipeline.apply
+    kept: dict[str, Any] = {}
+
+    def keep_windows(windows: Any, count: Any) -> Any:  # noqa: ANN401
+        kept["windows"] = windows, count
+        return aggregate(windows, count)
+
+    def keep_labels(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        annotation = annotate(*arguments, **options)
+        kept["labels"], kept["options"] = annotation.labels(), options
+        return annotation
+
+    def apply_both(file: Any, **options: Any) -> Any:  # noqa: ANN401
+        kept.clear()
+        turns, embeddings = apply(file, **options, return_embeddings=True)
+        if not kept:  # nobody speaks
+            return turns
+        windows, count = kept["windows"]
+        count.data = count.data.clip(max=1)
+        exclusive = annotate(aggregate(windows, count), **kept["options"])
+        names = dict(zip(kept["labels"], pipeline.classes(), strict=False))
+        return SimpleNamespace(
+            speaker_diarization=turns,
+            exclusive_speaker_diarization=exclusive.rename_labels(mapping=names),
+            speaker_embeddings=embeddings,
+        )
+
+    pipeline.to_diarization, pipeline.to_annotation = keep_windows, keep_labels
+    pipeline.apply = apply_both
+
+
+def _download_for_pyannote_3(
+    repository: str, file: str, revision: str | None, token: str | None
+) -> Path:
+    """Download a file into the cache in which pyannote.audio 3 looks for it."""
+    from huggingface_hub import hf_hub_download
+    from pyannote.audio.core import model
+
+    cache: str = vars(model)["CACHE_DIR"]
+    return Path(hf_hub_download(repository, file, revision=revision, token=token, cache_dir=cache))
+
+
+@cache
+def _release(package: str) -> tuple[int, int]:
+    """Return the major and minor version of an installed package."""
+    major, minor = re.findall(r"\d+", version(package))[:2]
+    return int(major), int(minor)

@@ -1,0 +1,76 @@
+"""`python -m whosaid.server`: loads the models; answers until SIGTERM, or until the engine stops.
+
+Whatever is wrong with the command line or the start is one line and a status that is not 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from whosaid.cli.parser import INTERRUPTED
+from whosaid.errors import StartError
+from whosaid.runtime import modules_that_stay
+from whosaid.server.options import read
+from whosaid.server.settings import ServerSettings
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve what the command line and the environment name; see `run`."""
+    run(read(arguments))
+
+
+def run(options: Namespace) -> None:
+    """Serve what the options and the environment name.
+
+    Raises SystemExit at the end, or where that cannot be.
+    """
+    log_to_stderr()
+    # Until requests are accepted there is nothing to drain.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
+    try:
+        settings = read_settings(options)
+        with modules_that_stay():
+            from whosaid.server.serving import serve  # takes seconds, which end in order too
+
+        sys.exit(serve(options, settings))
+    except StartError as error:
+        raise SystemExit(str(error)) from error
+
+
+def read_settings(options: Namespace) -> ServerSettings:
+    """What the command line says, and else the environment. Raises StartError."""
+    try:
+        key = None if options.api_key_file is None else _read_key(options.api_key_file)
+        said = {"host": options.host, "port": options.port, "api_key": key}
+        given = {name: value for name, value in said.items() if value is not None}
+        return ServerSettings.from_environment(**given)
+    except ValueError as error:
+        raise StartError(str(error)) from error
+
+
+def _read_key(file: Path) -> str:
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise StartError(f"--api-key-file {file}: {why}") from error
+    if not key:
+        raise StartError(f"--api-key-file {file}: is empty")
+    return key
+
+
+def log_to_stderr() -> None:
+    """A line for each request, and what goes wrong."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""All routes as one app.
+
+The routers know nothing of load, tokens, deadlines or logs; these stand around all of them, the
+page's files included.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from whosaid.endpoint import Endpoint
+from whosaid.errors import EndpointError, InvalidRequest
+from whosaid.server import docs_page, health, info, native
+from whosaid.server.admission import Admission
+from whosaid.server.error_response import ErrorResponse, translated
+from whosaid.server.errors import INVALID_BODY, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from whosaid.server.gate import METHODS, ROUTES, Gate
+from whosaid.server.jobs import routes as jobs
+from whosaid.server.jobs.runner import JobRunner
+from whosaid.server.jobs.store import JobStore
+from whosaid.server.metrics import EngineMetrics, JobMetrics, Metrics, Service
+from whosaid.server.openai_api import routes
+from whosaid.server.page import routes as page
+from whosaid.server.realtime import routes as realtime
+from whosaid.server.realtime.client_secrets import ClientSecrets
+from whosaid.server.realtime.session import OpenDriver
+from whosaid.server.settings import ServerSettings
+
+DESCRIBES_MODELS = ("/info", "/v1/models")
+
+
+def create_app(
+    endpoint: Endpoint,
+    settings: ServerSettings,
+    open_driver: OpenDriver | None = None,
+    store: JobStore | None = None,
+) -> Gate:
+    """The app that answers with `endpoint`, as `settings` say; live sessions have drivers of
+    `open_driver`, and jobs are kept in `store`, which the app closes; without them there are none.
+    """
+    if open_driver is None:
+        settings = settings.model_copy(update={"max_live_sessions": 0})
+    admission = Admission(settings, endpoint.limits.max_bytes)
+    metrics = Metrics(EngineMetrics(endpoint, admission))
+    service = Service(endpoint, metrics)
+    runner = None
+    if store is not None:
+        runner = JobRunner(service, store, settings)
+        metrics.on_disk.register(JobMetrics(store))
+    app = FastAPI(
+        title="Transcription with speakers",
+        version="1",
+        docs_url=None,  # its scripts are another site's; docs_page.py has ours
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=runner.running if runner else None,
+    )
+    app.include_router(health.router(endpoint, admission, metrics, settings.page))
+    app.include_router(native.router(service))
+    app.include_router(routes.router(service))
+    app.include_router(jobs.router(endpoint, runner, settings.callback_hosts))
+    secrets = ClientSecrets()
+    if open_driver is not None and settings.max_live_sessions:
+        app.include_router(realtime.router(endpoint, settings, admission, secrets, open_driver))
+    app.include_router(docs_page.router())
+    app.include_router(info.router(endpoint, admission, runner is not None))
+    if settings.page:
+        app.include_router(page.router())
+    app.add_exception_handler(Exception, _fail)
+    app.add_exception_handler(HTTPException, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse)
+    loaded = partial(_answer_with_models, app, endpoint)
+    return Gate(loaded, admission, metrics, settings, secrets, runner)
+
+
+async def _answer_with_models(
+    app: FastAPI, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Let `app` answer; hold the models in memory meanwhile if the route needs them."""
+    if _needs_models(scope):
+        async with endpoint.loaded():
+            await app(scope, receive, send)
+    else:
+        await app(scope, receive, send)
+
+
+def _needs_models(scope: Scope) -> bool:
+    if scope["type"] != "http":
+        return bool(scope["type"] == "websocket")
+    path: str = scope["path"]
+    return path in DESCRIBES_MODELS or (scope["method"] == "POST" and path in ROUTES)
+
+
+def _fail(request: Request, error: Exception) -> Response:
+    return ErrorResponse(translated(error), request.scope["path"])
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself, in our words: its own may repeat what was sent."""
+    path = request.scope["path"]
+    if not isinstance(error, HTTPException):
+        return ErrorResponse(
+            Refusal(INVALID_BODY, "the request is not of the documented form"), path
+        )
+    known: dict[int, EndpointError] = {
+        404: Refusal(NOT_FOUND, "there is nothing here"),
+        405: Refusal(METHOD_NOT_ALLOWED, "this path takes other methods"),
+    }
+    answer: Response = ErrorResponse(
+        known.get(error.status_code, InvalidRequest("cannot be read")), path
+    )
+    if error.status_code == 405:
+        if request.method == "OPTIONS":
+            answer = Response(status_code=204)
+        answer.headers["Allow"] = ", ".join(_methods(request))
+    return answer
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that a path has; a route that refuses one knows only of its own."""
+    routes = request.app.routes
+    wanted = [{**request.scope, "method": method} for method in METHODS]
+    return [
+        scope["method"]
+        for scope in wanted
+        if any(route.matches(scope)[0] is Match.FULL for route in routes)
+    ]

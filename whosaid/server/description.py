@@ -1,0 +1,159 @@
+"""The bodies of answers and requests as FastAPI describes them in `/openapi.json`.
+
+Routes read bodies themselves, so that nothing reads a body before a request is admitted, or repeats
+it in an error. The parameters are `InferenceConfig`, which checks them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from config import InferenceConfig
+from whosaid.server.jobs.store import Status
+
+PARAMETERS: dict[str, Any] = InferenceConfig.model_json_schema()
+REFUSALS = {
+    400: "The audio, a parameter or the form is wrong",
+    401: "The bearer token is missing or wrong",
+    403: "The server does not answer to this host, or for pages of this origin",
+    408: "The body does not arrive",
+    413: "The body is too large",
+    415: "The body is of a type that is not read",
+    422: "The body is not a JSON object",
+    429: "The queue is full; Retry-After says when to come again",
+    500: "The endpoint failed",
+    503: "The server has not loaded its models yet, or is about to stop",
+    504: "The request took longer than the server allows",
+}
+
+
+class Detail(BaseModel):
+    """An error of the contract's routes."""
+
+    detail: str = Field(examples=["INVALID_AUDIO: no audio stream found"])
+
+
+class OpenAIError(BaseModel):
+    """What is wrong, as OpenAI's clients read it."""
+
+    message: str = Field(examples=["NOT_FOUND: there is no such job"])
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(BaseModel):
+    """An error of the routes under /v1."""
+
+    error: OpenAIError
+
+
+class Spoken(BaseModel):
+    """A stretch of text; `timestamp` is its start and end in seconds."""
+
+    text: str
+    timestamp: list[float]
+    speaker: str | None = None
+
+
+class KnownSpeaker(BaseModel):
+    """What became of a known speaker's name."""
+
+    name: str
+    label: str | None
+    similarity: float | None
+    matched: bool
+
+
+class AnswerBody(BaseModel):
+    """The transcript."""
+
+    speakers: list[Spoken]
+    chunks: list[Spoken]
+    text: str
+    language: str | None
+    duration: float
+    warnings: list[str]
+    known_speakers: list[KnownSpeaker] = []
+
+
+class Progress(BaseModel):
+    """Seconds of speech, while a job runs."""
+
+    done: float
+    total: float
+
+
+class JobError(BaseModel):
+    """Why a job failed."""
+
+    code: str
+    message: str
+
+
+class Callback(BaseModel):
+    """Whether the job's end was told."""
+
+    delivered: bool
+    tries: int
+
+
+class JobBody(BaseModel):
+    """A job; times are seconds since 1970."""
+
+    id: str
+    object: Literal["job"]
+    status: Status
+    created_at: int
+    started_at: int | None = None
+    ended_at: int | None = None
+    expires_at: int | None = None
+    progress: Progress | None = None
+    error: JobError | None = None
+    callback: Callback | None = None
+    answer: AnswerBody | None = None
+
+
+class JobList(BaseModel):
+    """The key's jobs, the newest first, without answers."""
+
+    object: Literal["list"]
+    data: list[JobBody]
+
+
+def refusals(*statuses: int, model: type[BaseModel] = Detail) -> dict[int | str, dict[str, Any]]:
+    """Return the error answers of a route, by status."""
+    return {
+        status: {"description": REFUSALS[status], "model": model} for status in statuses or REFUSALS
+    }
+
+
+def bodies(**more: object) -> dict[str, Any]:
+    """Return the OpenAPI of the three kinds of bodies; `more` are parameters beside the endpoint's
+    own.
+    """
+    properties = {**PARAMETERS["properties"], **more}
+    json_body = {
+        "type": "object",
+        "properties": {
+            "inputs": {"type": "string", "description": "An audio file in base64"},
+            "parameters": {"anyOf": [{**PARAMETERS, "properties": properties}, {"type": "null"}]},
+        },
+        "required": ["inputs"],
+    }
+    text = {"type": "string", "description": "The parameters as JSON", "default": "{}"}
+    file = {"type": "string", "format": "binary"}
+    form = {
+        "type": "object",
+        "properties": {"file": file, "parameters": text},
+        "required": ["file"],
+        "additionalProperties": {"type": "string", "description": "A parameter"},
+    }
+    content = {
+        "application/json": {"schema": json_body},
+        "multipart/form-data": {"schema": form},
+        "application/octet-stream": {"schema": file},
+    }
+    return {"requestBody": {"required": True, "content": content}}

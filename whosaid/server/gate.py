@@ -1,0 +1,418 @@
+"""The gate: plain ASGI around the whole app. Nothing is parsed before a request is admitted, and no
+answer leaves unseen.
+
+    request ID -> framing -> host, origin -> key -> permit -> deadline -> route
+    access log, metrics <- headers <- status <- answer, or the error that ended the request
+
+Whatever ends a request early is handled here, by cancelling the task that answers it, which frees
+its rows: a client that leaves, a body that is too large or too slow, the deadline, the end of
+draining, an exception. What the client gets depends only on how far the answer is: a status, an
+error event at the end of a stream, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from contextlib import suppress
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from whosaid.errors import EndpointError
+from whosaid.server.admission import (
+    JOBS,
+    PREFLIGHT,
+    PROBES,
+    TRANSCRIBING,
+    WITHOUT_TOKEN,
+    Admission,
+    ApiKey,
+    OriginPolicy,
+    Permit,
+    announced,
+    check_framing,
+    check_type,
+    token_of,
+    too_large,
+)
+from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, translated
+from whosaid.server.errors import BODY_TIMEOUT, DEADLINE_EXCEEDED, NOT_FOUND, Refusal
+from whosaid.server.jobs.runner import JobRunner
+from whosaid.server.metrics import Metrics
+from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
+from whosaid.server.realtime.handshake import UPGRADED, Handshake
+from whosaid.server.settings import ServerSettings
+
+logger = logging.getLogger("server")
+
+PAGE = "/app"
+REALTIME = "/v1/realtime"
+ROUTES = {
+    *PROBES,
+    *TRANSCRIBING,
+    *WITHOUT_TOKEN,
+    "/info",
+    "/v1/models",
+    REALTIME,
+    f"{REALTIME}/client_secrets",
+}
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+# Of an event that appends audio, beside the audio.
+SLACK_MESSAGE_BYTES = 64 * 1024
+# What nginx logs of a client that did not wait for its answer.
+CLIENT_GONE = 499
+# A body must keep up with this rate, and may fall so many seconds behind.
+SLOWEST_BYTES_PER_S, PATIENCE_S = 1024, 30.0
+# A client must take a part of an answer in so many seconds, once uvicorn's buffer is full.
+SECONDS_TO_TAKE = 60.0
+# Up to so many bytes of a body that nobody asks for, uvicorn reads so that the connection is kept.
+# Of more, the client sends on for so many seconds until its answer ends.
+LITTLE_BYTES, LINGER_S = 64 * 1024, 30.0
+
+
+class RequestContext:
+    """One request and its answer. `status` is the answer's and `code` that of its error; `gone`
+    says that the client left before the answer was complete. `received` bytes of the body, of at
+    most `limit`, have arrived, and `permit` counts them.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
+        self.scope, self._receive, self._send = scope, receive, send
+        self.headers = Headers(scope=scope)
+        self.answer_headers: list[tuple[bytes, bytes]] = []
+        self.permit: Permit | None = None
+        self.received, self._limit, self._read_all = 0, limit, False
+        self.started = time.monotonic()
+        self._due = self.started + PATIENCE_S
+        self.status: int | None = None
+        self.code = "OK"
+        self.first_event_s: float | None = None
+        self.routed = False  # the app was asked
+        self._complete = self._streams = self._watches = self._lingers = False
+        self._ended: asyncio.Future[EndpointError | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the request came."""
+        return time.monotonic() - self.started
+
+    @property
+    def gone(self) -> bool:
+        return self._ended.done() and self._ended.result() is None
+
+    def end(self, error: EndpointError | None) -> None:
+        """End the request now, with `error`; None if nobody waits for an answer any more."""
+        if not self._ended.done():
+            self._ended.set_result(error)
+
+    async def run(self, app: ASGIApp, timeout: float | None = None) -> None:
+        """Let `app` answer; with a `timeout` in seconds, watch the client and the clock.
+
+        Raises EndpointError if the request failed before its answer was complete.
+        """
+        self.routed, self._watches = True, timeout is not None
+        task = asyncio.ensure_future(app(self.scope, self.receive, self.send))
+        try:
+            either: set[asyncio.Future[Any]] = {task, self._ended}
+            await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if self._watcher:
+                self._watcher.cancel()
+            in_time = task.done()
+            if not in_time:
+                task.cancel()
+                await asyncio.wait({task})
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ClientDisconnect):
+            self.end(None)
+        if self._ended.done():
+            if why := self._ended.result():
+                raise why
+        elif not in_time:
+            raise Refusal(DEADLINE_EXCEEDED, "the request took longer than the server allows")
+        elif error is not None and not self._complete:
+            raise translated(error)
+
+    async def fail(self, error: EndpointError) -> None:
+        """Answer with `error`, as far as an answer can still say it."""
+        with suppress(ClientDisconnect):
+            if self.status is None:
+                response = ErrorResponse(error, self.scope["path"])
+                await response(self.scope, self.receive, self.send)
+            elif self._streams and not self._complete:
+                self.code = error.code
+                await self.send({"type": "http.response.body", "body": error_event(error)})
+
+    async def receive(self) -> Message:
+        """Return the next part of the body, or that the client is gone.
+
+        Raises Refusal if the body is too large or too slow, or if there is no room for it.
+        """
+        if self._read_all:
+            if not self._watches:
+                return await self._receive()
+            await asyncio.wait({self._ended})
+            return {"type": "http.disconnect"}
+        try:
+            async with asyncio.timeout(self._due - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(BODY_TIMEOUT, "the body does not arrive") from None
+        if message["type"] == "http.disconnect":
+            self.end(None)
+            return message
+        self._count(len(message.get("body", b"")))
+        self._read_all = not message.get("more_body", False)
+        if self._read_all and self._watches:
+            self._watcher = asyncio.ensure_future(self._watch())
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the answer on. Raises ClientDisconnect if the client does not take it."""
+        if message["type"] == "http.response.start":
+            message = self._with_headers(message)
+        elif message["type"] == "http.response.body":
+            if self._streams and self.first_event_s is None:
+                self.first_event_s = self.seconds
+            self._complete = not message.get("more_body", False)
+            if self._complete and self._lingers:
+                await self._send_on({**message, "more_body": True})
+                await self._discard()
+                message = {"type": "http.response.body", "body": b""}
+        await self._send_on(message)
+
+    async def _send_on(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(SECONDS_TO_TAKE):
+                await self._send(message)
+        except TimeoutError:
+            self.end(None)
+            raise ClientDisconnect from None
+
+    async def _discard(self) -> None:
+        """Read the rest of a body that is refused. A connection that closes with unread bytes is
+        reset by TCP, which discards what the client has not read of its answer.
+        """
+        if self.permit:
+            self.permit.leave()
+        reading = asyncio.ensure_future(self._read_rest())
+        either: set[asyncio.Future[Any]] = {reading, self._ended}
+        await asyncio.wait(either, timeout=LINGER_S, return_when=asyncio.FIRST_COMPLETED)
+        reading.cancel()
+
+    async def _read_rest(self) -> None:
+        while (await self._receive()).get("more_body", False):
+            pass
+
+    def _with_headers(self, message: Message) -> Message:
+        self.status = message["status"]
+        headers = Headers(raw=message["headers"])
+        self.code = self.scope.get("state", {}).get("error_code", "OK")
+        self._streams = headers.get("content-type", "").startswith("text/event-stream")
+        added = [*self.answer_headers]
+        added += [header for header in GUARDED if header[0].decode() not in headers]
+        if self._has_more():
+            added.append((b"connection", b"close"))
+            # A client that expects to be told to go on sends nothing after a refusal.
+            self._lingers = "expect" not in self.headers
+        return {**message, "headers": [*message["headers"], *added]}
+
+    def _has_more(self) -> bool:
+        """Return whether more of the body may come than is worth keeping the connection for."""
+        if self._read_all:
+            return False
+        if "transfer-encoding" in self.headers or "expect" in self.headers:
+            return True
+        return announced(self.headers) - self.received > LITTLE_BYTES
+
+    def _count(self, size: int) -> None:
+        now = time.monotonic()
+        self.received += size
+        self._due = min(self._due + size / SLOWEST_BYTES_PER_S, now + PATIENCE_S)
+        if self.received > self._limit:
+            raise too_large(self._limit)
+        if self.permit:
+            self.permit.grow(self.received)
+
+    async def _watch(self) -> None:
+        """Nothing comes after a body but the news that the client is gone, or has its answer."""
+        await self._receive()
+        if not self._complete:
+            self.end(None)
+
+
+class Gate:
+    """The ASGI app that clients reach. `app` answers the requests that pass, and holds the sessions
+    that the API key opens or one of `secrets`. `running` are the requests without an answer;
+    `jobs` runs the jobs of the app.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        admission: Admission,
+        metrics: Metrics,
+        settings: ServerSettings,
+        secrets: ClientSecrets,
+        jobs: JobRunner | None = None,
+    ) -> None:
+        self.app, self.admission, self.jobs = app, admission, jobs
+        self.running: set[RequestContext] = set()
+        self.deadline = settings.request_timeout
+        self.most_message_bytes = settings.max_append_bytes * 4 // 3 + SLACK_MESSAGE_BYTES
+        self._metrics, self._secrets = metrics, secrets
+        self._key = ApiKey(settings.api_key)
+        self._origins = OriginPolicy(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, hold one session, or pass on what is neither."""
+        if scope["type"] == "websocket":
+            await self._hold(Handshake(_without_last_slash(scope), receive, send))
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = self.admission.body_limit(Headers(scope=scope))
+        context = RequestContext(_without_last_slash(scope), receive, send, limit)
+        request_id = self._name(context)
+        self.running.add(context)
+        try:
+            await self._answer(context)
+        except EndpointError as error:
+            if not context.routed:
+                self._metrics.refused.labels(error.code).inc()
+            await context.fail(error)
+        finally:
+            self.running.discard(context)
+            self._log_request(context, request_id)
+
+    def _name(self, asked: RequestContext | Handshake) -> str:
+        """Return the request's ID, which the answer has too."""
+        given = asked.headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        asked.answer_headers.append((b"x-request-id", request_id.encode()))
+        asked.answer_headers += self._origins.answer_headers(asked.headers)
+        return request_id
+
+    async def _answer(self, context: RequestContext) -> None:
+        """Let a route answer. Raises EndpointError before the answer is complete."""
+        scope, headers = context.scope, context.headers
+        path, method = scope["path"], scope["method"]
+        state = scope.setdefault("state", {})  # the routes' `request.state`
+        state["permit"] = None
+        self._check_sender(context)
+        if self._origins.is_preflight(method, headers):
+            context.answer_headers += PREFLIGHT
+            await context.run(Response(status_code=204))
+            return
+        if not _is_open(path, method):
+            self._key.authorize(token_of(headers))
+        if path not in TRANSCRIBING or method != "POST":
+            self.admission.check_length(headers)
+            await context.run(self.app)
+            return
+        with self.admission.permit() as permit:
+            self.admission.check_length(headers)
+            check_type(path, headers)
+            self.admission.permits.check_room(announced(headers), permit)
+            context.permit = state["permit"] = permit
+            await context.run(self.app, self.deadline)
+
+    async def _hold(self, handshake: Handshake) -> None:
+        """Hold a session, or refuse it as a request is refused."""
+        request_id = self._name(handshake)
+        try:
+            self._check_sender(handshake)
+            if handshake.scope["path"] != REALTIME:
+                raise Refusal(NOT_FOUND, "there is nothing here")
+            secret = self._open(handshake)
+            with self.admission.live_place() as place:
+                await handshake.run(self.app, place, secret)
+        except EndpointError as refusal:
+            self._metrics.refused.labels(refusal.code).inc()
+            await handshake.fail(refusal)
+        finally:
+            self._log_session(handshake, request_id)
+
+    def _open(self, handshake: Handshake) -> ClientSecret | None:
+        """Return the secret that a client sends; None if it sends the key or needs none.
+
+        Raises Refusal.
+        """
+        token, prefix = handshake.token, PREFIX.encode()
+        if token.startswith(prefix):
+            try:
+                return self._secrets.find(token)
+            except Refusal:
+                if not self._key.begins_with(prefix):
+                    raise
+        self._key.authorize(token)
+        return None
+
+    def _check_sender(self, asked: RequestContext | Handshake) -> None:
+        """Raise EndpointError for unclear framing, and for foreign hosts and pages."""
+        scope, headers = asked.scope, asked.headers
+        check_framing(scope["http_version"], headers)
+        self._origins.check(scope["method"], scope["path"], headers)
+
+    def _log_request(self, context: RequestContext, request_id: str) -> None:
+        metrics, route = self._metrics, route_of(context.scope["path"])
+        status = CLIENT_GONE if context.gone else context.status or CLIENT_GONE
+        code = "CLIENT_GONE" if status == CLIENT_GONE else context.code
+        metrics.requests.labels(route, status, code).inc()
+        metrics.seconds.labels(route).observe(context.seconds)
+        if status == CLIENT_GONE:
+            metrics.cancelled.inc()
+        if context.received:
+            metrics.body_bytes.observe(context.received)
+        if context.first_event_s is not None:
+            metrics.first_event.observe(context.first_event_s)
+        level = logging.DEBUG if route in (*PROBES, PAGE) else logging.INFO
+        method = context.scope["method"]
+        method = method if method in METHODS else "other"
+        line = "%s %s %s %s in %.2f s, id %s"
+        logger.log(level, line, method, route, status, code, context.seconds, request_id)
+
+    def _log_session(self, handshake: Handshake, request_id: str) -> None:
+        route, place = route_of(handshake.scope["path"]), handshake.place
+        status, code = handshake.status or CLIENT_GONE, handshake.code
+        self._metrics.requests.labels(route, status, code).inc()
+        audio = ""
+        if status == UPGRADED and place is not None:
+            audio = f", {place.audio_seconds:.1f} s of audio, closed with {handshake.close_status}"
+        line = "GET %s %s %s in %.2f s%s, id %s"
+        logger.info(line, route, status, code, handshake.seconds, audio, request_id)
+
+
+def route_of(path: str) -> str:
+    """The name of the route that a path belongs to, "other" if there is none.
+
+    Logs and metrics name routes, never paths, queries or file names, which may be secrets.
+    """
+    if path in ROUTES:
+        return path
+    if path.startswith(f"{JOBS}/"):
+        return f"{JOBS}/{{job}}"
+    return PAGE if path == PAGE or path.startswith(f"{PAGE}/") else "other"
+
+
+def _without_last_slash(scope: Scope) -> Scope:
+    """The same request for `/predict` if it came for `/predict/`. `/app/` is the page's own."""
+    path = scope["path"].rstrip("/") or "/"
+    return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
+
+
+def _is_open(path: str, method: str) -> bool:
+    """Return whether no token is asked for: the page's files are no secret."""
+    return route_of(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))

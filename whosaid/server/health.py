@@ -1,0 +1,64 @@
+"""What a platform and a person ask a server about itself.
+
+None of these answers waits for the engine, so they come at once whatever is computed; and a full
+queue is no reason to be called unready.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from whosaid.endpoint import Endpoint
+from whosaid.server.admission import Admission
+from whosaid.server.description import refusals
+from whosaid.server.errors import DRAINING, NOT_READY, Refusal
+from whosaid.server.metrics import Metrics
+
+
+def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: bool) -> APIRouter:
+    """`/health`, `/ready`, `/metrics`, and `/` for whoever looks in."""
+    routes = APIRouter()
+
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/health", summary="Whether the process lives")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @routes.head("/ready", include_in_schema=False)
+    @routes.get(
+        "/ready",
+        summary="Whether requests are accepted",
+        responses=refusals(503),
+    )
+    async def ready() -> dict[str, str]:
+        if not endpoint.alive:
+            raise Refusal(NOT_READY, "the engine has stopped")
+        if admission.draining:
+            raise Refusal(DRAINING, "the server is about to stop")
+        return {"status": "idle" if endpoint.idle else "ready"}
+
+    @routes.head("/metrics", include_in_schema=False)
+    @routes.get(
+        "/metrics",
+        summary="Prometheus' metrics",
+        response_class=PlainTextResponse,
+        responses=refusals(401, 403, 429),
+    )
+    async def show_metrics() -> Response:
+        return Response(await metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    @routes.head("/", include_in_schema=False)
+    @routes.get(
+        "/",
+        summary="A sign of life",
+        response_class=PlainTextResponse,
+        responses=refusals(403),
+    )
+    async def root(request: Request) -> Response:
+        if page and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("app/")
+        return PlainTextResponse("OK")
+
+    return routes

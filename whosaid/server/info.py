@@ -1,0 +1,85 @@
+"""`GET /info`: what this server's models can do and what it takes, so that a client can offer just
+that. The page lays its form out by it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from config import DEMO_MODELS
+from whosaid.endpoint import Endpoint
+from whosaid.payload.languages import ENGLISH, language_name
+from whosaid.server.admission import Admission
+from whosaid.server.description import refusals
+from whosaid.server.openai_api.form import model_id
+
+
+class Language(BaseModel):
+    """A language that the model transcribes."""
+
+    code: str = Field(description="Whisper's code, as parameter and answer have it")
+    name: str = Field(description="Its English name")
+
+
+class Info(BaseModel):
+    """What can be asked of this server."""
+
+    model: str = Field(description="The loaded model: a hub id, or the name of a folder")
+    embedded: bool = Field(description="Whether it is the demonstration's, of 133 words")
+    multilingual: bool = Field(description="Whether it knows other languages than English")
+    languages: list[Language] = Field(description="By name")
+    tasks: list[str] = Field(description="Values of `task` that it can do")
+    prompts: bool = Field(description="Whether it takes `prompt` and `hotwords`")
+    drafts: Literal["assistant", "medusa"] | None = Field(
+        description="What drafts, unless `assisted` is false; null: nothing does"
+    )
+    diarization: bool = Field(description="Whether speakers can be told apart")
+    known_speakers: bool = Field(description="Whether clips can give speakers names")
+    live_places: int | None = Field(
+        description="How many more live sessions may be opened now; null: none are held here"
+    )
+    jobs: bool = Field(description="Whether `/v1/jobs` takes recordings")
+    max_audio_seconds: float
+    max_audio_bytes: int
+
+
+def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
+    """The route; it asks nothing of the engine. `admission` has the places of live sessions."""
+    routes = APIRouter()
+
+    @routes.head("/info", include_in_schema=False)
+    @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
+    async def info() -> Info:
+        return describe(endpoint, admission.free_live_places, jobs)
+
+    return routes
+
+
+def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = False) -> Info:
+    """What a request to this endpoint may ask for without being refused or warned, where so many
+    more live sessions may be opened, and `jobs` are kept or not.
+    """
+    models = endpoint.recogniser.transcriber.models
+    tokens = models.special_tokens
+    languages = [
+        Language(code=code, name=language_name(code)) for code in tokens.languages or (ENGLISH,)
+    ]
+    drafts: Literal["assistant", "medusa"] | None = "medusa" if models.medusa else None
+    return Info(
+        model=model_id(endpoint),
+        embedded=models.name == str(DEMO_MODELS / "asr"),
+        multilingual=tokens.multilingual,
+        languages=sorted(languages, key=lambda each: each.name),
+        tasks=sorted(tokens.tasks) if tokens.multilingual else ["transcribe"],
+        prompts=tokens.start_of_previous is not None,
+        drafts="assistant" if models.assistant else drafts,
+        diarization=endpoint.diarizer is not None,
+        known_speakers=endpoint.diarizer is not None and endpoint.diarizer.capabilities.voices,
+        live_places=live_places,
+        jobs=jobs,
+        max_audio_seconds=endpoint.limits.max_seconds,
+        max_audio_bytes=endpoint.limits.max_bytes,
+    )

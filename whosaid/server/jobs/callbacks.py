@@ -1,0 +1,179 @@
+"""Tells the hosts of `CALLBACK_HOSTS` that a job has ended, signed as Standard Webhooks says
+(standardwebhooks.com, 1.0.0); nothing else of the server calls anybody.
+
+A callback has the job's status and no word of its answer, which only the key opens. It goes to the
+host that the client named and the deployer allowed, over TLS unless that is this machine: no proxy
+of the environment is asked and no redirect is followed. It comes at least once, under the same
+`webhook-id` each time, until the receiver answers with a status of 2xx, or the PAUSES are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Collection
+from contextlib import suppress
+from functools import cache
+
+import httpx2
+from pydantic import SecretStr
+
+from whosaid.errors import EndpointError, InvalidParameter
+from whosaid.runtime.errors import endpoint_errors
+from whosaid.server.admission import is_loopback
+from whosaid.server.errors import CALLBACK_NOT_ALLOWED, Refusal
+from whosaid.server.jobs.store import Job, JobStore
+from whosaid.server.jobs.wire import callback_json
+from whosaid.server.settings import PORT, callback_key
+
+logger = logging.getLogger("server")
+
+LONGEST_URL = 2000
+URL = re.compile(
+    rf"(?P<scheme>https?)://(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>{PORT}))?"
+    r"([/?][!-~]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+PORTS = {"http": 80, "https": 443}
+# Seconds from one try to the next; after the last there is none.
+PAUSES = (5, 30, 120, 600, 3600)
+SECONDS_TO_ANSWER = 10
+# Between two looks where nothing is due.
+TICK_S = 60.0
+
+
+def read_target(url: str, allowed: Collection[str]) -> str:
+    """Return the host and port of `url`, if it is one of the hosts `allowed`: names, or names and
+    ports.
+
+    Raises InvalidParameter for anything but such an address, Refusal for other hosts.
+    """
+    found = URL.fullmatch(url)
+    if found is None or len(url) > LONGEST_URL or "#" in url:
+        raise InvalidParameter("should be https://host/path, without a user", "callback_url")
+    scheme, name = found["scheme"].lower(), found["name"].lower()
+    port = int(found["port"] or PORTS[scheme])
+    named = {f"{name}:{port}", *([name] if port == PORTS[scheme] else [])}
+    if named.isdisjoint(allowed):
+        text = "CALLBACK_HOSTS of this server does not name it"
+        raise Refusal(CALLBACK_NOT_ALLOWED, text, "callback_url")
+    if scheme == "http" and not is_loopback(name.strip("[]")):
+        raise InvalidParameter("should be https", "callback_url")
+    return f"{name}:{port}"
+
+
+def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
+    """The headers of a message that is called `name`, sent `now`."""
+    signature = hmac.digest(secret, f"{name}.{now}.".encode() + body, "sha256")
+    return {
+        "webhook-id": name,
+        "webhook-timestamp": str(now),
+        "webhook-signature": f"v1,{b64encode(signature).decode()}",
+    }
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return the context that trusts what this machine trusts; the list is read once."""
+    return ssl.create_default_context()
+
+
+async def post(url: str, headers: dict[str, str], body: bytes) -> int:
+    """Return the status that the receiver answers with; nothing else of its answer is read.
+
+    Raises httpx2.HTTPError, and whatever a strange address makes of it.
+    """
+    tls = await asyncio.to_thread(_tls)
+    headers = {**headers, "content-type": "application/json"}
+    async with (
+        httpx2.AsyncClient(verify=tls, trust_env=False, timeout=SECONDS_TO_ANSWER) as client,
+        client.stream("POST", url, content=body, headers=headers) as answer,
+    ):
+        return answer.status_code
+
+
+class Callbacks:
+    """Sends what is due of a store: to each host one after the other, and to all hosts side by
+    side, so that one that does not answer holds up no other. CALLBACK_HOSTS names how many.
+    """
+
+    def __init__(self, store: JobStore, hosts: Collection[str], secret: SecretStr | None) -> None:
+        self._store, self._hosts = store, hosts
+        self._secret = callback_key(secret) if secret else b""
+        self._woken = asyncio.Event()
+        self._called: set[str] = set()  # hosts
+
+    def wake(self) -> None:
+        """A job has ended."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Send them, until this is cancelled."""
+        async with asyncio.TaskGroup() as calls:
+            while True:
+                self._woken.clear()
+                seconds = TICK_S
+                # What goes wrong with the disk is logged, and tried again.
+                with suppress(EndpointError), endpoint_errors():
+                    seconds = await self._begin_due(calls)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(seconds, TICK_S)):
+                        await self._woken.wait()
+
+    async def _begin_due(self, calls: asyncio.TaskGroup) -> float:
+        """Begin to send what is due to hosts that are not called now; the seconds until more is."""
+        # What was being sent while the store was read may look due there when it has been sent.
+        busy = set(self._called)
+        waiting = await asyncio.to_thread(self._store.callbacks)
+        now = time.time()
+        for job, due in waiting:
+            if due > now:
+                return due - now
+            host = self._host(job)
+            if host not in busy:
+                busy.add(host)
+                self._called.add(host)
+                calls.create_task(self._call(host, job))
+        return TICK_S
+
+    def _host(self, job: Job) -> str:
+        """Whom a callback goes to; "" where nobody may be called, as under other settings."""
+        with suppress(EndpointError):
+            return read_target(job.callback_url or "", self._hosts)
+        return ""
+
+    async def _call(self, host: str, job: Job) -> None:
+        try:
+            await self._send(job)
+        finally:
+            self._called.discard(host)
+            self.wake()
+
+    async def _send(self, job: Job) -> None:
+        """Send a callback, and note how it went, as often as the disk asks for."""
+        delivered = await self._is_delivered(job)
+        left = PAUSES[job.callback_tries :]
+        again = time.time() + left[0] if left and not delivered else None
+        while True:
+            with suppress(EndpointError), endpoint_errors():
+                await asyncio.to_thread(self._store.called_back, job.id, delivered, again)
+                break
+            await asyncio.sleep(TICK_S)
+        told = "delivered" if delivered else "not delivered"
+        logger.info("callback of %s %s at try %d", job.id, told, job.callback_tries + 1)
+
+    async def _is_delivered(self, job: Job) -> bool:
+        body, now = callback_json(job), int(time.time())
+        headers = signed_headers(self._secret, job.id, now, body)
+        try:
+            url = job.callback_url or ""
+            read_target(url, self._hosts)
+            async with asyncio.timeout(SECONDS_TO_ANSWER):
+                return 200 <= await post(url, headers, body) < 300
+        except Exception:  # whatever it is, others wait; and the settings may be others now
+            return False

@@ -1,0 +1,84 @@
+"""The folder `DATA_DIR`: who has it, and the recordings in it.
+
+One server has it at a time: the lock is the kernel's, so that it ends with the process, however
+that ends. What is in it is for this user alone, as recordings and transcripts are private; the
+folder itself keeps the mode that it has, as a volume may be another user's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from whosaid.errors import StartError
+
+
+class DataFolder:
+    """The folder at `path`, which is made where there is none. Raises StartError where it cannot
+    be had.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._audio = path, path / "audio"
+        try:
+            path.mkdir(0o700, parents=True, exist_ok=True)
+            self._audio.mkdir(0o700, exist_ok=True)
+            self._audio.chmod(0o700)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise StartError(f"DATA_DIR={path}: another server uses it") from None
+        except OSError as error:
+            raise StartError(f"DATA_DIR={path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let another server have it."""
+        os.close(self._lock)
+
+    def database(self) -> Path:
+        """The path of the database, which this user alone may read: a restored file may have had
+        another mode. SQLite gives the journal the mode of the database. Raises OSError.
+        """
+        path = self.path / "jobs.sqlite"
+        path.touch(0o600)
+        path.chmod(0o600)
+        return path
+
+    def write(self, name: str, audio: bytes) -> None:
+        """Keep a recording, on the disk when this returns. Raises OSError, and then keeps none."""
+        path = self._audio / name
+        try:
+            with open(path, "xb", opener=_private) as file:
+                file.write(audio)
+                file.flush()
+                os.fsync(file.fileno())
+            self._sync()
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
+    def read(self, name: str) -> bytes:
+        """A recording. Raises OSError."""
+        return (self._audio / name).read_bytes()
+
+    def remove(self, name: str) -> None:
+        """Keep a recording no longer; it may be gone already."""
+        (self._audio / name).unlink(missing_ok=True)
+
+    def names(self) -> set[str]:
+        """Of all recordings."""
+        return {path.name for path in self._audio.iterdir()}
+
+    def _sync(self) -> None:
+        """Names are on the disk only when their folder is."""
+        folder = os.open(self._audio, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,200 @@
+"""The routes of jobs: one is written to the disk before its id is told.
+
+Nobody sees another key's jobs, nor that there are some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Collection
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic_core import to_json
+
+from whosaid.audio.decode import decode_base64
+from whosaid.endpoint import Endpoint
+from whosaid.errors import InvalidParameter
+from whosaid.request import TranscriptionRequest
+from whosaid.server.admission import token_of
+from whosaid.server.description import ErrorBody, JobBody, JobList, bodies, refusals
+from whosaid.server.errors import JOB_NOT_DONE, JOBS_DISABLED, Refusal
+from whosaid.server.jobs.callbacks import read_target
+from whosaid.server.jobs.runner import FORMATS, JobRunner, write_request
+from whosaid.server.jobs.store import Job, Status
+from whosaid.server.jobs.wire import job_json
+from whosaid.server.request_body import read_body
+
+JSON = "application/json"
+NOT_FOUND = {404: {"description": "The key has no such job", "model": ErrorBody}}
+NO_ROOM = {507: {"description": "The disk takes no more", "model": ErrorBody}}
+CALLBACK_URL = {
+    "type": ["string", "null"],
+    "description": "Who is told of the job's end, a host of CALLBACK_HOSTS",
+}
+FORMAT = {
+    "name": "format",
+    "in": "query",
+    "description": "The answer alone: its JSON, or a file",
+    "schema": {"enum": ["json", *FORMATS]},
+}
+CREATE: dict[str, Any] = {
+    "summary": "Take a recording, and transcribe it later",
+    "description": "What `/` takes, and among the parameters `callback_url`.",
+    "status_code": 202,
+    "responses": {
+        202: {"description": "The job", "model": JobBody},
+        **refusals(model=ErrorBody),
+        **NO_ROOM,
+    },
+    "openapi_extra": bodies(callback_url=CALLBACK_URL),
+    "operation_id": "create_job",
+}
+LIST: dict[str, Any] = {
+    "summary": "The key's jobs, the newest first",
+    "responses": {
+        200: {"description": "Without answers", "model": JobList},
+        **refusals(401, 403, 429, model=ErrorBody),
+    },
+    "operation_id": "list_jobs",
+}
+READ: dict[str, Any] = {
+    "summary": "A job and, once it has succeeded, its answer",
+    "responses": {
+        200: {
+            "description": "The job, or with `format` its answer",
+            "model": JobBody,
+            "content": {"text/plain": {}},
+        },
+        **refusals(400, 401, 403, 429, model=ErrorBody),
+        **NOT_FOUND,
+        409: {
+            "description": "With `format`: the job has no answer, or none yet",
+            "model": ErrorBody,
+        },
+    },
+    "openapi_extra": {"parameters": [FORMAT]},
+    "operation_id": "read_job",
+}
+REMOVE: dict[str, Any] = {
+    "summary": "Cancel a job, or forget one that has ended",
+    "responses": {
+        200: {"description": "It is cancelled", "model": JobBody},
+        204: {"description": "It had ended, and is forgotten"},
+        **refusals(401, 403, 429, model=ErrorBody),
+        **NOT_FOUND,
+        **NO_ROOM,
+    },
+    "operation_id": "remove_job",
+}
+MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}
+
+
+def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str]) -> APIRouter:
+    """The routes, which say that there are no jobs where there is no `runner`; callbacks may go to
+    `hosts`.
+    """
+    if runner is None:
+        return _without_jobs()
+    routes, store = APIRouter(prefix="/v1"), runner.store
+
+    def owner(request: Request) -> bytes:
+        return store.owner(token_of(request.headers))
+
+    @routes.post("/jobs", **CREATE)
+    async def create(request: Request) -> Response:
+        await asyncio.to_thread(store.check_room, 0)
+        body, as_text = await read_body(request)
+        callback_url = take_callback_url(body, hosts)
+        asked = await asyncio.to_thread(endpoint.parse, body, as_text)
+        job = await asyncio.to_thread(_keep, runner, owner(request), endpoint, asked, callback_url)
+        runner.wake()
+        # From the root, as the request may have come for `/v1/jobs/`, too.
+        location = f"{request.scope['root_path']}/v1/jobs/{job.id}"
+        return Response(_body(runner, job), 202, {"Location": location}, JSON)
+
+    @routes.get("/jobs", **LIST)
+    async def list_all(request: Request) -> Response:
+        jobs = await asyncio.to_thread(store.jobs, owner(request))
+        body = {"object": "list", "data": [_told(runner, job) for job in jobs]}
+        return Response(to_json(body), media_type=JSON)
+
+    @routes.get("/jobs/{job}", **READ)
+    async def read(job: str, request: Request) -> Response:
+        form = request.query_params.get("format")
+        if form not in (None, "json", *FORMATS):
+            raise InvalidParameter(f"should be json, {', '.join(FORMATS)}", "format")
+        found = await asyncio.to_thread(store.job, owner(request), job)
+        result = await asyncio.to_thread(store.result, owner(request), job)
+        if form is None:
+            answer = None if result is None else result.answer
+            return Response(_body(runner, found, answer), media_type=JSON)
+        if result is None:
+            raise Refusal(JOB_NOT_DONE, f"the job is {found.status}")
+        if form == "json":
+            return Response(result.answer, media_type=JSON)
+        text = json.loads(result.files)[form]
+        return Response(text, media_type=MEDIA_TYPES.get(form, "text/plain"))
+
+    @routes.delete("/jobs/{job}", **REMOVE)
+    async def remove(job: str, request: Request) -> Response:
+        if not await asyncio.to_thread(store.cancel, owner(request), job, time.time()):
+            await asyncio.to_thread(store.remove, owner(request), job)
+            return Response(status_code=204)
+        runner.cancel(job)
+        found = await asyncio.to_thread(store.job, owner(request), job)
+        return Response(_body(runner, found), media_type=JSON)
+
+    return routes
+
+
+def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | None:
+    """The address in a body's parameters, of which the transcription knows nothing; None where
+    there is none. Raises InvalidParameter, Refusal.
+    """
+    parameters = body.get("parameters")
+    url = parameters.pop("callback_url", None) if isinstance(parameters, dict) else None
+    if url is None:
+        return None
+    if not isinstance(url, str):
+        raise InvalidParameter("should be text", "callback_url")
+    read_target(url, hosts)
+    return url
+
+
+def _keep(
+    runner: JobRunner,
+    owner: bytes,
+    endpoint: Endpoint,
+    asked: TranscriptionRequest,
+    callback_url: str | None,
+) -> Job:
+    audio = decode_base64(asked.upload.take(), endpoint.limits)
+    return runner.store.add(owner, audio, write_request(asked), callback_url, time.time())
+
+
+def _told(runner: JobRunner, job: Job) -> dict[str, Any]:
+    progress = runner.progress.get(job.id) if job.status is Status.RUNNING else None
+    return job_json(job, runner.kept_seconds, progress)
+
+
+def _body(runner: JobRunner, job: Job, answer: bytes | None = None) -> bytes:
+    """What is told of one job; its answer has the bytes that `/` would answer with."""
+    told = to_json(_told(runner, job))
+    return told[:-1] + b',"answer":' + (answer or b"null") + b"}"
+
+
+def _without_jobs() -> APIRouter:
+    routes = APIRouter(prefix="/v1", include_in_schema=False)
+
+    @routes.api_route("/jobs", methods=["GET", "POST"])
+    @routes.api_route("/jobs/{job}", methods=["GET", "DELETE"])
+    async def refuse() -> None:
+        raise Refusal(
+            JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
+        )
+
+    return routes

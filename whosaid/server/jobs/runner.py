@@ -1,0 +1,183 @@
+"""Runs the jobs of a store, few at a time, as recordings among others.
+
+A job goes the way of every request, so that short recordings go before it, and it before longer
+ones. It has no time limit: nobody holds a connection for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, get_args
+
+from config import InferenceConfig, OutputFormat
+from whosaid.answer.response import Answer, response
+from whosaid.asr import Progress
+from whosaid.endpoint import Decoded, Finished
+from whosaid.errors import EndpointError
+from whosaid.request import TranscriptionRequest
+from whosaid.runtime.errors import endpoint_errors, process_ends
+from whosaid.server.jobs.callbacks import Callbacks
+from whosaid.server.jobs.store import JobStore, Result
+from whosaid.server.metrics import Service
+from whosaid.server.native import encode
+from whosaid.server.settings import ServerSettings
+
+logger = logging.getLogger("server")
+
+FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
+# Between two looks for jobs that have expired, and two tries to write to a disk that fails.
+TICK_S = 60.0
+
+
+class JobRunner:
+    """Answers the jobs of a store by `service`, and has their callbacks sent.
+
+    `progress` is that of the running ones, by id.
+    """
+
+    def __init__(self, service: Service, store: JobStore, settings: ServerSettings) -> None:
+        self.store, self.kept_seconds = store, settings.job_seconds
+        self.progress: dict[str, Progress] = {}
+        self._service, self._most = service, settings.max_running_jobs
+        self._callbacks = Callbacks(store, settings.callback_hosts, settings.callback_secret)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._woken = asyncio.Event()
+        self._stopped = False
+
+    @asynccontextmanager
+    async def running(self, _: object = None) -> AsyncGenerator[None]:
+        """Jobs run meanwhile; those that are not done in the end are done by another process."""
+        calling = asyncio.create_task(self._callbacks.run())
+        running = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self.stop()
+            calling.cancel()
+            await asyncio.wait({running, calling})
+            self.store.close()
+
+    def wake(self) -> None:
+        """There may be a job to run."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Let go of the running jobs, and begin no other."""
+        self._stopped = True
+        for task in self._tasks.values():
+            task.cancel()
+        self.wake()
+
+    def cancel(self, job: str) -> None:
+        """End what is computed for a job, if anything is."""
+        if task := self._tasks.get(job):
+            task.cancel()
+
+    @property
+    def _may_run(self) -> bool:
+        alive = self._service.endpoint.alive
+        return alive and not self._stopped and not process_ends()
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            self._woken.clear()
+            # What goes wrong with the disk is logged, and tried again.
+            with suppress(EndpointError), endpoint_errors():
+                await asyncio.to_thread(self.store.expire, time.time() - self.kept_seconds)
+                await self._begin_jobs()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._woken.wait()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+        if self._service.endpoint.alive:
+            with suppress(EndpointError), endpoint_errors():
+                await asyncio.to_thread(self.store.put_back)
+
+    async def _begin_jobs(self) -> None:
+        while self._may_run:
+            claimed = await asyncio.to_thread(self.store.claim, self._most, time.time())
+            if claimed is None:
+                return
+            job, request = claimed
+            task = asyncio.create_task(self._answer(job, request))
+            self._tasks[job] = task
+            task.add_done_callback(partial(self._left, job))
+            if self._stopped:
+                task.cancel()
+
+    def _left(self, job: str, _: asyncio.Task[None]) -> None:
+        del self._tasks[job]
+        self.progress.pop(job, None)
+        self.wake()
+        self._callbacks.wake()
+
+    async def _answer(self, job: str, kept: bytes) -> None:
+        """Run one job to its end, which is kept; where this process ends, it is not ended."""
+        began, told = time.monotonic(), "OK"
+        try:
+            async with self._service.endpoint.loaded():
+                with endpoint_errors():
+                    result = await self._result(job, kept)
+            end = partial(self.store.succeed, job, result)
+        except EndpointError as error:
+            if not self._may_run:
+                return
+            told, end = error.code, partial(self.store.fail, job, str(error))
+        seconds = time.monotonic() - began
+        if await _written(end):
+            logger.info("%s %s in %.2f s", job, told, seconds)
+
+    async def _result(self, job: str, kept: bytes) -> Result:
+        """What a job is answered with. Raises EndpointError, OSError."""
+        request = await asyncio.to_thread(self._read_request, job, kept)
+        async with aclosing(self._service.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Decoded):
+                    self.progress[job] = Progress(0.0, event.duration, ())
+                elif isinstance(event, Progress):
+                    self.progress[job] = replace(event, chunks=())
+                elif isinstance(event, Finished):
+                    return await asyncio.to_thread(render, event.answer, request.config)
+        raise AssertionError("a request ends with its answer")
+
+    def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
+        """The request as it was sent; its warnings are told once, and those of today as well."""
+        given: dict[str, Any] = json.loads(kept)
+        config = InferenceConfig.read(given["parameters"])
+        request = self._service.endpoint.request_of(self.store.audio(job), config)
+        warnings = dict.fromkeys((*given["warnings"], *request.warnings))
+        return request._replace(warnings=tuple(warnings))
+
+
+async def _written(end: Callable[[float], bool]) -> bool:
+    """Write the end of a job, as often as the disk asks for; False where it runs no longer. Until
+    then it holds its place among those that run.
+    """
+    while True:
+        with suppress(EndpointError), endpoint_errors():
+            return await asyncio.to_thread(end, time.time())
+        await asyncio.sleep(TICK_S)
+
+
+def write_request(request: TranscriptionRequest) -> bytes:
+    """What is kept of a request beside its audio, until it has ended: clips of known speakers, too.
+
+    What an older server has kept a newer one reads: only what was given is written.
+    """
+    parameters = request.config.model_dump(mode="json", exclude_unset=True)
+    return json.dumps({"parameters": parameters, "warnings": request.warnings}).encode()
+
+
+def render(answer: Answer, config: InferenceConfig) -> Result:
+    """The body that `/` would answer with, and every file that can be made of it."""
+    body = response(answer, config)
+    files = response(answer, config.model_copy(update={"output": [*FORMATS]}))["output"]
+    return Result(encode(body), encode(files))

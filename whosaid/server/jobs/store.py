@@ -1,0 +1,399 @@
+"""Jobs in SQLite, and their recordings in files.
+
+Every change of a job is one statement that names the status it changes, so that of two that race
+one wins, and an answer is written once or not at all. A recording is on the disk before its job is,
+and is removed when the job has ended; whatever a crash left between the two is put right at the
+next start. A job that was running then runs again, by itself, as it may be what ended the process;
+the second time it has failed. Times are seconds since 1970 and come from the caller.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from whosaid.errors import StartError
+from whosaid.server.errors import BODY_TOO_LARGE, JOBS_FULL, NOT_FOUND, STORAGE_FAILED, Refusal
+from whosaid.server.jobs.folder import DataFolder
+
+logger = logging.getLogger("server")
+
+# So often may the process end while a job runs.
+MOST_CRASHES = 2
+CRASHED = "JOB_CRASHED: the server ended twice while this job was running"
+VERSION = 1
+SCHEMA = f"""
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    owner BLOB NOT NULL,
+    status TEXT NOT NULL,
+    created REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL,
+    request BLOB,
+    error TEXT,
+    answer BLOB,
+    files BLOB,
+    callback_url TEXT,
+    callback_tries INTEGER NOT NULL DEFAULT 0,
+    callback_due REAL,
+    callback_delivered INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE owner_key (key BLOB NOT NULL);
+PRAGMA user_version = {VERSION};
+"""
+COLUMNS = (
+    "id, status, created, started, ended, error, callback_url, callback_tries, callback_delivered"
+)
+CLAIM = """
+UPDATE jobs SET status = 'running', started = :now
+WHERE number = (
+    SELECT number FROM jobs WHERE status = 'queued' ORDER BY crashes DESC, number LIMIT 1
+)
+AND (SELECT count(*) FROM jobs WHERE status = 'running') < iif(crashes, 1, :most)
+AND NOT EXISTS (SELECT 1 FROM jobs WHERE status = 'running' AND crashes)
+RETURNING id, request
+"""
+END = """
+UPDATE jobs SET status = :status, ended = :now, error = :error, answer = :answer, files = :files,
+    bytes = coalesce(length(:answer) + length(:files), 0), request = NULL,
+    callback_due = iif(callback_url IS NULL OR :status = 'cancelled', NULL, :now)
+WHERE id = :id AND (status = 'running' OR status = 'queued' AND :status = 'cancelled')
+RETURNING id
+"""
+
+
+class Status(StrEnum):
+    """What has become of a job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will become of it any more."""
+        return self not in (Status.QUEUED, Status.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job without what was sent and what was answered. `error` is `CODE: text` where it has
+    failed.
+    """
+
+    id: str
+    status: Status
+    created: float
+    started: float | None
+    ended: float | None
+    error: str | None
+    callback_url: str | None
+    callback_tries: int
+    callback_delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A job's answer: its JSON, and the JSON of its files by format."""
+
+    answer: bytes
+    files: bytes
+
+
+class JobStore:
+    """The jobs in a folder: at most `most` of them, with about `most_bytes` of recordings and
+    answers. May be called from any thread.
+    """
+
+    def __init__(self, folder: Path, most: int, most_bytes: int, now: float) -> None:
+        self._folder = DataFolder(folder)
+        self._most, self._most_bytes = most, most_bytes
+        self._arriving: list[int] = []
+        self._lock, self._recovered = threading.RLock(), False
+        try:
+            self._database, self._owner_key = _open(self._folder.database())
+            self._remove_leftovers()  # first: a full disk has room then
+            self._recover_if_the_disk_has_room(now)
+        except (sqlite3.Error, OSError, Refusal) as error:
+            self._folder.close()
+            raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
+
+    def close(self) -> None:
+        """Let another server have the folder."""
+        with self._lock:
+            self._database.close()
+        self._folder.close()
+
+    def owner(self, token: bytes) -> bytes:
+        """Whose jobs are those of a client with this token: a digest of it, by a key that is made
+        with the database, so that no token can be told from what is kept.
+        """
+        return hmac.digest(self._owner_key, token, "sha256")
+
+    # What clients ask
+
+    def check_room(self, size: int) -> None:
+        """Raises JobsFull where there is no room for a job of `size` bytes now, BodyTooLarge where
+        there never is.
+        """
+        if size > self._most_bytes:
+            raise Refusal(
+                BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
+            )
+        with self._lock:
+            count, kept = self._first("SELECT count(*), coalesce(sum(bytes), 0) FROM jobs")
+            if count + len(self._arriving) >= self._most:
+                raise Refusal(JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
+            if kept + sum(self._arriving) + size > self._most_bytes:
+                raise Refusal(
+                    JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
+                )
+
+    def add(
+        self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
+    ) -> Job:
+        """A new job, which is on the disk when this returns.
+
+        Raises Refusal if there is no room, or if the disk takes no more.
+        """
+        job, size = f"job_{secrets.token_hex(16)}", len(audio) + len(request)
+        with self._room(size):
+            try:
+                self._folder.write(job, audio)
+                self._rows(
+                    "INSERT INTO jobs (id, owner, status, created, bytes, request, callback_url)"
+                    " VALUES (?, ?, 'queued', ?, ?, ?, ?)",
+                    (job, owner, now, size, request, callback_url),
+                )
+            except OSError as error:
+                raise Refusal(
+                    STORAGE_FAILED, "the recording cannot be written to the disk"
+                ) from error
+            except Refusal:
+                self._folder.remove(job)
+                raise
+        return self.job(owner, job)
+
+    def job(self, owner: bytes, job: str) -> Job:
+        """One of the owner's jobs. Raises NotFound."""
+        return _job(
+            self._first(f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?", job, owner)
+        )
+
+    def jobs(self, owner: bytes) -> list[Job]:
+        """All of the owner's jobs, the newest first."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM jobs WHERE owner = ? ORDER BY number DESC", (owner,)
+        )
+        return [_job(row) for row in rows]
+
+    def result(self, owner: bytes, job: str) -> Result | None:
+        """The answer of one of the owner's jobs; None where there is none. Raises NotFound."""
+        answer, files = self._first(
+            "SELECT answer, files FROM jobs WHERE id = ? AND owner = ?", job, owner
+        )
+        return None if answer is None else Result(answer, files)
+
+    def cancel(self, owner: bytes, job: str, now: float) -> bool:
+        """End one of the owner's jobs; False where it has ended before. Raises NotFound."""
+        return self._end(self.job(owner, job).id, Status.CANCELLED, now)
+
+    def remove(self, owner: bytes, job: str) -> None:
+        """Forget one of the owner's jobs, which has ended."""
+        self._rows(
+            "DELETE FROM jobs WHERE id = ? AND owner = ? AND status NOT IN ('queued', 'running')",
+            (job, owner),
+        )
+
+    # What runs them
+
+    def claim(self, most: int, now: float) -> tuple[str, bytes] | None:
+        """The next job and its request, which runs from now on; None where none may, because
+        `most` do, or because one does that was running when a process ended.
+
+        Raises Refusal.
+        """
+        if not self._recovered:
+            self._recover(now)
+        rows = self._rows(CLAIM, {"most": most, "now": now})
+        return rows[0] if rows else None
+
+    def audio(self, job: str) -> bytes:
+        """A running job's recording. Raises OSError."""
+        return self._folder.read(job)
+
+    def succeed(self, job: str, result: Result, now: float) -> bool:
+        """Keep a running job's answer; False where it runs no longer."""
+        return self._end(job, Status.SUCCEEDED, now, result=result)
+
+    def fail(self, job: str, error: str, now: float) -> bool:
+        """Keep why a running job has no answer; False where it runs no longer."""
+        return self._end(job, Status.FAILED, now, error=error)
+
+    def put_back(self) -> None:
+        """Have all running jobs run again, by another process."""
+        self._rows("UPDATE jobs SET status = 'queued', started = NULL WHERE status = 'running'")
+
+    def expire(self, ended_before: float) -> int:
+        """Forget the jobs that ended before that time; how many."""
+        return len(self._rows("DELETE FROM jobs WHERE ended < ? RETURNING id", (ended_before,)))
+
+    def counts(self) -> tuple[dict[Status, int], int]:
+        """How many jobs there are by status, and the bytes of their recordings and answers."""
+        rows = self._rows("SELECT status, count(*), sum(bytes) FROM jobs GROUP BY status")
+        found = {Status(status): count for status, count, _ in rows}
+        return {each: found.get(each, 0) for each in Status}, sum(row[2] for row in rows)
+
+    # Who is told
+
+    def callbacks(self) -> list[tuple[Job, float]]:
+        """The jobs whose callbacks are to be sent, and when, the first one first."""
+        rows = self._rows(
+            f"SELECT {COLUMNS}, callback_due FROM jobs WHERE callback_due IS NOT NULL"
+            " ORDER BY callback_due"
+        )
+        return [(_job(row[:-1]), row[-1]) for row in rows]
+
+    def called_back(self, job: str, delivered: bool, again: float | None) -> None:
+        """Note that a callback was sent; where it is to be sent `again`, when."""
+        self._rows(
+            "UPDATE jobs SET callback_tries = callback_tries + 1, callback_delivered = ?,"
+            " callback_due = ? WHERE id = ?",
+            (delivered, again, job),
+        )
+
+    def _end(
+        self,
+        job: str,
+        status: Status,
+        now: float,
+        error: str | None = None,
+        result: Result | None = None,
+    ) -> bool:
+        values = {
+            "id": job,
+            "status": status,
+            "now": now,
+            "error": error,
+            "answer": result and result.answer,
+            "files": result and result.files,
+        }
+        if not self._rows(END, values):
+            return False
+        self._folder.remove(job)
+        return True
+
+    def _recover(self, now: float) -> None:
+        """Queue or fail the jobs that were running when the last process ended, in one transaction:
+        each end counts once. Raises Refusal if the disk is full; `claim` tries again.
+        """
+        with self._lock:
+            try:
+                self._rows("BEGIN IMMEDIATE")
+                self._rows("UPDATE jobs SET crashes = crashes + 1 WHERE status = 'running'")
+                crashed = self._rows(
+                    "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?",
+                    (MOST_CRASHES,),
+                )
+                for (job,) in crashed:
+                    self.fail(job, CRASHED, now)
+                self.put_back()
+                self._rows("COMMIT")
+            except Exception:
+                if self._database.in_transaction:
+                    self._rows("ROLLBACK")
+                raise
+        self._recovered = True
+
+    def _recover_if_the_disk_has_room(self, now: float) -> None:
+        """Recover now, or at the first `claim` that can. Raises Refusal if the database is
+        damaged.
+        """
+        try:
+            self._recover(now)
+        except Refusal as error:
+            if not isinstance(error.__cause__, sqlite3.OperationalError):
+                raise
+
+    def _remove_leftovers(self) -> None:
+        """Remove the recordings without a job that has yet to run."""
+        kept = self._rows("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
+        for name in self._folder.names() - {job for (job,) in kept}:
+            self._folder.remove(name)
+
+    @contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        """Room for a job that is being written. Raises what `check_room` raises."""
+        with self._lock:
+            self.check_room(size)
+            self._arriving.append(size)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._arriving.remove(size)
+
+    def _first(self, statement: str, *values: object) -> Any:  # noqa: ANN401  # of any columns
+        rows = self._rows(statement, values)
+        if not rows:
+            raise Refusal(NOT_FOUND, "there is no such job")
+        return rows[0]
+
+    def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
+        """Execute a statement, a transaction of its own, and return its rows.
+
+        Raises Refusal if the database cannot be read or written; the log has the reason.
+        """
+        try:
+            with self._lock:
+                return self._database.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            logger.error("DATA_DIR: jobs.sqlite: %s", error)
+            raise Refusal(STORAGE_FAILED, "the disk of the server is full or fails") from error
+
+
+def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
+    """Open the database, or create it, and read the key that its owners' digests are made with.
+
+    Raises sqlite3.Error if the database is damaged.
+    """
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    # A commit outlives a loss of power: the folder that the journal goes from is synced, too.
+    database.execute("PRAGMA synchronous = EXTRA")
+    # What is deleted is overwritten, and the file gets smaller.
+    database.execute("PRAGMA secure_delete = ON")
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version not in (0, VERSION):
+        raise sqlite3.DatabaseError(f"jobs.sqlite is of version {version}, not {VERSION}")
+    if not version:
+        database.execute("PRAGMA auto_vacuum = FULL")  # which writes, and a full disk may be opened
+        key = f"INSERT INTO owner_key VALUES (x'{secrets.token_hex(32)}')"
+        database.executescript(f"BEGIN; {SCHEMA}; {key}; COMMIT")
+    found = database.execute("SELECT key FROM owner_key").fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("jobs.sqlite has no owner key: restore it, or remove it")
+    names = ", ".join(f"'{status}'" for status in Status)
+    unknown = f"SELECT id FROM jobs WHERE status NOT IN ({names})"
+    if row := database.execute(unknown).fetchone():
+        raise sqlite3.DatabaseError(f"jobs.sqlite has a job of unknown status, {row[0]}")
+    return database, found[0]
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    job = Job(*row)  # SQLite knows neither of the two
+    return replace(job, status=Status(row[1]), callback_delivered=bool(row[-1]))

@@ -1,0 +1,244 @@
+"""How the server begins to listen and how it ends.
+
+While models load, a server of its own answers `/health`, so that platforms do not restart a process
+that downloads them; all else is 503. Then the port is the server's.
+
+Draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM the port stays open:
+what was accepted is computed and answered, what comes is told 503, `/ready` says so, and only then,
+or after the time limit, uvicorn closes connections. The process ends with status 0, as nothing was
+lost; a second signal ends it at once. Where the engine has stopped it ends by itself, with another
+status, as platforms restart what ends and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from whosaid.asr import stopped
+from whosaid.endpoint import Endpoint
+from whosaid.errors import EndpointError
+from whosaid.runtime.errors import EXIT_STATUS
+from whosaid.server.errors import DRAINING, NOT_READY, Refusal
+from whosaid.server.gate import PAGE, Gate, RequestContext
+from whosaid.server.realtime.handshake import Handshake
+from whosaid.server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
+from whosaid.server.settings import ServerSettings
+
+logger = logging.getLogger("server")
+
+# Proxies keep a connection on which something comes so often.
+PING_S = 20.0
+# uvicorn answers 503 beyond so many connections, or before files run short.
+MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
+# Connections that the system keeps until they are accepted; uvicorn's default.
+BACKLOG = 2048
+# For answers on their way to clients, after the last one is computed.
+SECONDS_TO_LEAVE = 5
+
+
+# uvicorn 0.54 says so of every WebSocket that is refused with a whole answer.
+FALSE_ALARM = "ASGI callable returned without completing handshake."
+logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != FALSE_ALARM)
+# uvicorn's own protocols and bounds.
+UVICORN: dict[str, Any] = {
+    "http": "h11",
+    "ws": "websockets-sansio",
+    "log_config": None,
+    "log_level": logging.WARNING,
+    "access_log": False,
+    "server_header": False,
+    "timeout_graceful_shutdown": SECONDS_TO_LEAVE,
+}
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
+
+    `exit_status` is what the process should end with. With `page` the log names the page's
+    address.
+    """
+
+    exit_status = 0
+    _end = "the server ends before it drained"
+
+    def __init__(
+        self,
+        gate: Gate,
+        endpoint: Endpoint,
+        drain_timeout: float,
+        page: bool = False,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                gate,
+                limit_concurrency=most_connections(),
+                ws_max_size=gate.most_message_bytes,
+                ws_per_message_deflate=False,  # a few bytes would be any number of zeros
+                ws_ping_interval=PING_S,
+                # A client that is far ahead of real time is not read, and so are its pongs.
+                ws_ping_timeout=None,
+                **UVICORN,
+            )
+        )
+        self.gate, self.endpoint, self._page = gate, endpoint, page
+        self.drain_timeout = drain_timeout
+        self._drain_ends = float("inf")
+        self._says_draining = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody waits for an answer, or is in a session."""
+        admission = self.gate.admission
+        return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        for bound in sockets or []:
+            where = address(bound)
+            logger.info("listening on %s%s", where, f", page {where}{PAGE}" if self._page else "")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; the second time, end the process as the signal does by itself.
+
+        It may come in the middle of a line of the log, where no other can be written: `on_tick`
+        says it.
+        """
+        if self.gate.admission.draining:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self.gate.admission.draining = True
+        self._drain_ends = time.monotonic() + self.drain_timeout
+        self._says_draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to shut down, asked ten times a second."""
+        await super().on_tick(counter)
+        if not self.endpoint.alive and not self.exit_status:
+            self._engine_stopped()
+        if not self.gate.admission.draining:
+            return False
+        if self._says_draining:
+            self._says_draining = False
+            logger.info("draining: %d requests are not answered", self.gate.admission.permits.taken)
+            self.begin_to_drain()
+        if self.busy and time.monotonic() < self._drain_ends:
+            return False
+        self._end = "drained" if not self.busy else "the time to drain is over"
+        self.end_all(stopped() if self.exit_status else None)
+        return True
+
+    def begin_to_drain(self) -> None:
+        """Have every live session complete what it has heard, and end; jobs wait for another
+        process.
+        """
+        if self.gate.jobs:
+            self.gate.jobs.stop()
+        why = Refusal(DRAINING, "the server is about to stop")
+        self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
+
+    def end_all(self, error: EndpointError | None = None) -> None:
+        """Answer whatever is not answered yet with `error`, or that the server drains; streams end
+        with an error event.
+        """
+        why = error or Refusal(DRAINING, "the server stops before this request is answered")
+        for context in self.gate.running:
+            context.end(why)
+        status = INTERNAL_ERROR if error else GOING_AWAY
+        self.gate.admission.live.end_all(Ending(status, why))
+
+    def close(self) -> None:
+        """End the endpoint's threads, or the process where one does not end; how it drained is the
+        last that is said.
+        """
+        closing = threading.Thread(target=self.endpoint.close, daemon=True)
+        closing.start()
+        closing.join(SECONDS_TO_LEAVE)
+        if closing.is_alive():
+            logger.warning("a computation does not end, the process does")
+        logger.info(self._end)
+        if closing.is_alive():
+            logging.shutdown()
+            os._exit(self.exit_status)
+
+    def _engine_stopped(self) -> None:
+        """Begin to end: who waited for the engine has been told, others are about to be."""
+        logger.critical("the engine has stopped, so the process ends")
+        self.exit_status = EXIT_STATUS
+        self.gate.admission.draining = True
+        self._drain_ends = min(self._drain_ends, time.monotonic() + SECONDS_TO_LEAVE)
+
+
+def most_connections() -> int:
+    """As many as files may be open, save those of models, libraries and uploads."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
+
+
+@contextmanager
+def answering_health(bound: socket.socket) -> Iterator[None]:
+    """Answer `/health` on `bound` in a thread during the block, and refuse all other requests."""
+    server = uvicorn.Server(uvicorn.Config(_while_loading, lifespan="off", **UVICORN))
+    # uvicorn closes the socket that it is given; the other one goes on to listen.
+    thread = threading.Thread(target=server.run, args=([bound.dup()],), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
+    """The app while models load. Connections end with each answer, as its server is about to."""
+    loading = Refusal(
+        NOT_READY, "the models are still loading; /ready says when the server takes requests"
+    )
+    if scope["type"] == "websocket":
+        await Handshake(scope, receive, send).fail(loading)
+        return
+    context = RequestContext(scope, receive, send, limit=0)
+    context.answer_headers.append((b"connection", b"close"))
+    if scope["path"].rstrip("/") == "/health" and scope["method"] in ("GET", "HEAD"):
+        await context.run(JSONResponse({"status": "ok"}))
+    else:
+        await context.fail(loading)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Return the server's socket, which listens: clients wait until they are answered.
+
+    Raises OSError if the address is taken, or is not one of this machine.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def address(bound: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

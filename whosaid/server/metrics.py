@@ -1,0 +1,189 @@
+"""What Prometheus reads at `/metrics`.
+
+Every label has a small fixed set of values (routes by name, never a path as it came), so that no
+client can make series; and histograms of seconds reach the ten minutes that a long recording takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from whosaid.answer.response import Answer
+from whosaid.endpoint import Decoded, Endpoint, Event, Finished, answer_of
+from whosaid.request import TranscriptionRequest
+from whosaid.runtime.versions import describe_versions
+from whosaid.server.admission import Admission, Permit
+from whosaid.server.jobs.store import JobStore
+
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+BYTES = tuple(10.0**power for power in range(3, 10))
+
+# A series each for the time at which a counter began would double the page.
+disable_created_metrics()
+
+
+class EngineMetrics(Collector):
+    """What the endpoint and its engine say of themselves when somebody reads the metrics."""
+
+    def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
+        self.endpoint, self.admission = endpoint, admission
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series with its value of now."""
+        scheduler = (
+            None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
+        )
+        gauges = {
+            "asr_requests_in_progress": ("Requests admitted", self.admission.permits.taken),
+            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.permits.held_bytes),
+            "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
+            "asr_running_rows": ("Windows being decoded", scheduler.running if scheduler else 0),
+            "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
+            "asr_waiting_windows": (
+                "Windows that wait for a row",
+                scheduler.waiting if scheduler else 0,
+            ),
+            "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
+            "asr_engine_alive": ("Whether the engine's thread runs", int(self.endpoint.alive)),
+        }
+        for name, (what, number) in gauges.items():
+            yield GaugeMetricFamily(name, what, number)
+        counts = self.endpoint.counts
+        counters: dict[str, tuple[str, float]] = {
+            "asr_windows": ("Windows decoded", counts.windows),
+            "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
+            "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
+            "asr_tokens": ("Tokens decoded", counts.decoded.tokens),
+            "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
+            "asr_live_audio_seconds": ("Audio of them", self.admission.live.audio_seconds),
+            "asr_fallbacks": ("Windows decoded again", counts.decoded.retries),
+        }
+        for name, (what, total) in counters.items():
+            yield CounterMetricFamily(name, what, total)
+        drafts = CounterMetricFamily("asr_drafts", "Draft tokens, by outcome", labels=["result"])
+        drafts.add_metric(["accepted"], counts.decoded.accepted)
+        drafts.add_metric(["rejected"], counts.decoded.drafted - counts.decoded.accepted)
+        yield drafts
+
+
+class JobMetrics(Collector):
+    """What a store says of its jobs."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series with its value of now."""
+        counts, kept = self._store.counts()
+        jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
+        for status, count in counts.items():
+            jobs.add_metric([status.value], count)
+        yield jobs
+        yield GaugeMetricFamily("asr_jobs_bytes", "Bytes of their recordings and answers", kept)
+
+
+class Metrics:
+    """The series of one server, on registries of their own: `on_disk` has those that a disk is
+    asked for.
+    """
+
+    def __init__(self, engine: Collector) -> None:
+        self.registry, self.on_disk = CollectorRegistry(), CollectorRegistry()
+        self.registry.register(engine)
+        self.requests = Counter(
+            "asr_requests",
+            "Requests by route, HTTP status and error code (OK where there is none)",
+            ["route", "status", "code"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "asr_refused",
+            "Requests refused before their body was understood",
+            ["code"],
+            registry=self.registry,
+        )
+        self.cancelled = Counter(
+            "asr_cancelled", "Requests whose client left", registry=self.registry
+        )
+        self.seconds = Histogram(
+            "asr_request_duration_seconds",
+            "From a request's head to the end of its answer",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.first_event = Histogram(
+            "asr_time_to_first_event_seconds",
+            "From the head of a streaming request to its first event",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.until_decoded = Histogram(
+            "asr_queue_wait_seconds",
+            "From a complete request to its audio being decoded",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.body_bytes = Histogram(
+            "asr_body_bytes",
+            "Bytes of the bodies of requests",
+            buckets=BYTES,
+            registry=self.registry,
+        )
+        self.audio_seconds = Counter(
+            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
+        )
+        build = Gauge(
+            "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
+        )
+        build.labels(describe_versions()).set(1)
+
+    async def text(self) -> bytes:
+        """All series in Prometheus' text format."""
+        # No request waits for the disk; the others are of the thread that counts them.
+        on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
+        return generate_latest(self.registry) + on_disk
+
+
+@dataclass(frozen=True)
+class Service:
+    """The endpoint as the routes see it: its requests are counted."""
+
+    endpoint: Endpoint
+    metrics: Metrics
+
+    async def answer(self, request: TranscriptionRequest, permit: Permit | None) -> Answer:
+        """Return the answer. Raises EndpointError; cancelling the task frees the request's rows."""
+        return await answer_of(self.stream(request, permit))
+
+    async def stream(
+        self, request: TranscriptionRequest, permit: Permit | None = None
+    ) -> AsyncGenerator[Event]:
+        """Yield the endpoint's events. The `permit` gives the body's bytes back once its audio is
+        decoded; those of a body with clips stay, because the clips may be parts of it.
+        """
+        began = time.monotonic()
+        async with aclosing(self.endpoint.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Decoded):
+                    self.metrics.until_decoded.observe(time.monotonic() - began)
+                    if permit is not None and not request.config.known_speakers:
+                        permit.give_bytes_back()
+                elif isinstance(event, Finished):
+                    self.metrics.audio_seconds.inc(event.answer.duration)
+                yield event

@@ -1,0 +1,77 @@
+"""The contract's routes: POST `/` and `/predict`, with hf-serve's answers to the byte.
+
+A route takes only the bare request, so that no framework reads a body before it is admitted, or
+repeats it in an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic_core import to_json
+
+from config import TEXT_BOOLEANS, InferenceConfig
+from whosaid.answer.response import Answer, response
+from whosaid.errors import InvalidParameter
+from whosaid.server.description import AnswerBody, bodies, refusals
+from whosaid.server.metrics import Service
+from whosaid.server.request_body import read_request
+from whosaid.server.sse import native_stream
+
+STREAM = {
+    "name": "stream",
+    "in": "query",
+    "description": "Progress and the answer as server-sent events",
+    "schema": {"type": "boolean", "default": False},
+}
+TRANSCRIPTION: dict[str, Any] = {
+    "summary": "Transcribe audio, with speakers",
+    "description": "JSON with the audio in base64, a form, or the file itself with the parameters "
+    "in the query string.",
+    "responses": {
+        200: {
+            "description": "The transcript",
+            "model": AnswerBody,
+            "content": {"text/event-stream": {}},
+        },
+        **refusals(),
+    },
+    "openapi_extra": {"parameters": [STREAM], **bodies()},
+}
+
+
+def router(service: Service) -> APIRouter:
+    """The routes of the contract."""
+    routes = APIRouter()
+
+    @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
+    @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
+    async def predict(request: Request) -> Response:
+        transcription = await read_request(request, service.endpoint)
+        if wants_events(request):
+            return await native_stream(service, transcription, request.state.permit)
+        answer = await service.answer(transcription, request.state.permit)
+        body = await asyncio.to_thread(_encode, answer, transcription.config)
+        return Response(body, media_type="application/json")
+
+    return routes
+
+
+def wants_events(request: Request) -> bool:
+    """Whether the client asks for progress: by media type, or by `?stream=true`."""
+    streams = TEXT_BOOLEANS.get(request.query_params.get("stream", "false").lower())
+    if streams is None:
+        raise InvalidParameter("should be true or false", "stream")
+    return streams or "text/event-stream" in request.headers.get("accept", "")
+
+
+def encode(answer: dict[str, Any]) -> bytes:
+    """The JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
+    return to_json(answer, inf_nan_mode="null")
+
+
+def _encode(answer: Answer, config: InferenceConfig) -> bytes:
+    return encode(response(answer, config))

@@ -1,0 +1,191 @@
+"""The bodies of answers, by response format, typed as the SDK's classes say.
+
+Numbers and times are made by `answer.response`, as those of the native answer are, so that all
+formats and routes agree on them. The SDK checks nothing, so nothing here may be None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from diarization_utils import segment_per_chunk
+from whosaid.answer.response import (
+    Answer,
+    clamp_times,
+    known_speakers_json,
+    response,
+    unspoken_json,
+    unwritten_json,
+)
+from whosaid.answer.subtitles import Rendering
+from whosaid.payload.languages import language_name
+from whosaid.server.openai_api.form import TRANSLATE, AudioRequest
+from whosaid.server.openai_api.speakers import everyone_labelled, with_labels
+from whosaid.timebase import TOKENS_PER_SECOND
+from whosaid.transcript import Chunk, Transcript
+
+# OpenAI names a language always; where nobody speaks there is none.
+NO_LANGUAGE = "unknown"
+SEEKS_PER_SECOND = 100  # OpenAI counts in frames of 10 ms
+
+
+def text_of(answer: Answer) -> str:
+    """The transcript without the tokenizer's space in front."""
+    return answer.transcript.text.strip()
+
+
+def file_of(answer: Answer, asked: AudioRequest) -> str:
+    """The answer as a file of subtitles; speakers are named in it if they were looked for."""
+    files: dict[str, str] = response(with_labels(answer), asked.request.config)["output"]
+    return files[asked.format]
+
+
+def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """The body of the formats that are JSON, without log-probabilities."""
+    if asked.format == "verbose_json":
+        return verbose(answer, asked)
+    if asked.format == "diarized_json":
+        return {
+            "task": asked.task,
+            "duration": _seconds(answer),
+            "text": text_of(answer),
+            "segments": diarized_segments(answer),
+            "usage": _usage(answer),
+            **known_speakers(answer),
+            **unspoken(answer, asked),
+        }
+    if asked.task == TRANSLATE:
+        return {"text": text_of(answer)}
+    return {
+        "text": text_of(answer),
+        "languages": languages(answer.transcript),
+        "usage": _usage(answer),
+        **unspoken(answer, asked),
+    }
+
+
+def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """The verbose body, with the granularities that were asked for."""
+    answer = with_labels(answer)
+    chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
+    code = "en" if asked.task == TRANSLATE else answer.transcript.language
+    body: dict[str, Any] = {
+        "task": asked.task,
+        "language": _language_name(code),
+        "duration": _seconds(answer),
+        "text": text_of(answer),
+    }
+    if "segment" in asked.granularities:
+        body["segments"] = _segments(chunks, answer.segments is not None)
+    if "word" in asked.granularities:
+        body["words"] = _words(chunks)
+    if asked.task != TRANSLATE:
+        body["usage"] = _usage(answer)
+    body["unwritten"] = unwritten_json(answer.transcript.unwritten, body["duration"])
+    return body | known_speakers(answer) | unspoken(answer, asked)
+
+
+def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """What nobody says of a text that was given, as in the native answer; nothing without one."""
+    if asked.request.config.text is None:
+        return {}
+    chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
+    words = [word for chunk in chunks for word in chunk.words]
+    return {"unspoken": unspoken_json(answer.transcript.unspoken, words, _seconds(answer))}
+
+
+def known_speakers(answer: Answer) -> dict[str, Any]:
+    """What became of each known name, if any were given; speakers are called as in the answer."""
+    told = with_labels(answer).known_speakers
+    return {"known_speakers": known_speakers_json(told)} if told else {}
+
+
+def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
+    """What one speaker says at a time, each a `transcript.text.segment`."""
+    labelled = with_labels(answer)
+    chunks = labelled.transcript.chunks
+    blocks = Rendering(_seconds(answer), chunks, labelled.segments or ()).blocks
+    segments = clamp_times(blocks, _seconds(answer))
+    return [
+        {
+            "type": "transcript.text.segment",
+            "id": f"seg_{place:03d}",
+            "start": segment.start,
+            "end": segment.end,
+            "text": segment.text,
+            "speaker": speaker,
+        }
+        for place, (segment, speaker) in enumerate(
+            zip(segments, everyone_labelled(segments), strict=True)
+        )
+    ]
+
+
+def languages(transcript: Transcript) -> list[dict[str, str]]:
+    """The codes of the languages that were heard, in order; none where nobody speaks."""
+    codes = [chunk.language for chunk in transcript.chunks]
+    codes = list(filter(None, dict.fromkeys(codes))) or [transcript.language]
+    return [{"code": code} for code in codes if code]
+
+
+def token_usage(answer: Answer) -> dict[str, Any]:
+    """The usage that ends a stream, in tokens: positions of the encoder, 50 a second, and tokens of
+    the text.
+    """
+    heard = math.ceil(answer.duration * TOKENS_PER_SECOND)
+    written = sum(len(chunk.tokens) for chunk in answer.transcript.chunks)
+    return {
+        "type": "tokens",
+        "input_tokens": heard,
+        "output_tokens": written,
+        "total_tokens": heard + written,
+        "input_token_details": {"audio_tokens": heard, "text_tokens": 0},
+    }
+
+
+def _segments(chunks: Sequence[Chunk], speakers: bool) -> list[dict[str, Any]]:
+    segments = []
+    for place, chunk in enumerate(chunks):
+        segment: dict[str, Any] = {
+            "id": place,
+            "seek": round(chunk.window_start * SEEKS_PER_SECOND),
+            "start": chunk.start,
+            "end": chunk.end,
+            "text": chunk.text,
+            "tokens": list(chunk.tokens),
+            "temperature": chunk.temperature,
+            "avg_logprob": float(chunk.avg_logprob),
+            "compression_ratio": chunk.compression_ratio,
+            "no_speech_prob": float(chunk.no_speech_prob),
+        }
+        if chunk.language:
+            segment["language"] = _language_name(chunk.language)
+        if speakers and (speaker := segment_per_chunk([chunk])[0].speaker):
+            segment["speaker"] = speaker
+        segments.append(segment)
+    return segments
+
+
+def _words(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
+    words = []
+    said = [word for chunk in chunks for word in chunk.words]
+    for word in sorted(said, key=lambda word: word.start):  # of channels that speak at once
+        entry: dict[str, Any] = {"word": word.text.strip(), "start": word.start, "end": word.end}
+        if word.speaker:
+            entry["speaker"] = word.speaker
+        words.append(entry)
+    return words
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    return {"type": "duration", "seconds": _seconds(answer)}
+
+
+def _seconds(answer: Answer) -> float:
+    return round(float(answer.duration), 2)
+
+
+def _language_name(code: str | None) -> str:
+    return language_name(code).lower() if code else NO_LANGUAGE

@@ -1,0 +1,55 @@
+"""How likely every token of the text was, with the token's bytes.
+
+Bytes are read off the vocabulary and not off decoded text, because a token may hold a part of a
+character only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from whosaid.transcript import Chunk
+
+PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+
+
+def token_logprobs(
+    chunks: Iterable[Chunk], tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, Any]]:
+    """An entry for every token of the chunks, in order; joined, their bytes are the text's."""
+    return [
+        entry
+        for chunk in chunks
+        for entry in logprob_entries(chunk.tokens, chunk.log_probs, tokenizer)
+    ]
+
+
+def logprob_entries(
+    tokens: Sequence[int], log_probs: Sequence[float], tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, Any]]:
+    """An entry for every one of these token ids."""
+    entries = []
+    written = tokenizer.convert_ids_to_tokens(list(tokens))
+    for each, logprob in zip(written, log_probs, strict=True):
+        raw = token_bytes(each)
+        text = raw.decode(errors="replace")
+        entries.append({"token": text, "bytes": list(raw), "logprob": logprob})
+    return entries
+
+
+def token_bytes(written: str) -> bytes:
+    """The bytes of a token as vocabularies of byte-level pairs write it (OpenAI's GPT-2)."""
+    table = _bytes_by_letter()
+    return bytes(table[letter] for letter in written)
+
+
+@cache
+def _bytes_by_letter() -> dict[str, int]:
+    """Printable bytes stand for themselves, the others for letters from 256 on, in order."""
+    others = [byte for byte in range(256) if byte not in PRINTABLE]
+    letters = {chr(byte): byte for byte in PRINTABLE}
+    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}

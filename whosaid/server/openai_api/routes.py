@@ -1,0 +1,118 @@
+"""The routes of OpenAI's audio API.
+
+A request is checked in full, and its audio decoded, before an answer begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic_core import to_json
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from transformers import PreTrainedTokenizerBase
+
+from whosaid.answer.response import Answer
+from whosaid.server.admission import FORM
+from whosaid.server.description import ErrorBody, refusals
+from whosaid.server.metrics import Service
+from whosaid.server.openai_api.bodies import file_of, json_body, text_of
+from whosaid.server.openai_api.form import (
+    FILES,
+    FORMS,
+    TRANSCRIBE,
+    TRANSLATE,
+    AudioRequest,
+    model_json,
+    read_form,
+    require_model,
+)
+from whosaid.server.openai_api.logprobs import token_logprobs
+from whosaid.server.openai_api.stream import stream_messages
+from whosaid.server.sse import EventStream, encode_all, wait_for_audio
+
+MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
+LONGEST_HEADER = 2000  # characters; proxies refuse long ones
+
+
+def described(task: str) -> dict[str, Any]:
+    """Return what FastAPI says of the route of `task`: its form and its answers."""
+    form = FORMS[task].model_json_schema()
+    answer = {"description": "The answer, in the response format"}
+    return {
+        "responses": {200: answer, **refusals(400, 403, 413, 415, 429, 503, 504, model=ErrorBody)},
+        "openapi_extra": {"requestBody": {"required": True, "content": {FORM: {"schema": form}}}},
+    }
+
+
+def router(service: Service) -> APIRouter:
+    """Transcriptions, translations and the list of models, answered by `service`.
+
+    Errors are raised as EndpointError.
+    """
+    routes = APIRouter(prefix="/v1")
+    endpoint, created = service.endpoint, int(time.time())
+
+    @routes.post("/audio/transcriptions", **described(TRANSCRIBE))
+    async def transcribe(request: Request) -> Response:
+        """The transcript of an audio file."""
+        return await _answer(request, TRANSCRIBE, service)
+
+    @routes.post("/audio/translations", **described(TRANSLATE))
+    async def translate(request: Request) -> Response:
+        """The transcript of an audio file, in English."""
+        return await _answer(request, TRANSLATE, service)
+
+    @routes.get("/models")
+    async def models() -> JSONResponse:
+        """The model that is loaded."""
+        return JSONResponse({"object": "list", "data": [model_json(endpoint, created)]})
+
+    @routes.get("/models/{model:path}", responses={404: {"description": "Another model is loaded"}})
+    async def model(model: str) -> JSONResponse:
+        """The loaded model, under any name that requests may give it."""
+        require_model(model, endpoint)
+        return JSONResponse(model_json(endpoint, created))
+
+    return routes
+
+
+async def _answer(request: Request, task: str, service: Service) -> Response:
+    asked, permit = await read_form(request, task, service.endpoint), request.state.permit
+    tokenizer = service.endpoint.recogniser.transcriber.models.tokenizer
+    if not asked.stream:
+        answer = await service.answer(asked.request, permit)
+        return await asyncio.to_thread(_respond, answer, asked, tokenizer)
+    events = service.stream(asked.request, permit)
+    await wait_for_audio(events)
+    return EventStream(events, encode_all(stream_messages(events, asked, tokenizer)))
+
+
+def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
+    """The answer in the response format; text is sent as it is, not as a JSON string."""
+    if asked.format in (*FILES, "text"):
+        text = text_of(answer) if asked.format == "text" else file_of(answer, asked)
+        headers = _warning_header(answer.warnings + _unspoken(answer))
+        return PlainTextResponse(text, media_type=MEDIA_TYPES[asked.format], headers=headers)
+    headers = _warning_header(answer.warnings)
+    body = json_body(answer, asked)
+    if asked.logprobs:
+        body["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
+    if answer.warnings:
+        body["warnings"] = list(answer.warnings)
+    content = to_json(body, inf_nan_mode="null")
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def _unspoken(answer: Answer) -> tuple[str, ...]:
+    """What is told of a given text where there is no place for the parts that nobody says."""
+    parts = len(answer.transcript.unspoken)
+    return (f"text: not all is spoken; json lists {parts} as unspoken",) if parts else ()
+
+
+def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:
+    """What the client should know, also where the format has no place for it."""
+    line = "; ".join(warnings).encode("ascii", "backslashreplace").decode("ascii")
+    return {"X-Warnings": " ".join(line.split())[:LONGEST_HEADER]} if line else {}

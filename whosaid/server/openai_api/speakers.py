@@ -1,0 +1,78 @@
+"""Speakers by OpenAI's labels: A, B, ... in the order in which they first speak, or by name.
+
+A segment there always has a speaker. Where diarization has none for it, it is given to whoever
+spoke before it, or else after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from string import ascii_uppercase
+
+from whosaid.answer.response import Answer
+from whosaid.transcript import Chunk, SpeakerSegment, Word
+
+
+def with_labels(answer: Answer) -> Answer:
+    """The answer with labels in place of the diarization's; who has no speaker keeps none, and who
+    is known by name keeps the name. `known_speakers` tell the labels of this answer.
+    """
+    segments = answer.segments or ()
+    found = [each.speaker for each in segments]
+    found += [word.speaker for each in segments for word in each.words]
+    labels = _labels(filter(None, dict.fromkeys(found)), answer)
+    named = {each.label: each.name for each in answer.known_speakers if each.matched}
+
+    def relabel(words: Iterable[Word]) -> tuple[Word, ...]:
+        return tuple(replace(word, speaker=labels.get(word.speaker or "")) for word in words)
+
+    def relabel_chunk(chunk: Chunk) -> Chunk:
+        return replace(chunk, words=relabel(chunk.words))
+
+    labelled = [
+        replace(each, speaker=labels.get(each.speaker or ""), words=relabel(each.words))
+        for each in segments
+    ]
+    chunks = tuple(map(relabel_chunk, answer.transcript.chunks))
+    told = tuple(
+        replace(each, label=named.get(each.label) or labels.get(each.label or ""))
+        for each in answer.known_speakers
+    )
+    return replace(
+        answer,
+        known_speakers=told,
+        transcript=replace(answer.transcript, chunks=chunks),
+        segments=None if answer.segments is None else labelled,
+    )
+
+
+def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
+    """What each speaker is called: a known one's or a channel's name, others by letters that are
+    nobody's name.
+    """
+    channels = {each.name for each in answer.channels}
+    names = channels | {each.name for each in answer.known_speakers}
+    letters = (letter for letter in map(label, count()) if letter not in names)
+    kept = channels | {each.name for each in answer.known_speakers if each.matched}
+    return {each: each if each in kept else next(letters) for each in speakers}
+
+
+def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
+    """A label for every one of the labelled segments."""
+    first = next((each.speaker for each in segments if each.speaker), label(0))
+    found: list[str] = []
+    for each in segments:
+        found.append(each.speaker or (found[-1] if found else first))
+    return found
+
+
+def label(place: int) -> str:
+    """A to Z, then AA, AB and so on, as spreadsheets count."""
+    letters = ""
+    while place >= 0:
+        place, letter = divmod(place, len(ascii_uppercase))
+        letters = ascii_uppercase[letter] + letters
+        place -= 1
+    return letters

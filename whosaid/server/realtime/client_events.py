@@ -1,0 +1,193 @@
+"""Reads what a client sends: its events, as JSON or, of audio alone, as bytes.
+
+Every type that OpenAI's clients send is known by name, those too that a transcription session has
+no use for. What is read takes time and memory that do not grow with what is sent
+(`payload.encodings`).
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from whosaid.payload.encodings import (
+    Base64Text,
+    TooMuchJson,
+    base64_digits,
+    decode_digits,
+    parse_json,
+)
+from whosaid.server.errors import (
+    APPEND_TOO_LARGE,
+    INVALID_BASE64,
+    INVALID_JSON,
+    INVALID_TYPE,
+    MISSING_PARAMETER,
+    UNKNOWN_EVENT,
+    UNSUPPORTED_EVENT,
+    Refusal,
+)
+from whosaid.server.openai_api.form import shown
+from whosaid.server.realtime.session_config import Given, SessionGiven, Text, at_fault
+
+# OpenAI's bound on the name that a client gives an event.
+LONGEST_ID = 512
+# Values of all objects and lists of an event together.
+MOST_VALUES = 1_000
+SPEAKS = "a transcription session says nothing"
+OLD_UPDATE = "transcription_session.update"  # of OpenAI's beta
+KEEPS = "items cannot be made or changed here: audio becomes items"
+REFUSED = {
+    "conversation.item.create": KEEPS,
+    "conversation.item.delete": KEEPS,
+    "conversation.item.retrieve": KEEPS,
+    "conversation.item.truncate": KEEPS,
+    "output_audio_buffer.clear": SPEAKS,
+    "response.cancel": SPEAKS,
+    "response.create": SPEAKS,
+    "session.close": "the last commit has `final`: true",
+}
+
+
+class EventGiven(Given):
+    """What every event has."""
+
+    type: str
+    event_id: str | None = Field(default=None, max_length=LONGEST_ID)
+
+
+class Update(EventGiven):
+    """`session.update`, or `transcription_session.update` of OpenAI's beta: change the session's
+    settings. Some clients send these without a `session` around them.
+    """
+
+    session: SessionGiven
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_session(cls, event: dict[str, Any]) -> dict[str, Any]:
+        if "session" in event:
+            return event
+        own = EventGiven.model_fields
+        session = {name: value for name, value in event.items() if name not in own}
+        return {**{name: event[name] for name in own if name in event}, "session": session}
+
+
+class Append(EventGiven):
+    """`input_audio_buffer.append`: more audio, in base64."""
+
+    audio: Text
+
+
+class Commit(EventGiven):
+    """`input_audio_buffer.commit`: the item ends here; with `final`, the audio does."""
+
+    final: bool = False
+
+
+class Clear(EventGiven):
+    """`input_audio_buffer.clear`: forget the audio that is not committed."""
+
+
+SERVED: dict[str, type[EventGiven]] = {
+    "session.update": Update,
+    OLD_UPDATE: Update,
+    "input_audio_buffer.append": Append,
+    "input_audio_buffer.commit": Commit,
+    "input_audio_buffer.clear": Clear,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """Audio as bytes."""
+
+    data: bytes
+
+
+ClientEvent = Update | Commit | Clear | Audio
+
+
+def read_object(message: str) -> dict[str, Any]:
+    """The JSON object of a message. Raises InvalidJson."""
+    try:
+        value = parse_json(message)
+    except TooMuchJson:
+        raise Refusal(INVALID_JSON, "the event is too large beside its audio") from None
+    except (ValueError, RecursionError):
+        raise Refusal(INVALID_JSON, "the message is not JSON") from None
+    if not isinstance(value, dict):
+        raise Refusal(INVALID_JSON, "the message should be a JSON object")
+    if not _is_small(value):
+        raise Refusal(INVALID_JSON, f"an event has at most {MOST_VALUES} values")
+    return value
+
+
+def event_id(event: dict[str, Any]) -> str | None:
+    """The client's name of an event; None where it gave none that can be repeated."""
+    given = event.get("event_id")
+    if not isinstance(given, str) or len(given) > LONGEST_ID:
+        return None
+    return None if any("\ud800" <= letter <= "\udfff" for letter in given) else given
+
+
+def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
+    """What an event asks for; an append has at most so many bytes. Raises Refusal."""
+    kind = event.get("type")
+    if kind is None:
+        raise Refusal(MISSING_PARAMETER, "is required", "type")
+    if not isinstance(kind, str):
+        raise Refusal(INVALID_TYPE, "should be a string", "type")
+    if kind in REFUSED:
+        raise Refusal(UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
+    if kind not in SERVED:
+        raise Refusal(UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+    try:
+        read = SERVED[kind].model_validate(event)
+    except ValidationError as error:
+        raise at_fault(error) from None
+    if isinstance(read, Append):
+        return Audio(_decoded(read.audio, most_bytes))
+    assert isinstance(read, Update | Commit | Clear)
+    return read
+
+
+def read_bytes(data: bytes, most_bytes: int) -> Audio:
+    """The audio of a binary frame. Raises AppendTooLarge."""
+    if len(data) > most_bytes:
+        raise _too_large(most_bytes)
+    return Audio(data)
+
+
+def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
+    if len(text) // 4 * 3 > most_bytes + 2:
+        raise _too_large(most_bytes)
+    try:
+        digits = base64_digits(text)
+        data = decode_digits(digits) if len(digits) % 4 == 0 else None
+    except (Base64Error, UnicodeEncodeError):
+        data = None
+    if data is None:
+        raise Refusal(INVALID_BASE64, "should be in base64", "audio")
+    return read_bytes(data, most_bytes).data
+
+
+def _too_large(most_bytes: int) -> Refusal:
+    return Refusal(APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio")
+
+
+def _is_small(value: dict[str, Any]) -> bool:
+    """Whether it has at most MOST_VALUES values, however deep."""
+    left: list[Any] = [value]
+    count = 0
+    while left:
+        one = left.pop()
+        inside = one.values() if isinstance(one, dict) else one
+        count += len(inside)
+        if count > MOST_VALUES:
+            return False
+        left += [each for each in inside if isinstance(each, dict | list)]
+    return True

@@ -1,0 +1,78 @@
+"""Secrets that live for minutes, for clients that should not have the server's key: browsers.
+
+Whoever has the key makes one, with the settings that its sessions begin with; until it expires it
+opens any number of sessions, and nothing else. Secrets are kept in memory, so a server that starts
+anew knows none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from whosaid.server.errors import BUSY, UNAUTHORIZED, Refusal
+from whosaid.server.realtime.session_config import SessionConfig
+
+PREFIX = "ek_"
+# Beyond so many that have not expired, none is made. Each may keep settings of 64 KiB.
+MOST_SECRETS = 1_000
+SHORTEST_S, LONGEST_S, DEFAULT_S = 10, 7200, 600
+RANDOM_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecret:
+    """Its `value` opens sessions that begin as `config` until `expires_at`, in seconds since
+    1970.
+    """
+
+    value: str
+    expires_at: int
+    config: SessionConfig
+
+
+class ClientSecrets:
+    """The secrets of one server. `now` returns seconds since 1970."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        # By digest, so that the time of a look-up tells nothing of the secrets there are.
+        self._secrets: dict[bytes, ClientSecret] = {}
+
+    def create(self, seconds: int, config: SessionConfig) -> ClientSecret:
+        """A secret for so many seconds. Raises Busy where there are too many."""
+        self._forget_expired()
+        if len(self._secrets) >= MOST_SECRETS:
+            first = min(each.expires_at for each in self._secrets.values())
+            wait = max(1, first - int(self._now()))
+            raise Refusal(
+                BUSY,
+                f"{MOST_SECRETS} secrets have not expired, and no more may be",
+                retry_after=wait,
+            )
+        value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+        secret = ClientSecret(value, int(self._now()) + seconds, config)
+        self._secrets[_digest(value.encode())] = secret
+        return secret
+
+    def find(self, given: bytes) -> ClientSecret:
+        """The secret that a client sends. Raises Unauthorized where there is none, or no more."""
+        secret = self._secrets.get(_digest(given))
+        if secret is None or not hmac.compare_digest(given, secret.value.encode()):
+            raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")
+        if secret.expires_at <= self._now():
+            raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")
+        return secret
+
+    def _forget_expired(self) -> None:
+        now = self._now()
+        kept = {name: each for name, each in self._secrets.items() if each.expires_at > now}
+        self._secrets = kept
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()

@@ -1,0 +1,105 @@
+"""One WebSocket from the request for it to its close, between the HTTP library and the route.
+
+What is refused is refused before the upgrade, as HTTP with a status; so it looks like every other
+refusal, and needs nothing of the client but HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from whosaid.errors import EndpointError
+from whosaid.server.admission import token_of
+from whosaid.server.error_response import GUARDED, ErrorResponse, translated
+from whosaid.server.realtime.client_secrets import ClientSecret
+from whosaid.server.realtime.places import INTERNAL_ERROR, LivePlace
+from whosaid.server.realtime.session_config import SessionConfig
+
+SUBPROTOCOL = "realtime"
+# Browsers cannot send headers with a WebSocket, but can name protocols.
+KEY_PROTOCOL = "openai-insecure-api-key."
+UPGRADED, NO_STATUS = 101, 1005
+OPENED = "opened"  # in the scope
+
+
+class Handshake:
+    """Knows what went out and how it ended: `status` is HTTP's, 101 where a session began, `code`
+    that of its error, and `close_status` WebSocket's.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = {**scope, "method": "GET"}
+        self._receive, self._send = receive, send
+        self.headers = Headers(scope=scope)
+        self.answer_headers: list[tuple[bytes, bytes]] = []
+        self.started = time.monotonic()
+        self.status: int | None = None
+        self.code = "OK"
+        self.close_status: int | None = None
+        self.place: LivePlace | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long ago the request came."""
+        return time.monotonic() - self.started
+
+    @property
+    def token(self) -> bytes:
+        """The key or secret that the client sends; empty where there is none."""
+        for name in self.scope["subprotocols"]:
+            if name.startswith(KEY_PROTOCOL):
+                given: str = name.removeprefix(KEY_PROTOCOL)
+                return given.encode("utf-8", "surrogateescape")
+        return token_of(self.headers)
+
+    async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
+        """Let `app` hold the session that has `place`. Raises EndpointError before it begins."""
+        self.place = place
+        self.scope[OPENED] = place, secret.config if secret else SessionConfig()
+        try:
+            await app(self.scope, self._received, self.send)
+        except Exception as error:
+            ours = translated(error)
+            if self.status is None:
+                raise ours from None
+            self.code = ours.code
+            if self.close_status is None:
+                await self.send({"type": "websocket.close", "code": INTERNAL_ERROR})
+
+    async def fail(self, error: EndpointError) -> None:
+        """Refuse with `error`."""
+        self.code = error.code
+        await ErrorResponse(error, self.scope["path"])(self.scope, self._receive, self.send)
+
+    async def send(self, message: Message) -> None:
+        """Pass on what goes out."""
+        kind = message["type"]
+        if kind == "websocket.accept":
+            self.status = UPGRADED
+            message = self._with(message, self.answer_headers)
+        elif kind == "websocket.http.response.start":
+            self.status = message["status"]
+            message = self._with(message, [*self.answer_headers, *GUARDED])
+        elif kind == "websocket.close":
+            self.close_status = message.get("code", NO_STATUS)
+        await self._send(message)
+
+    async def _received(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect" and self.close_status is None:
+            self.close_status = message.get("code", NO_STATUS)
+        return message
+
+    @staticmethod
+    def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:
+        return {**message, "headers": [*message.get("headers", ()), *headers]}
+
+
+def opened(scope: Any) -> tuple[LivePlace, SessionConfig]:  # noqa: ANN401
+    """The place and the first settings of the session that a scope is for."""
+    place, config = scope[OPENED]
+    return place, config

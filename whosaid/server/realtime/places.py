@@ -1,0 +1,135 @@
+"""How many sessions there are, and how the server ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from whosaid.errors import EndpointError
+from whosaid.server.errors import BUSY, Refusal
+
+if TYPE_CHECKING:
+    from whosaid.live.driver import LiveDriver
+
+# WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long for
+# the client, and the server has failed.
+NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011
+# After which a refused client may ask again: sessions end when people stop speaking.
+RETRY_AFTER_S = 10
+# Where somebody's pass takes so many times as long as they asked for nobody new is let in.
+MOST_SLOWED = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """With which `status` a session ends, and the `error` that its client is told before."""
+
+    status: int
+    error: EndpointError | None = None
+
+
+class Stage(IntEnum):
+    """How far a session is; none goes back. While it is `FINISHING` what it has heard is completed,
+    and nothing more is taken; once it has `ENDED` its client is told how; `GONE` is the client.
+    """
+
+    OPEN = 0
+    FINISHING = 1
+    ENDED = 2
+    GONE = 3
+
+
+class LivePlace:
+    """One session's place: its `stage`, which the session itself and the server move, and the
+    `ending` that the last move gave. It counts its `audio_seconds`, and is heard by its `driver`.
+    """
+
+    driver: LiveDriver | None = None
+
+    def __init__(self) -> None:
+        self.stage, self.ending = Stage.OPEN, Ending(NORMAL)
+        self.audio_seconds = 0.0
+        self._reached = {stage: asyncio.Event() for stage in Stage}
+
+    def finish(self, ending: Ending) -> None:
+        """Complete what was heard, and end so. Changes nothing where it ends already."""
+        self._move(Stage.FINISHING, ending)
+
+    def end(self, ending: Ending) -> None:
+        """End at once, whatever is completed by now. Changes nothing where it has ended."""
+        self._move(Stage.ENDED, ending)
+
+    def leave(self) -> None:
+        """The client is gone, and told nothing more."""
+        self._move(Stage.GONE, self.ending)
+
+    async def wait_until(self, stage: Stage, seconds: float) -> None:
+        """Wait until it is so far, or so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._reached[stage].wait()
+
+    def _move(self, stage: Stage, ending: Ending) -> None:
+        if stage <= self.stage:
+            return
+        self.stage, self.ending = stage, ending
+        for each in Stage:
+            if each <= stage:
+                self._reached[each].set()
+
+
+class LivePlaces:
+    """At most `most` sessions."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.opened = 0  # sessions that are open, and that were
+        self._ended_seconds = 0.0
+        self._taken: set[LivePlace] = set()
+
+    @property
+    def taken(self) -> int:
+        """How many sessions are open."""
+        return len(self._taken)
+
+    @property
+    def audio_seconds(self) -> float:
+        """The audio of all sessions that are open, and that were."""
+        return self._ended_seconds + sum(each.audio_seconds for each in self._taken)
+
+    def check(self) -> None:
+        """Raises Busy where there is no place, or sessions lag behind."""
+        if self.taken >= self.most:
+            text = f"{self.most} live sessions are open, and no more may be"
+            raise Refusal(BUSY, text, retry_after=RETRY_AFTER_S)
+        if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
+            raise Refusal(
+                BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
+            )
+
+    @contextmanager
+    def take(self) -> Iterator[LivePlace]:
+        """A place until the block ends. Raises Busy as `check` does."""
+        self.check()
+        place = LivePlace()
+        self.opened += 1
+        self._taken.add(place)
+        try:
+            yield place
+        finally:
+            self._taken.discard(place)
+            self._ended_seconds += place.audio_seconds
+
+    def finish_all(self, ending: Ending) -> None:
+        """Ask every session to complete what it has heard and to end."""
+        for place in self._taken:
+            place.finish(ending)
+
+    def end_all(self, ending: Ending) -> None:
+        """Ask every session to end at once."""
+        for place in self._taken:
+            place.end(ending)

@@ -1,0 +1,137 @@
+"""`/v1/realtime`, where sessions are held, and `/v1/realtime/client_secrets`."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from fastapi import APIRouter, Request, WebSocket
+from pydantic import Field, ValidationError
+from starlette.datastructures import QueryParams
+from starlette.responses import JSONResponse
+
+from whosaid.endpoint import Endpoint
+from whosaid.errors import InvalidRequest
+from whosaid.request import ignored_names
+from whosaid.server.admission import Admission
+from whosaid.server.description import refusals
+from whosaid.server.errors import BODY_TOO_LARGE, UPGRADE_REQUIRED, Refusal
+from whosaid.server.openai_api.form import model_id, model_warning
+from whosaid.server.realtime.client_events import read_object
+from whosaid.server.realtime.client_secrets import (
+    DEFAULT_S,
+    LONGEST_S,
+    SHORTEST_S,
+    ClientSecrets,
+)
+from whosaid.server.realtime.handshake import SUBPROTOCOL, opened
+from whosaid.server.realtime.server_events import new_id
+from whosaid.server.realtime.session import OpenDriver, RealtimeSession
+from whosaid.server.realtime.session_config import (
+    Given,
+    SessionConfig,
+    SessionGiven,
+    at_fault,
+    below,
+    ignored_wishes,
+    merged,
+)
+from whosaid.server.settings import ServerSettings
+
+MOST_BYTES = 2**16  # of a request for a secret
+INTENT = "transcription"
+
+
+class Expiry(Given):
+    """When a secret expires."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int = Field(default=DEFAULT_S, ge=SHORTEST_S, le=LONGEST_S)
+
+
+class SecretGiven(Given):
+    """The body of a request for a secret."""
+
+    expires_after: Expiry | None = None
+    session: SessionGiven | None = None
+
+
+def router(
+    endpoint: Endpoint,
+    settings: ServerSettings,
+    admission: Admission,
+    secrets: ClientSecrets,
+    open_driver: OpenDriver,
+) -> APIRouter:
+    """The routes; a session's driver comes from `open_driver`. No secret is made where `admission`
+    would refuse a session: browsers are not told why a socket was.
+    """
+    routes = APIRouter(prefix="/v1/realtime")
+
+    @routes.websocket("")
+    async def realtime(socket: WebSocket) -> None:
+        warnings = query_warnings(socket.query_params, endpoint)
+        place, config = opened(socket.scope)
+        offered = socket.scope["subprotocols"]
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        session = RealtimeSession(socket, place, config, endpoint, settings, open_driver)
+        await session.run(warnings)
+
+    @routes.get("", include_in_schema=False)
+    async def no_socket() -> None:
+        raise Refusal(
+            UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
+        )
+
+    @routes.post(
+        "/client_secrets",
+        summary="A secret that opens live sessions for some minutes",
+        responses=refusals(400, 401, 403, 413, 429, 503),
+    )
+    async def create(request: Request) -> JSONResponse:
+        admission.check_live()
+        given = await _read(request)
+        session = given.session or SessionGiven()
+        with below("session"):
+            config = merged(SessionConfig(), session, endpoint)
+        secret = secrets.create((given.expires_after or Expiry()).seconds, config)
+        ends = int(time.time() + settings.live_session_seconds)
+        body = {
+            "value": secret.value,
+            "expires_at": secret.expires_at,
+            "session": config.shown(new_id("sess"), ends, model_id(endpoint)),
+        }
+        if warnings := ignored_wishes(session, endpoint):
+            body["warnings"] = list(warnings)
+        return JSONResponse(body)
+
+    return routes
+
+
+def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
+    """A warning for everything in the address of a session that has no meaning here."""
+    others = [name for name in query if name not in ("intent", "model")]
+    model = query.get("model")
+    warnings = (
+        f"intent: is {INTENT} here" if query.get("intent", INTENT) != INTENT else None,
+        model_warning(model, endpoint) if model else None,
+        ignored_names("parameters of the address", others) if others else None,
+    )
+    return tuple(text for text in warnings if text)
+
+
+async def _read(request: Request) -> SecretGiven:
+    """What a request for a secret asks for. Raises ClientError, or BodyTooLarge."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise Refusal(BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
+    try:
+        fields = read_object(body.decode()) if body else {}
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not UTF-8") from None
+    try:
+        return SecretGiven.model_validate(fields)
+    except ValidationError as error:
+        raise at_fault(error) from None

@@ -1,0 +1,139 @@
+"""The events that a client reads, typed as the SDK's classes say.
+
+Beside OpenAI's there are three. Where `include` names words: `...words` with the times of what is
+final, and the guess of what follows, and `session.cadence`. Where it names segments, and after the
+last of them, `session.speakers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from whosaid.answer.response import known_speakers_json
+from whosaid.errors import EndpointError
+from whosaid.live.events import (
+    TRANSCRIPTION,
+    Cadence,
+    Completed,
+    Delta,
+    Failed,
+    ItemAdded,
+    ItemDone,
+    LiveEvent,
+    Segment,
+    SpeakersFound,
+    Words,
+)
+from whosaid.server.error_response import openai_body
+from whosaid.server.openai_api.bodies import languages
+from whosaid.server.openai_api.logprobs import logprob_entries, token_logprobs
+from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
+from whosaid.transcript import Word
+
+Message = dict[str, Any]
+
+# What a session must include for an event.
+NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMENTS}
+
+
+def new_id(kind: str) -> str:
+    """A name that no other has: `kind`_..."""
+    return f"{kind}_{uuid.uuid4().hex[:24]}"
+
+
+def named(kind: str, **fields: Any) -> Message:  # noqa: ANN401
+    """An event of type `kind` with a name of its own."""
+    return {"type": kind, "event_id": new_id("event"), **fields}
+
+
+def error_event(error: EndpointError, event_id: str | None) -> Message:
+    """What is wrong with the client's event `event_id`, or with the session."""
+    body = openai_body(error)["error"]
+    return named("error", error={**body, "event_id": event_id})
+
+
+def warning_event(error: EndpointError, event_id: str | None) -> Message:
+    """What the client's event `event_id` has not done, though nothing is wrong with it."""
+    body = openai_body(error)["error"]
+    del body["type"]
+    return named("warning", warning={**body, "event_id": event_id})
+
+
+class EventEncoder:
+    """Renders the events that a client's session includes; `tokenizer` has the bytes of tokens."""
+
+    def __init__(self, include: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> None:
+        self._include, self._tokenizer = frozenset(include), tokenizer
+
+    def message(self, event: LiveEvent) -> Message | None:
+        """Return the event as it is sent; None if the client did not ask for it."""
+        if (needed := NEEDED.get(type(event))) and needed not in self._include:
+            return None
+        message = named(event.kind)
+        if event.kind.startswith(TRANSCRIPTION):
+            message["content_index"] = 0
+        return message | self._fields(event)
+
+    def _fields(self, event: LiveEvent) -> Message:
+        match event:
+            case ItemAdded(item, previous) | ItemDone(item, previous):
+                return {"previous_item_id": previous, "item": _item(item)}
+            case Delta(item, delta):
+                return {"item_id": item, "delta": delta, **self._logprobs_of(event)}
+            case Words(item, words, unstable):
+                return {"item_id": item, "words": [*map(_word, words)], "unstable": unstable}
+            case Completed():
+                return self._completed(event)
+            case Failed(item, error):
+                return {"item_id": item, "error": openai_body(error)["error"]}
+            case SpeakersFound(known, warnings):
+                return {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
+        fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
+        return {k: round(v, 2) if isinstance(v, float) else v for k, v in fields.items()}
+
+    def _logprobs_of(self, event: Delta) -> Message:
+        if LOGPROBS not in self._include:
+            return {}
+        return {"logprobs": logprob_entries(event.tokens, event.log_probs, self._tokenizer)}
+
+    def _completed(self, event: Completed) -> Message:
+        found = event.transcript
+        fields: Message = {
+            "item_id": event.item_id,
+            "transcript": event.text,
+            "languages": languages(found),
+            "usage": {"type": "duration", "seconds": round(event.seconds, 2)},
+        }
+        if LOGPROBS in self._include:
+            fields["logprobs"] = token_logprobs(found.chunks, self._tokenizer)
+        if WORDS in self._include:
+            fields["words"] = [_word(word) for chunk in found.chunks for word in chunk.words]
+        if found.warnings:
+            fields["warnings"] = list(found.warnings)
+        return fields
+
+
+def _item(item: str) -> Message:
+    return {
+        "id": item,
+        "object": "realtime.item",
+        "type": "message",
+        "status": "completed",
+        "role": "user",
+        "content": [{"type": "input_audio", "transcript": None}],
+    }
+
+
+def _word(word: Word) -> Message:
+    return {
+        "word": word.text,
+        "start": round(word.start, 2),
+        "end": round(word.end, 2),
+        "probability": None if word.probability is None else round(word.probability, 4),
+        "speaker": word.speaker,
+    }

@@ -1,0 +1,277 @@
+"""One client's session, from its first event to the close of its socket.
+
+Two tasks talk through the driver: this one reads events and hands audio on, and the driver sends
+what was heard. Nothing is queued between them and the socket. While the client does not take what
+is sent the driver waits, and decodes nothing more for it; while the driver has enough, or the
+client is too far ahead of real time, nothing is read, and the client's own sending stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from whosaid.endpoint import Endpoint
+from whosaid.errors import EndpointError
+from whosaid.live.driver import LiveDriver, Send
+from whosaid.live.events import LiveEvent
+from whosaid.live.session import EmptyBuffer
+from whosaid.server.error_response import translated
+from whosaid.server.errors import (
+    DEADLINE_EXCEEDED,
+    SESSION_ENDING,
+    SESSION_EXPIRED,
+    SESSION_IDLE,
+    Refusal,
+)
+from whosaid.server.openai_api.form import model_id
+from whosaid.server.realtime.client_events import (
+    OLD_UPDATE,
+    Audio,
+    Clear,
+    ClientEvent,
+    Commit,
+    event_id,
+    read_bytes,
+    read_event,
+    read_object,
+)
+from whosaid.server.realtime.pace import Ahead
+from whosaid.server.realtime.places import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    NORMAL,
+    Ending,
+    LivePlace,
+    Stage,
+)
+from whosaid.server.realtime.server_events import (
+    EventEncoder,
+    Message,
+    error_event,
+    named,
+    new_id,
+    warning_event,
+)
+from whosaid.server.realtime.session_config import SessionConfig, below, ignored_wishes, merged
+from whosaid.server.settings import ServerSettings
+
+# A client that takes nothing of what is sent for so long is gone.
+STALLED_S = 60.0
+# Audio is handed on in pieces, so that others' is heard between them.
+PIECE_SECONDS = 8
+# Longer messages are read in a thread of their own.
+LONG = 2**16
+
+OpenDriver = Callable[[Send], LiveDriver]
+
+
+class RealtimeSession:
+    """A session on an accepted `socket`, that begins as `config`, with a driver of its own."""
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        place: LivePlace,
+        config: SessionConfig,
+        endpoint: Endpoint,
+        settings: ServerSettings,
+        open_driver: OpenDriver,
+    ) -> None:
+        self._socket, self._place, self._endpoint = socket, place, endpoint
+        self._settings, self._config = settings, config
+        self._id, self._expires_at = (
+            new_id("sess"),
+            int(time.time() + settings.live_session_seconds),
+        )
+        self._encoder = self._make_encoder()
+        self._ahead = Ahead(settings.live_ahead_seconds)
+        self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
+        place.driver = self._driver = open_driver(self._send_events)
+
+    async def run(self, warnings: tuple[str, ...] = ()) -> None:
+        """Serve the client until it or the server ends the session, then free all it had; the first
+        event has the `warnings`.
+        """
+        reading = asyncio.ensure_future(self._read_all(warnings))
+        try:
+            await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
+            self._place.finish(Ending(GOING_AWAY, Refusal(SESSION_EXPIRED, "the session is over")))
+            if self._place.stage is Stage.FINISHING:
+                await self._finish()
+            await self._close()
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
+            await self._driver.close()
+
+    # How it ends
+
+    async def _finish(self) -> None:
+        """Complete what was heard, within the time that a request has; a drain may end earlier."""
+        await self._tell_why()
+        completing = asyncio.ensure_future(self._complete(self._place.ending.status))
+        await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
+        late = Refusal(
+            DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
+        )
+        self._place.end(Ending(INTERNAL_ERROR, late))
+        completing.cancel()
+        await asyncio.wait({completing})
+
+    async def _complete(self, status: int) -> None:
+        try:
+            async with self._driving:
+                await self._driver.finish()
+            self._place.end(Ending(status))
+        except Exception as error:
+            self._place.end(Ending(INTERNAL_ERROR, translated(error)))
+
+    async def _close(self) -> None:
+        """Say how it ended to a client that is still there."""
+        if self._place.stage is Stage.GONE:
+            return
+        await self._tell_why()
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+            async with asyncio.timeout(STALLED_S):
+                await self._socket.close(self._place.ending.status)
+
+    async def _tell_why(self) -> None:
+        if error := self._place.ending.error:
+            await self._send(error_event(error, None))
+
+    # What the client sends
+
+    async def _read_all(self, warnings: tuple[str, ...]) -> None:
+        """Handle what comes until the client is gone."""
+        try:
+            await self._read(warnings)
+        except Exception as error:
+            self._place.end(Ending(INTERNAL_ERROR, translated(error)))
+        else:
+            self._place.leave()
+
+    async def _read(self, warnings: tuple[str, ...]) -> None:
+        if self._config != SessionConfig():
+            await self._change(self._config)
+        await self._send(named("session.created", **self._shown(warnings)))
+        while True:
+            try:
+                message = await self._receive()
+            except TimeoutError:
+                idle = Refusal(SESSION_IDLE, "nothing came for as long as may be")
+                self._place.finish(Ending(GOING_AWAY, idle))
+                continue
+            if message["type"] == "websocket.disconnect":
+                return
+            await self._let_time_pass()
+            await self._handle(message)
+
+    async def _let_time_pass(self) -> None:
+        """Hold one message, and read no other, while the client is too far ahead."""
+        while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
+            await self._place.wait_until(Stage.FINISHING, seconds)
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        """Raises TimeoutError where nothing comes though something should."""
+        if self._place.stage is not Stage.OPEN:
+            return await self._socket.receive()
+        async with asyncio.timeout(self._ahead.wait + self._settings.live_idle_seconds):
+            return await self._socket.receive()
+
+    async def _handle(self, message: MutableMapping[str, Any]) -> None:
+        """Do what an event asks for, or tell the client what is wrong with it."""
+        name: str | None = None
+        text, data = message.get("text"), message.get("bytes")
+        most = self._settings.max_append_bytes
+        try:
+            if text is None:
+                event: ClientEvent = read_bytes(data or b"", most)
+            elif len(text) < LONG:
+                fields = read_object(text)
+                name = event_id(fields)
+                event = read_event(fields, most)
+            else:
+                fields = await asyncio.to_thread(read_object, text)
+                name = event_id(fields)
+                event = await asyncio.to_thread(read_event, fields, most)
+            if self._place.stage is not Stage.OPEN:
+                raise Refusal(SESSION_ENDING, "the session ends, and takes nothing more")
+            async with self._driving:
+                await self._do(event, name)
+        except EndpointError as error:
+            await self._send(error_event(error, name))
+
+    async def _do(self, event: ClientEvent, name: str | None) -> None:
+        """Do what an event asks for, which the client calls `name`."""
+        if isinstance(event, Audio):
+            seconds = len(event.data) / self._config.format.bytes_per_second
+            self._place.audio_seconds += seconds
+            self._ahead.came(seconds)
+            size = PIECE_SECONDS * self._config.format.bytes_per_second
+            for place in range(0, len(event.data), size):
+                await self._driver.append(event.data[place : place + size])
+        elif isinstance(event, Commit):
+            if event.final:
+                self._place.finish(Ending(NORMAL))
+            else:
+                await self._commit(name)
+        elif isinstance(event, Clear):
+            await self._driver.clear()
+        else:
+            with below("session"):
+                await self._change(merged(self._config, event.session, self._endpoint))
+            shown = self._shown(ignored_wishes(event.session, self._endpoint))
+            await self._send(named("session.updated", **shown))
+            if event.type == OLD_UPDATE:
+                await self._send(named(f"{OLD_UPDATE}d", **shown))
+
+    async def _commit(self, name: str | None) -> None:
+        """End the item. Clients that commit beside the detector come too late at times, and take an
+        error for the end: they are warned.
+        """
+        try:
+            await self._driver.commit()
+        except EmptyBuffer as error:
+            if self._config.settings.turn_detection is None:
+                raise
+            await self._send(warning_event(error, name))
+
+    async def _change(self, config: SessionConfig) -> None:
+        """Hear what comes next as `config` says. Raises EndpointError."""
+        await self._driver.change(config.settings, config.format)
+        self._config = config
+        self._encoder = self._make_encoder()
+
+    # What the client is told
+
+    def _shown(self, warnings: tuple[str, ...]) -> Message:
+        """The session as it is now, beside the `warnings`, if there are any."""
+        shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
+        return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
+
+    def _make_encoder(self) -> EventEncoder:
+        return EventEncoder(
+            self._config.include, self._endpoint.recogniser.transcriber.models.tokenizer
+        )
+
+    async def _send_events(self, events: list[LiveEvent]) -> None:
+        await self._send(*filter(None, map(self._encoder.message, events)))
+
+    async def _send(self, *messages: Message) -> None:
+        """Returns when the client has taken them, but for what the socket holds, or is gone."""
+        async with self._sending:
+            for message in messages:
+                if self._place.stage is Stage.GONE:
+                    return
+                try:
+                    async with asyncio.timeout(STALLED_S):
+                        await self._socket.send_text(to_json(message).decode())
+                except (WebSocketDisconnect, RuntimeError, TimeoutError):
+                    self._place.leave()

@@ -1,0 +1,449 @@
+"""What a session does, as `session.update` says it part by part.
+
+An update has only what changes: what it does not name stays, and null turns off, or back to the
+default where there is nothing to turn off. An update that is refused changes nothing. What OpenAI's
+conversations have and a transcription session does not is ignored with a warning, and the flat form
+of OpenAI's beta is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
+from whosaid.endpoint import Endpoint
+from whosaid.errors import ClientError, EndpointError, Unsupported
+from whosaid.live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
+from whosaid.payload.encodings import Base64Text
+from whosaid.payload.languages import distinct_languages, language_code, script_warning
+from whosaid.payload.parameters import MAX_CLIPS, ReferenceClip
+from whosaid.request import ignored_names
+from whosaid.server.errors import (
+    INVALID_TYPE,
+    INVALID_VALUE,
+    MISSING_PARAMETER,
+    UNKNOWN_PARAMETER,
+    UNSUPPORTED_VALUE,
+    Refusal,
+)
+from whosaid.server.openai_api.form import model_warning, shown
+
+LOGPROBS = "item.input_audio_transcription.logprobs"
+WORDS = "item.input_audio_transcription.words"
+SEGMENTS = "item.input_audio_transcription.segments"
+INCLUDES = (LOGPROBS, WORDS, SEGMENTS)
+# The flat fields of OpenAI's beta, and where they are now; and its names of formats.
+FLAT = {
+    "input_audio_format": "format",
+    "input_audio_noise_reduction": "noise_reduction",
+    "input_audio_transcription": "transcription",
+    "turn_detection": "turn_detection",
+}
+OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
+LONGEST_NAME, LONGEST_KEYWORD = 200, 100
+DEFAULT_RATE = 24_000
+TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
+# Where a session has the endpoint's parameters.
+FIELDS = {
+    "language": f"{TRANSCRIPTION}.language",
+    "prompt": f"{TRANSCRIPTION}.prompt",
+    "hotwords": f"{TRANSCRIPTION}.keywords",
+    "known_speakers": f"{TRANSCRIPTION}.known_speaker_references",
+    "speakers": "include",
+}
+PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?", re.ASCII)
+
+
+def _text(value: object) -> object:
+    """JSON's text, long or short."""
+    if not isinstance(value, Base64Text | str):
+        raise PydanticCustomError("string_type", "should be a string")
+    return value
+
+
+Text = Annotated[Base64Text | str, PlainValidator(_text)]
+
+
+def _or_empty(part: Any) -> Any:  # noqa: ANN401
+    """A part of a session as it came; an empty one for null."""
+    return {} if part is None else part
+
+
+class Given(BaseModel):
+    """A part of what a client sends, with the fields that are known alone."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class Part(BaseModel):
+    """A part of a session; fields that are not set stay as they are, unknown ones are ignored."""
+
+    model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True)
+
+    def ignored(self, path: str = "") -> list[str]:
+        """The paths of all unknown fields."""
+        names = [f"{path}{name}" for name in self.model_extra or ()]
+        for name in type(self).model_fields:
+            part = getattr(self, name)
+            names += part.ignored(f"{path}{name}.") if isinstance(part, Part) else ()
+        return names
+
+
+class FormatGiven(Part):
+    """`audio.input.format`."""
+
+    type: str = Field(max_length=LONGEST_NAME)
+    rate: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_old_name(cls, given: object) -> object:
+        given = {"type": given} if isinstance(given, str) else given
+        if not isinstance(given, dict) or not isinstance(given.get("type"), str):
+            return given
+        return {**given, "type": OLD_FORMATS.get(given["type"], given["type"])}
+
+
+class TranscriptionGiven(Part):
+    """`audio.input.transcription`."""
+
+    model: str | None = Field(default=None, max_length=LONGEST_NAME)
+    language: str | None = Field(default=None, max_length=LONGEST_NAME)
+    languages: (
+        Annotated[list[Annotated[str, Field(max_length=LONGEST_NAME)]], Field(max_length=100)]
+        | None
+    ) = None
+    prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
+    keywords: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=LONGEST_KEYWORD)]],
+            Field(max_length=MAX_HOTWORDS),
+        ]
+        | None
+    ) = None
+    delay: Delay | None = None
+    known_speaker_names: (
+        Annotated[list[Annotated[str, Field(max_length=LONGEST_NAME)]], Field(max_length=MAX_CLIPS)]
+        | None
+    ) = None
+    known_speaker_references: Annotated[list[Text], Field(max_length=MAX_CLIPS)] | None = None
+    known_speaker_threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+
+
+class TurnsGiven(Part):
+    """`audio.input.turn_detection`. Whether a response is created or interrupted means nothing
+    here, as in OpenAI's transcription sessions: there is none.
+    """
+
+    type: str | None = Field(default=None, max_length=LONGEST_NAME)
+    threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    prefix_padding_ms: int | None = Field(default=None, ge=0, le=LONGEST_PADDING_MS)
+    silence_duration_ms: int | None = Field(
+        default=None, ge=SHORTEST_SILENCE_MS, le=LONGEST_SILENCE_MS
+    )
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+    idle_timeout_ms: int | None = None
+    eagerness: str | None = Field(default=None, max_length=LONGEST_NAME)
+
+
+class InputGiven(Part):
+    """`audio.input`."""
+
+    format: FormatGiven | None = None
+    transcription: TranscriptionGiven | None = None
+    turn_detection: TurnsGiven | None = None
+    noise_reduction: dict[str, Any] | None = None
+
+
+class AudioGiven(Part):
+    """`audio`."""
+
+    input: InputGiven | None = None
+
+
+class SessionGiven(Part):
+    """The `session` of an update, or of a request for a secret."""
+
+    type: str | None = Field(default=None, max_length=LONGEST_NAME)
+    audio: AudioGiven | None = None
+    include: list[Literal[INCLUDES]] | None = Field(default=None, max_length=len(INCLUDES))  # type: ignore[valid-type]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, session: object) -> object:
+        """Move the beta's flat fields to their places. A conversation's `model` is that of the
+        transcription if no other is named.
+        """
+        if not isinstance(session, dict):
+            return session
+        flat = {FLAT[name]: value for name, value in session.items() if name in FLAT}
+        rest = {name: value for name, value in session.items() if name not in (*FLAT, "model")}
+        audio = _or_empty(rest.get("audio"))
+        given = _or_empty(audio.get("input")) if isinstance(audio, dict) else None
+        if not isinstance(given, dict) or len(rest) == len(session):
+            return rest
+        given = flat | given
+        heard = _or_empty(given.get("transcription"))
+        if "model" in session and isinstance(heard, dict):
+            given["transcription"] = {"model": session["model"]} | heard
+        return {**rest, "audio": {**audio, "input": given}}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """The effective settings; `model` is the name that the client gave."""
+
+    settings: LiveSettings = field(default_factory=LiveSettings)
+    format: AudioFormat = AudioFormat.PCM_24000
+    model: str | None = None
+    include: frozenset[str] = frozenset()
+
+    def shown(self, identity: str, expires_at: int, loaded: str) -> dict[str, Any]:
+        """OpenAI's session object: RealtimeTranscriptionSessionCreateResponse in the SDK.
+
+        `expires_at` is in seconds since 1970, and `loaded` the model that answers to all names.
+        """
+        given, turns = self.settings, self.settings.turn_detection
+        kind, rate = self.format.value
+        return {
+            "id": identity,
+            "object": "realtime.transcription_session",
+            "type": "transcription",
+            "expires_at": expires_at,
+            "include": [name for name in INCLUDES if name in self.include] or None,
+            "audio": {
+                "input": {
+                    "format": {"type": kind, "rate": rate}
+                    if kind == "audio/pcm"
+                    else {"type": kind},
+                    "noise_reduction": None,
+                    "transcription": {
+                        "model": self.model or loaded,
+                        "language": given.language,
+                        "prompt": given.prompt or "",
+                        "keywords": list(given.keywords),
+                        "delay": given.delay,
+                        "known_speaker_names": [each.name for each in given.known_speakers],
+                        "known_speaker_threshold": given.known_speaker_threshold,
+                    },
+                    "turn_detection": turns
+                    and {
+                        "type": "server_vad",
+                        "threshold": turns.threshold,
+                        "prefix_padding_ms": turns.prefix_padding_ms,
+                        "silence_duration_ms": turns.silence_duration_ms,
+                    },
+                }
+            },
+        }
+
+
+def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> SessionConfig:
+    """The settings after an update.
+
+    Raises ClientError; a Refusal's `param` begins below `session`.
+    """
+    if given.type not in (None, "transcription", "realtime"):
+        raise Refusal(UNSUPPORTED_VALUE, "this server has transcription sessions alone", "type")
+    if "include" in given.model_fields_set:
+        config = replace(config, include=frozenset(given.include or ()))
+    speakers = SEGMENTS in config.include and endpoint.diarizer is not None
+    if given.audio and given.audio.input:
+        config = _merged_input(config, given.audio.input, endpoint)
+    if config.settings.known_speakers and not speakers:
+        text = f"include should have {SEGMENTS}, and a diarization model be loaded"
+        raise Refusal(UNSUPPORTED_VALUE, text, FIELDS["known_speakers"])
+    return replace(config, settings=replace(config.settings, speakers=speakers))
+
+
+def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -> SessionConfig:
+    names = part.model_fields_set
+    if "format" in names:
+        config = replace(config, format=_format(part.format))
+    settings = config.settings
+    if "turn_detection" in names:
+        turns = _turns(settings.turn_detection, part.turn_detection)
+        settings = replace(settings, turn_detection=turns)
+    if part.transcription is not None:
+        if "model" in part.transcription.model_fields_set:
+            config = replace(config, model=part.transcription.model)
+        settings = _transcription(settings, part.transcription)
+        clips = _clips(part.transcription)
+        known = _check(settings, clips or [], endpoint)
+        settings = settings if clips is None else replace(settings, known_speakers=known)
+    return replace(config, settings=settings)
+
+
+def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
+    """A warning for everything in an update that is ignored, or served otherwise than it says."""
+    part = (given.audio and given.audio.input) or InputGiven()
+    heard, turns = part.transcription or TranscriptionGiven(), part.turn_detection or TurnsGiven()
+    off = "transcription" in part.model_fields_set and part.transcription is None
+    told = {
+        "type: is transcription here: nothing answers what is said": given.type == "realtime",
+        "audio.input.noise_reduction: is ignored": part.noise_reduction is not None,
+        f"{TURNS}.type: is server_vad here: a turn ends with a silence": _is_other_vad(turns.type),
+        f"{TURNS}.idle_timeout_ms: is ignored": turns.idle_timeout_ms is not None,
+        f"{TURNS}.eagerness: is ignored": turns.eagerness is not None,
+        f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here": off,
+    }
+    names = given.ignored()
+    others = (
+        ignored_names("session fields", names) if names else None,
+        model_warning(heard.model, endpoint, f"{TRANSCRIPTION}.model") if heard.model else None,
+        *map(script_warning, (heard.language, *(heard.languages or ()))),
+    )
+    warnings = [text for text, holds in told.items() if holds]
+    return tuple(dict.fromkeys([*warnings, *(text for text in others if text)]))
+
+
+def at_fault(error: ValidationError) -> Refusal:
+    """The first fault that pydantic found, with its path in the checked object."""
+    detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    steps = [f"[{each}]" if isinstance(each, int) else f".{shown(each)}" for each in detail["loc"]]
+    path = "".join(steps).removeprefix(".")
+    kind, text = detail["type"], detail["msg"].replace("Input should", "should")
+    if kind == "extra_forbidden":
+        return Refusal(UNKNOWN_PARAMETER, "there is no such field", path)
+    if kind == "missing":
+        return Refusal(MISSING_PARAMETER, "is required", path)
+    return Refusal(INVALID_TYPE if kind.endswith("_type") else INVALID_VALUE, text, path)
+
+
+@contextmanager
+def below(path: str) -> Iterator[None]:
+    """Let errors that are raised in the block name fields of `path`, as a session calls them."""
+    try:
+        yield
+    except (ClientError, Refusal) as error:
+        ours = in_session(error)
+        if ours is None:
+            raise
+        raise Refusal(ours.kind, ours.reason, f"{path}.{ours.param}") from error
+
+
+def _format(given: FormatGiven | None) -> AudioFormat:
+    if given is None:
+        return AudioFormat.PCM_24000
+    rates = {each.rate: each for each in AudioFormat if each.value[0] == given.type}
+    if not rates:
+        kinds = ", ".join(dict.fromkeys(each.value[0] for each in AudioFormat))
+        raise Refusal(INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
+    rate = given.rate or (DEFAULT_RATE if DEFAULT_RATE in rates else next(iter(rates)))
+    if rate not in rates:
+        wanted = " or ".join(map(str, rates))
+        raise Refusal(INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
+    return rates[rate]
+
+
+def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings | None:
+    if given is None or given.type == "none":
+        return None
+    if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
+        raise Refusal(
+            UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
+        )
+    default = TurnSettings()
+    names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
+    changes: dict[str, Any] = {
+        name: getattr(default if getattr(given, name) is None else given, name)
+        for name in names
+        if name in given.model_fields_set
+    }
+    return replace(now or default, **changes)
+
+
+def _is_other_vad(kind: str | None) -> bool:
+    """Whether it is another detector of turns, as OpenAI's `semantic_vad`."""
+    return kind is not None and "vad" in kind and kind != "server_vad"
+
+
+def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSettings:
+    names = given.model_fields_set
+    changes: dict[str, Any] = {}
+    if names & {"language", "languages"}:
+        changes["language"] = _language(given)
+    if "prompt" in names:
+        changes["prompt"] = given.prompt or None
+    if "keywords" in names:
+        changes["keywords"] = tuple(given.keywords or ())
+    for name in ("delay", "known_speaker_threshold"):
+        if name in names:
+            changes[name] = getattr(given, name)
+    return replace(settings, **changes)
+
+
+def _language(given: TranscriptionGiven) -> str | None:
+    """Whisper's code of the language, given as one or as a list of one; the text that it is given
+    as if that is none.
+    """
+    several = distinct_languages(given.languages or ())
+    if len(several) > 1:
+        text = "should be one language, or none to detect it"
+        raise Refusal(UNSUPPORTED_VALUE, text, f"{TRANSCRIPTION}.languages")
+    found = distinct_languages([given.language or "", *several])
+    if len(found) > 1:
+        raise Refusal(INVALID_VALUE, "contradicts language", f"{TRANSCRIPTION}.languages")
+    return language_code(found[0]) or found[0] if found else None
+
+
+def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
+    """The clips of known speakers as the endpoint's parameter; None where the update names none."""
+    if not given.model_fields_set & {"known_speaker_names", "known_speaker_references"}:
+        return None
+    names, references = given.known_speaker_names or [], given.known_speaker_references or []
+    if len(names) != len(references):
+        text = "should be as many as known_speaker_names"
+        raise Refusal(INVALID_VALUE, text, FIELDS["known_speakers"])
+    pairs = zip(names, references, strict=True)
+    return [{"name": name, "reference": reference} for name, reference in pairs]
+
+
+def _check(
+    settings: LiveSettings, clips: list[dict[str, Any]], endpoint: Endpoint
+) -> tuple[ReferenceClip, ...]:
+    """The `clips`, checked. Raises ClientError where a file could not be transcribed with these
+    settings.
+    """
+    parameters = {
+        "language": settings.language,
+        "prompt": settings.prompt,
+        "hotwords": list(settings.keywords),
+        "diarize": False,
+        "known_speakers": clips,
+    }
+    request = endpoint.parse({"inputs": "", "parameters": parameters})
+    return tuple(request.config.known_speakers)
+
+
+def in_session(error: EndpointError) -> Refusal | None:
+    """Return a refusal by the session's name of the field, None if the session has no such field.
+
+    The endpoint's own refusals name parameters.
+    """
+    if isinstance(error, Refusal):
+        return error if error.param else None
+    found = PARAMETER.fullmatch(error.param or "")
+    if not found or found["name"] not in FIELDS:
+        return None
+    kind = UNSUPPORTED_VALUE if isinstance(error, Unsupported) else INVALID_VALUE
+    field = FIELDS[found["name"]]
+    if found["part"] == "name":
+        field = f"{TRANSCRIPTION}.known_speaker_names"
+    return Refusal(kind, error.reason, f"{field}{found['place'] or ''}")

@@ -1,0 +1,221 @@
+"""Reads the three kinds of bodies with audio and parameters: JSON, a form, or the file itself.
+
+A body is JSON if its type says so, which a foreign page cannot say without asking first (CORS). Any
+other type is a hint that nobody relies on: the decoder looks. Because no audio format begins with a
+brace, a client that forgot the type is told so.
+
+Nothing of a form touches the disk. The framework's own reader writes files beyond a MiB there, and
+refuses longer texts, which clips of known speakers are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Any, BinaryIO, get_args, get_origin
+
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, Headers, ImmutableMultiDict, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from config import OTHER_NAMES, InferenceConfig
+from whosaid.endpoint import Endpoint
+from whosaid.errors import InvalidRequest
+from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
+from whosaid.request import TranscriptionRequest
+from whosaid.server.admission import FORM, media_type
+from whosaid.server.errors import BODY_TOO_LARGE, INVALID_BODY, UNSUPPORTED_MEDIA_TYPE, Refusal
+
+# Not of the transcription: how the answer comes.
+ANSWER_PARAMETERS = {"stream"}
+# What a form or JSON has in its body.
+PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
+MOST_FILES, MOST_FIELDS = 1, 100
+# A clip of a known speaker, 30 s of 48 kHz stereo as a data URL, fits twice.
+MAX_FIELD_BYTES = 16 * 2**20
+LONGEST_LINE = 2000  # bytes
+LISTS = {
+    name
+    for name, field in InferenceConfig.model_fields.items()
+    if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
+}
+
+
+async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
+    """The request that a body asks for. Raises what `read_body` and `Endpoint.parse` raise."""
+    return await asyncio.to_thread(endpoint.parse, *await read_body(request))
+
+
+async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
+    """A body as `Endpoint.parse` takes it, and whether its parameters are text.
+
+    Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
+    so, and InvalidRequest for a form that cannot be read, or parameters beside form and JSON.
+    """
+    kind = media_type(request.headers)
+    if kind == FORM:
+        refuse_in_query(request)
+        async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
+            return await asyncio.to_thread(_form_body, form), True
+    is_json = kind.startswith("application/") and kind.endswith(("/json", "+json"))
+    if is_json:
+        refuse_in_query(request)
+    body = await _read_all(request)
+    if is_json:
+        return await asyncio.to_thread(read_json, body), False
+    if body[:100].lstrip()[:1] == b"{":
+        raise Refusal(UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
+    return {
+        "inputs": body,
+        "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
+    }, True
+
+
+def refuse_in_query(request: Request) -> None:
+    """Raises InvalidRequest for a parameter in the query string, which would be ignored."""
+    for name in request.query_params:
+        if name in PARAMETERS:
+            raise InvalidRequest(
+                f"{name}: is in the query string, and should be in the body as its other parameters"
+            )
+
+
+def read_json(text: bytes | str) -> dict[str, Any]:
+    """A JSON object; long texts in it, such as `inputs`, are each a Base64Text.
+
+    Raises InvalidRequest for what is not UTF-8, BodyTooLarge for too much beside such texts, else
+    InvalidBody.
+    """
+    try:
+        value = parse_json(text)
+    except TooMuchJson:
+        raise Refusal(
+            BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise Refusal(INVALID_BODY, "the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise Refusal(INVALID_BODY, "the body should be a JSON object")
+    return value
+
+
+async def _read_all(request: Request) -> bytes:
+    body = BytesIO()
+    async for part in request.stream():
+        body.write(part)
+    return body.getvalue()  # which takes no copy
+
+
+def _text_parameters(
+    entries: ImmutableMultiDict[str, Any], others: Collection[str]
+) -> dict[str, str]:
+    """The parameters among the entries of a query string or form, where `others` are none; lists
+    may be given in several entries. Raises InvalidRequest where anything else is.
+    """
+    given: dict[str, list[str]] = {}
+    for name, value in entries.multi_items():
+        if name not in others:
+            given.setdefault(name, []).append(value)
+    for name in InferenceConfig.model_fields.keys() - LISTS:
+        if len(given.get(name, ())) > 1:
+            raise InvalidRequest(f"{name}: is given several times")
+    return {name: ",".join(values) for name, values in given.items()}
+
+
+def _form_body(form: FormData) -> dict[str, Any]:
+    """A form's `file` and its parameters, those of the JSON text `parameters` and other fields, as
+    the JSON body would have them.
+    """
+    file, parameters = form.get("file"), form.get("parameters", "{}")
+    if not isinstance(file, UploadFile):
+        raise InvalidRequest("file: should be a part with an audio file")
+    fields = _text_parameters(form, ("file", "parameters"))
+    given = _read_parameters(parameters)
+    if fields.keys() & given.keys():
+        raise InvalidRequest("parameters: repeats a field of the form")
+    data = content(file.file)
+    if is_text(file, data):
+        raise InvalidRequest("file: is text; curl sends a file by -F file=@talk.mp3")
+    return {"inputs": data, "parameters": fields | given}
+
+
+def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
+    try:
+        if isinstance(parameters, str):
+            return read_json(parameters or "{}")
+    except Refusal as error:
+        if error.kind is not INVALID_BODY:
+            raise
+    raise InvalidRequest("parameters: should be a JSON object")
+
+
+class _InMemoryParser(MultiPartParser):
+    """Holds files in memory, because the size of the whole body is limited before it is parsed. A
+    part called `file` is a file, too, if it has no file name.
+    """
+
+    spool_max_size = 2**62
+
+    def on_headers_finished(self) -> None:
+        """Read the head of a part."""
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            assert part.content_disposition is not None
+            part.content_disposition += b'; filename=""'
+        super().on_headers_finished()
+
+
+@asynccontextmanager
+async def multipart_form(
+    request: Request, max_files: int, max_fields: int
+) -> AsyncIterator[FormData]:
+    """The form in a request's body. Raises InvalidRequest for what is none or has too much."""
+    parser = _InMemoryParser(
+        _in_utf8(request.headers),
+        request.stream(),
+        max_files=max_files,
+        max_fields=max_fields,
+        max_part_size=MAX_FIELD_BYTES,
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise InvalidRequest(f"the form cannot be read: {error.message}") from error
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+def _in_utf8(headers: Headers) -> Headers:
+    """The type without a charset, which RFC 7578 does not know: Python's slowest takes minutes."""
+    kind, parameters = parse_options_header(headers.get("content-type"))
+    boundary = parameters.get(b"boundary")
+    said = b'%b; boundary="%b"' % (kind, boundary) if boundary is not None else kind
+    return Headers(raw=[(b"content-type", said)])
+
+
+def is_text(part: UploadFile, data: bytes) -> bool:
+    """Whether the `data` of a part called `file` are a line of text, as of curl's
+    `-F file=talk.mp3`, which lacks the at sign.
+    """
+    if part.filename or len(data) > LONGEST_LINE:
+        return False
+    try:
+        return data.decode().strip().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def content(file: BinaryIO) -> bytes:
+    """The bytes of a file, of which no call copies more than a slice."""
+    read = BytesIO()
+    while part := file.read(SLICE):
+        read.write(part)
+    return read.getvalue()

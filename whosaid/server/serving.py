@@ -1,0 +1,75 @@
+"""Serves what a command line and the environment name, until SIGTERM or until the engine stops.
+
+The address is taken before models are fetched or loaded; until then only `/health` is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from argparse import Namespace
+from contextlib import nullcontext
+from socket import socket
+
+from config import ModelSettings, misspelt_variables
+from handler import load_endpoint
+from whosaid.asr import MAX_ROWS, Limits
+from whosaid.endpoint import Endpoint
+from whosaid.errors import StartError
+from whosaid.models.choice import Screen, choose
+from whosaid.server.app import create_app
+from whosaid.server.gate import Gate
+from whosaid.server.jobs.store import JobStore
+from whosaid.server.lifecycle import DrainingServer, answering_health, bind
+from whosaid.server.realtime.drivers import LiveDrivers
+from whosaid.server.settings import ServerSettings
+
+logger = logging.getLogger("server")
+
+
+def serve(options: Namespace, settings: ServerSettings) -> int:
+    """The exit status at the end. Raises StartError, or SystemExit where a model does not load."""
+    if warning := settings.warning:
+        logger.warning(warning)
+    with _bound(settings) as bound:
+        with answering_health(bound):
+            speakers = options.diarize is not False
+            models = choose(options, Screen(logger.info, nullcontext), speakers=speakers)
+            server = load_server(models, settings)
+        server.run([bound])
+        server.close()
+    return server.exit_status
+
+
+def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServer:
+    """A server that has loaded its models, and does not listen yet.
+
+    Raises StartError, or SystemExit where a model does not load.
+    """
+    gate, endpoint = load_app(models, settings)
+    return DrainingServer(gate, endpoint, settings.drain_timeout, settings.page)
+
+
+def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, Endpoint]:
+    """The application and what answers in it, as `load_server` has them; raises the same."""
+    for line in misspelt_variables(ServerSettings):
+        logger.warning(line)
+    store = open_store(settings)
+    limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
+    endpoint = load_endpoint(models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes)
+    return create_app(endpoint, settings, LiveDrivers(endpoint), store), endpoint
+
+
+def open_store(settings: ServerSettings) -> JobStore | None:
+    """The jobs in DATA_DIR; None where it is not set. Raises StartError."""
+    if settings.data_dir is None:
+        return None
+    return JobStore(settings.data_dir, settings.max_jobs, settings.max_job_bytes, time.time())
+
+
+def _bound(settings: ServerSettings) -> socket:
+    try:
+        return bind(settings)
+    except OSError as error:
+        where = f"HOST={settings.host} PORT={settings.port}"
+        raise StartError(f"{where}: {error.strerror}") from error

@@ -1,0 +1,152 @@
+"""Server-sent events: how they are written, kept alive and closed, and those of the native routes.
+
+A stream is read by one task from its first event to its last, whatever the client does. Pings go
+out beside that task, and a client that leaves closes it, which frees the request's rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from config import InferenceConfig
+from whosaid.answer.response import chunks_json, clamp_times, response
+from whosaid.asr import Progress
+from whosaid.endpoint import Decoded, Event, Finished
+from whosaid.errors import EndpointError
+from whosaid.request import TranscriptionRequest
+from whosaid.runtime.errors import endpoint_errors
+from whosaid.server.admission import Permit
+from whosaid.server.error_response import error_event
+from whosaid.server.metrics import Service
+from whosaid.transcript import Chunk
+
+PING = b": ping\n\n"
+PING_SECONDS = 15.0  # nginx closes a connection on which nothing came for 60
+# Without the second nginx keeps events until a buffer is full.
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+Events = AsyncGenerator[Event, None]
+Messages = AsyncGenerator[Mapping[str, Any], None]
+Parts = AsyncGenerator[bytes, None]
+
+
+class EventStream(StreamingResponse):
+    """Sends `parts` as they come, and a comment wherever none came for PING_SECONDS.
+
+    `parts` and the `events` they are made of are closed when the client leaves.
+    """
+
+    def __init__(self, events: Events, parts: Parts) -> None:
+        self._closed_at_the_end = (with_pings(parts, PING_SECONDS), parts, events)
+        super().__init__(
+            self._closed_at_the_end[0], headers=HEADERS, media_type="text/event-stream"
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all of it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            for each in self._closed_at_the_end:
+                await each.aclose()
+
+
+async def native_stream(
+    service: Service, request: TranscriptionRequest, permit: Permit | None
+) -> EventStream:
+    """The answer of the native routes as events. Raises EndpointError until the audio is read."""
+    events = service.stream(request, permit)
+    decoded = await wait_for_audio(events)
+    return EventStream(events, encode_all(native_messages(decoded, events, request.config)))
+
+
+async def wait_for_audio(events: Events) -> Decoded:
+    """The first of a request's events.
+
+    Up to then an error can have a status of its own. Raises EndpointError, with `events` closed.
+    """
+    try:
+        first = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    assert isinstance(first, Decoded), "a request begins with its audio"
+    return first
+
+
+async def native_messages(decoded: Decoded, events: Events, config: InferenceConfig) -> Messages:
+    """What the native routes say of a request's events: its chunks as in the answer, the answer."""
+    duration = round(decoded.duration, 2)
+    yield {"type": "decoded", "duration": duration}
+    before: dict[int | None, Chunk] = {}  # the last chunk of each channel
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Progress):
+                last = [*before.values()]
+                chunks = clamp_times([*last, *event.chunks], duration)[len(last) :]
+                before |= {chunk.channel: chunk for chunk in chunks}
+                yield {
+                    "type": "progress",
+                    "done": round(event.done, 2),
+                    "total": round(event.total, 2),
+                    "chunks": chunks_json(chunks, config),
+                }
+            elif isinstance(event, Finished):
+                answer = await asyncio.to_thread(response, event.answer, config)
+                yield {"type": "answer", "answer": answer}
+
+
+async def encode_all(messages: Messages) -> Parts:
+    """The messages as events; one that cannot be had is replaced by an error event, the last.
+
+    Status and headers have left by then, so that there is no other way to say it.
+    """
+    try:
+        async with aclosing(messages):
+            with endpoint_errors():
+                async for message in messages:
+                    yield await asyncio.to_thread(encode, message)
+    except EndpointError as error:
+        yield error_event(error)
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One event: a line of JSON in UTF-8."""
+    return b"data: " + to_json(message, inf_nan_mode="null") + b"\n\n"
+
+
+async def with_pings(parts: Parts, seconds: float) -> Parts:
+    """The parts, and a comment after every `seconds` without one. Raises what `parts` raise."""
+    read: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def read_all() -> None:
+        try:
+            async with aclosing(parts):
+                async for part in parts:
+                    read.put_nowait(part)
+        finally:
+            read.put_nowait(None)
+
+    reader = asyncio.create_task(read_all())
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    part = await read.get()
+            except TimeoutError:
+                yield PING
+                continue
+            if part is None:
+                break
+            yield part
+        await reader
+    finally:
+        reader.cancel()
+        await asyncio.wait({reader})

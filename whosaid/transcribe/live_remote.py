@@ -1,0 +1,282 @@
+"""Live sessions on a running server, by OpenAI's realtime transcription (docs/api.md).
+
+A server that is given more than it takes reads no more for a while, and then nothing more is read
+of a source that waits. A session that is lost, or as long as the server allows, is followed by
+another for the audio that was not sent yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from argparse import Namespace
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidProxy,
+    InvalidStatus,
+    InvalidURI,
+)
+
+from whosaid.transcribe.client import (
+    CONNECT_SECONDS,
+    UNAUTHORIZED,
+    Failed,
+    Unusable,
+    endpoint,
+    nobody_listens,
+    refusal_reason,
+    unauthorized,
+)
+from whosaid.transcribe.live_audio import BYTES_PER_SAMPLE, Audio
+from whosaid.transcribe.live_transcript import Event, error_message
+from whosaid.transcribe.screen import clock
+
+if TYPE_CHECKING:
+    from whosaid.transcribe.live import LiveRun
+
+PATH = "/v1/realtime"
+NOT_FOUND = 404
+MOST_MESSAGE = 2**26  # bytes; of the text of an item, with its words
+ANSWER_SECONDS = 30.0
+SECONDS_TO_CLOSE = 1.0
+# WebSocket's statuses (RFC 6455, section 7.4.1): done, and the server cannot go on.
+NORMAL_CLOSURE, INTERNAL_ERROR = 1000, 1011
+# After one of these errors a server completes what it was sent, and refuses all else with
+# TAKES_NO_MORE.
+ENDINGS = ("DRAINING", "session_expired", "session_idle")
+TAKES_NO_MORE = "session_ending"
+# Between two attempts to open another session.
+LEAST_PAUSE, MOST_PAUSE = 2.0, 15.0
+# Without words or a session that lasts, until no other session is tried.
+SECONDS_TO_RETRY = 300.0
+LEAST_AHEAD = 1.0  # seconds; a microphone's blocks may come late
+FINAL = json.dumps({"type": "input_audio_buffer.commit", "final": True})
+INCLUDE = [f"item.input_audio_transcription.{name}" for name in ("words", "segments")]
+LOST = "the server is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A session ended too soon; the last `unheard` seconds of the audio may have no text."""
+
+    reason: str
+    unheard: float = inf
+
+
+@dataclass
+class RemoteSessions:
+    """Sessions on the server at `url`, one after the other, for a run."""
+
+    url: str
+    key: str | None
+    options: Namespace
+    live: LiveRun
+    _final: bool = field(default=False, init=False)  # whether all audio was sent
+    _played_at: float = field(default=0.0, init=False)  # when the sent audio would be played
+
+    async def transcribe(self, audio: Audio) -> None:
+        """Send all audio, and take all events. Raises Failed."""
+        lost = await self._hold(await self._open(audio.rate, INCLUDE), audio)
+        while lost is not None:
+            self.live.break_off(lost.unheard)
+            # Servers end sessions in which nothing comes for long: the next one waits for audio.
+            if not await audio.more() or self.live.interrupted.is_set():
+                if lost.unheard:
+                    self.live.fail(lost.reason)
+                return
+            another = await self._open_again(audio.rate, lost.reason)
+            if another is None:
+                return
+            now = clock(audio.seconds)
+            self.live.say(f"{lost.reason}; its text stays, another session goes on from {now}")
+            lost = await self._hold(another, audio)
+
+    async def _open(self, rate: int, include: list[str]) -> ClientConnection:
+        """Open a session. Raises Failed, or Unusable if there is no session to be had."""
+        connection = await self._connected()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await connection.send(json.dumps(session_update(self.options, rate, include)))
+                while (event := _event(await connection.recv()))["type"] != "session.updated":
+                    if event["type"] == "error":
+                        raise Failed(error_message(event))
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, TimeoutError):
+                raise Failed("the server does not answer") from error
+            if isinstance(error, ConnectionClosed):
+                raise Failed(LOST) from error
+            raise
+        return connection
+
+    async def _open_again(self, rate: int, reason: str) -> ClientConnection | None:
+        """Open another session; return None if there is none to be had, which is told."""
+        live, pause, first = self.live, LEAST_PAUSE, True
+        while time.monotonic() - live.last_words < SECONDS_TO_RETRY:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(live.interrupted.wait(), pause)
+            if live.interrupted.is_set():
+                break
+            pause = min(2 * pause, MOST_PAUSE)
+            try:
+                # Words alone: a new session would call the same people something else.
+                return await self._open(rate, INCLUDE[:1])
+            except Failed as error:
+                if first:
+                    live.say(f"{reason}; another session is tried, Ctrl+C waits for none")
+                first, reason = False, str(error)
+        live.fail(reason)
+        return None
+
+    async def _hold(self, connection: ClientConnection, audio: Audio) -> Lost | None:
+        """Hold a session to its end; return how it was lost. Raises Failed."""
+        began, self._final = time.monotonic(), False
+        sending = asyncio.ensure_future(self._send_all(connection, audio))
+        try:
+            return await self._follow(connection, sending)
+        finally:
+            if time.monotonic() - began > MOST_PAUSE:
+                self.live.last_words = time.monotonic()
+            sending.cancel()
+            await asyncio.wait({sending})
+            await connection.close()
+
+    async def _follow(
+        self, connection: ClientConnection, sending: asyncio.Future[None]
+    ) -> Lost | None:
+        ending: Lost | None = None
+        failed = False
+        try:
+            while True:
+                event = _event(await connection.recv())
+                code = _code(event)
+                if code in ENDINGS:
+                    # An error that ends a session which already ends does not let it be completed.
+                    complete = ending is None and not self._final
+                    ending = Lost(error_message(event), self._unread() if complete else inf)
+                    sending.cancel()
+                elif code != TAKES_NO_MORE or ending is None:
+                    failed = failed or event["type"] == "error"
+                    self.live.take(event)
+        except ConnectionClosed as error:
+            status = error.rcvd.code if error.rcvd else None
+            if status == NORMAL_CLOSURE and self._final:
+                return None
+            lost = ending or Lost("the server has ended the session" if error.rcvd else LOST)
+            # Without an error before it, it is a web server's, whose pings were not answered.
+            if status != INTERNAL_ERROR or not failed:
+                return lost
+            self.live.fail(lost.reason)
+            return None
+
+    async def _send_all(self, connection: ClientConnection, audio: Audio) -> None:
+        with suppress(ConnectionClosed):
+            while data := await audio.take():
+                seconds = len(data) / BYTES_PER_SAMPLE / audio.rate
+                self._played_at = max(self._played_at, time.monotonic()) + seconds
+                try:
+                    await connection.send(data)
+                except ConnectionClosed:
+                    audio.put_back(data)  # for the next session
+                    raise
+            self._final = True
+            await connection.send(FINAL)
+
+    def _unread(self) -> float:
+        """Return seconds of sent audio that the server may not have read: it reads little that is
+        ahead of real time.
+        """
+        ahead = self._played_at - time.monotonic()
+        return ahead if ahead > LEAST_AHEAD else 0.0
+
+    async def _connected(self) -> ClientConnection:
+        url, key = self.url, self.key
+        try:
+            return await connect(
+                websocket_address(url),
+                additional_headers={"Authorization": f"Bearer {key}"} if key else {},
+                compression=None,
+                open_timeout=CONNECT_SECONDS,
+                close_timeout=SECONDS_TO_CLOSE,
+                ping_timeout=None,  # a server that has enough audio for now reads no pings either
+                max_size=MOST_MESSAGE,
+            )
+        except InvalidStatus as error:
+            raise _refusal(error, key) from error
+        except (InvalidProxy, ImportError) as error:  # SOCKS is read by a package of its own
+            raise Unusable(f"{url}: {error}") from error
+        except (InvalidMessage, InvalidHandshake, InvalidURI) as error:
+            raise Unusable(f"{url} does not answer as a transcription server") from error
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            why = "Connection refused" if refused else error.strerror or "no answer"
+            raise Unusable(nobody_listens(url, why)) from error
+
+
+def websocket_address(url: str) -> str:
+    """Return the address of live sessions of the server at `url`."""
+    scheme, where, path, _, _ = urlsplit(endpoint(url))
+    scheme = {"http": "ws", "https": "wss"}[scheme]
+    return urlunsplit((scheme, where, path.rstrip("/") + PATH, "intent=transcription", ""))
+
+
+def _refusal(error: InvalidStatus, key: str | None) -> Unusable:
+    response = error.response
+    status = response.status_code
+    reason = refusal_reason(status, dict(response.headers.raw_items()), response.body or b"")
+    if status == UNAUTHORIZED:
+        return unauthorized(reason, key)
+    if status == NOT_FOUND:
+        return Unusable(f"{reason}: the server has no live sessions")
+    return Unusable(reason)
+
+
+def session_update(options: Namespace, rate: int, include: list[str]) -> dict[str, Any]:
+    """Return the event that sets a session up."""
+    words = [word.strip() for word in (options.hotwords or "").split(",")]
+    # The server takes clips if it is asked for segments.
+    clips = options.known_speakers or [] if INCLUDE[1] in include else []
+    threshold = options.known_speaker_threshold if clips else None
+    given = {
+        "language": options.language,
+        "prompt": options.prompt,
+        "keywords": [word for word in words if word],
+        "known_speaker_names": [clip["name"] for clip in clips],
+        "known_speaker_references": [clip["reference"] for clip in clips],
+        "known_speaker_threshold": None if threshold is None else float(threshold),
+    }
+    audio = {
+        "format": {"type": "audio/pcm", "rate": rate},
+        "transcription": {
+            name: value for name, value in given.items() if value not in (None, "", [])
+        },
+        "turn_detection": {"type": "server_vad"},
+    }
+    session = {"type": "transcription", "audio": {"input": audio}, "include": include}
+    return {"type": "session.update", "session": session}
+
+
+def _event(message: str | bytes) -> Event:
+    try:
+        event = json.loads(message)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        raise Failed("the server sent what is no event")
+    return event
+
+
+def _code(event: Event) -> object:
+    """Return the code of an error event, None of any other."""
+    error = event.get("error") if event["type"] == "error" else None
+    return error.get("code") if isinstance(error, dict) else None

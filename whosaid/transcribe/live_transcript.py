@@ -1,0 +1,193 @@
+"""What a live session has sent so far, item by item, and the answer that a file would have got.
+
+The events are those of OpenAI's realtime transcription, and the server's own with words
+(docs/api.md). An item is a stretch of speech. Its text grows by deltas until `completed` replaces
+it. Items may be completed out of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby, takewhile
+from typing import Any
+
+from config import InferenceConfig
+from whosaid.answer.response import Answer, response
+from whosaid.transcribe.speaker_names import in_objects, labels, warnings_of
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
+
+BUFFER = "input_audio_buffer."
+ITEM = "conversation.item.added"
+TRANSCRIPTION = "conversation.item.input_audio_transcription."
+SPEAKERS = "session.speakers"
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Item:
+    """A stretch of speech, with times in seconds of all audio.
+
+    `text` is final, `unstable` a guess of the words that follow.
+    """
+
+    started: float = 0.0
+    stopped: float = 0.0
+    text: str = ""
+    unstable: str = ""
+    words: list[Word] = field(default_factory=list)
+    segments: dict[str, SpeakerSegment] = field(default_factory=dict)
+    language: str | None = None
+    done: bool = False
+
+    @property
+    def start(self) -> float:
+        return self.words[0].start if self.words else self.started
+
+    @property
+    def end(self) -> float:
+        return self.words[-1].end if self.words else max(self.started, self.stopped)
+
+    @property
+    def has_speakers(self) -> bool:
+        named = self._has_named_segments
+        return named or any(word.speaker for word in self.words)
+
+    @property
+    def _has_named_segments(self) -> bool:
+        return any(segment.speaker for segment in self.segments.values())
+
+    def blocks(self) -> list[SpeakerSegment]:
+        """Return what each speaker says, in order; one block if nobody is named.
+
+        Segments cover the whole text; until it is complete, words have speakers.
+        """
+        if not self.text.strip():
+            return []
+        if self.done and self._has_named_segments:
+            return list(self._with_words())
+        if any(word.speaker for word in self.words):
+            turns = groupby(self.words, key=lambda word: word.speaker)
+            return [_block(name, tuple(words)) for name, words in turns]
+        return [SpeakerSegment(None, self.text, self.start, self.end, tuple(self.words))]
+
+    def _with_words(self) -> Iterator[SpeakerSegment]:
+        """Yield the segments, in order, each with its words."""
+        left = list(self.words)
+        for segment in sorted(self.segments.values(), key=lambda each: each.start):
+            words = list(takewhile(lambda word, end=segment.end: word.end <= end, left))  # type: ignore[misc]
+            del left[: len(words)]
+            named = tuple(replace(word, speaker=segment.speaker) for word in words)
+            yield replace(segment, words=named)
+
+
+def _block(speaker: str | None, words: tuple[Word, ...]) -> SpeakerSegment:
+    text = "".join(word.text for word in words)
+    return SpeakerSegment(speaker, text, words[0].start, words[-1].end, words)
+
+
+class LiveTranscript:
+    """All items, in the order in which they were spoken. `names` are those of speakers, by the
+    session's label. `session_start` is the second of the audio at which the session began.
+    """
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+        self.items: dict[str, Item] = {}
+        self.warnings: list[str] = []
+        self.session_start = 0.0
+        self._names = names or {}
+        self._labels: dict[str, None] = {}  # in the order in which they came
+
+    def break_off(self, seconds: float) -> float:
+        """End the session after so many seconds of the audio: final text stays, guesses go. Return
+        the second up to which the text is final.
+        """
+        until = self.session_start
+        for name, item in list(self.items.items()):
+            if item.done:
+                until = max(until, item.end, item.stopped)
+                continue
+            until = max([until, *(word.end for word in item.words)])
+            item.done, item.unstable, item.stopped = True, "", seconds
+            if not item.text.strip():
+                del self.items[name]
+        self.session_start = seconds
+        return until
+
+    def take(self, event: Event) -> None:
+        """Add an event of the session; other events than those of items are ignored.
+
+        Raises KeyError, TypeError or ValueError for an event in another form.
+        """
+        self._labels |= dict.fromkeys(labels(event))
+        event = in_objects(event, self._names)
+        kind = str(event["type"])
+        if kind == BUFFER + "speech_started":
+            self._item(event).started = self.session_start + event["audio_start_ms"] / 1000
+        elif kind == BUFFER + "speech_stopped":
+            self._item(event).stopped = self.session_start + event["audio_end_ms"] / 1000
+        elif kind == BUFFER + "committed":
+            self._item(event)
+        elif kind == ITEM:
+            self.items.setdefault(str(event["item"]["id"]), Item(self.session_start))
+        elif kind == SPEAKERS:
+            self.warnings += map(str, event.get("warnings", ()))
+        elif kind.startswith(TRANSCRIPTION):
+            self._add(kind.removeprefix(TRANSCRIPTION), self._item(event), event)
+
+    def answer(self, duration: float, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a recording of `duration` seconds with these parameters."""
+        items = [item for item in self.items.values() if item.text.strip()]
+        chunks = tuple(
+            Chunk(f" {item.text.strip()}", item.start, item.end, words=tuple(item.words))
+            for item in items
+        )
+        segments = turns = None
+        if any(item.has_speakers for item in items):
+            segments = [block for item in items for block in item.blocks()]
+            turns = [SpeakerTurn(s.speaker, s.start, s.end) for s in segments if s.speaker]
+        languages = [item.language for item in items if item.language]
+        language = max(languages, key=languages.count, default=None)
+        warnings = tuple(dict.fromkeys([*self.warnings, *warnings_of(self._names, self._labels)]))
+        transcript = Transcript(chunks, language)
+        found = Answer(duration, transcript, segments, turns, warnings)
+        return response(found, InferenceConfig.read(parameters))
+
+    def _item(self, event: Event) -> Item:
+        return self.items.setdefault(str(event["item_id"]), Item(self.session_start))
+
+    def _add(self, kind: str, item: Item, event: Event) -> None:
+        if kind == "delta":
+            item.text += event["delta"]
+        elif kind == "words":
+            item.words += map(self._word, event["words"])
+            item.unstable = str(event["unstable"])
+        elif kind == "segment":
+            start, end = self._later(event["start"]), self._later(event["end"])
+            segment = SpeakerSegment(event.get("speaker"), event["text"], start, end)
+            item.segments[str(event["id"])] = segment
+        elif kind == "completed":
+            item.done, item.text, item.unstable = True, event["transcript"], ""
+            item.words = [*map(self._word, event.get("words", ()))]
+            item.segments.clear()  # those of the whole text follow
+            languages = event.get("languages") or [{}]
+            item.language = languages[0].get("code")
+            self.warnings += map(str, event.get("warnings", ()))
+        elif kind == "failed":
+            item.done, item.unstable = True, ""
+
+    def _word(self, given: Event) -> Word:
+        start, end = self._later(given["start"]), self._later(given["end"])
+        return Word(str(given["word"]), start, end, given.get("speaker"), given.get("probability"))
+
+    def _later(self, seconds: float) -> float:
+        """Return the time of all audio for a time of the session."""
+        return round(self.session_start + float(seconds), 2)
+
+
+def error_message(event: Event) -> str:
+    """Return the message of an event that tells of an error."""
+    error = event.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or "the server tells of an error")

@@ -1,0 +1,279 @@
+"""The options of scripts/transcribe, which writes files, and of scripts/demo, which prints."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from errno import EISDIR
+from os import strerror
+from pathlib import Path
+
+from whosaid.cli.options import (
+    LAYOUT,
+    PARAMETERS,
+    VARIABLES,
+    WITHOUT_MODELS,
+    add_models,
+    add_parameters,
+    named_pairs,
+    option_name,
+    refuse_models_beside_embedded,
+)
+from whosaid.cli.parser import CommandParser, option, some_of, web_address, whole_number
+
+FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
+STANDARD_INPUT = Path("-")
+DEFAULT_FORMATS = ["json", "srt", "vtt", "txt"]
+# Parameters that a live session takes; it takes none of the other options of WHOLE_RECORDINGS.
+LIVE = {"language", "prompt", "hotwords", "return_timestamps", "diarize", *LAYOUT}
+LIVE |= {"known_speakers", "known_speaker_threshold"}
+WHOLE_RECORDINGS = (
+    *(name for name in dict.fromkeys(PARAMETERS) if name not in LIVE),
+    *("text", "parameters", "parallel", "job", "force"),
+)
+STATUSES = (
+    "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
+    " command line."
+)
+
+
+def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
+    """Read scripts/transcribe's options; end the process with status 2 if they are wrong."""
+    parser = CommandParser(
+        "scripts/transcribe",
+        "Transcribe recordings, with speakers, into files beside them. Recordings that are done,"
+        " by the same models and parameters, are skipped.",
+        (
+            (
+                "by Whisper base, fetched once, with speakers",
+                "scripts/transcribe talk.mp3",
+            ),
+            (
+                "subtitles of a German interview, by a larger model",
+                "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
+                " --output-format srt",
+            ),
+            (
+                "names for the speakers of a transcript that is there",
+                "scripts/transcribe talk.mp3 --speaker-names SPEAKER_00=Anna,SPEAKER_01=Bob",
+            ),
+            (
+                "a folder, by a running server",
+                "scripts/transcribe talks/ --url http://127.0.0.1:8000",
+            ),
+            (
+                "a call with a person on each channel",
+                "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
+            ),
+            ("the microphone, while somebody speaks", "scripts/transcribe --live"),
+            (
+                "samples, or a WAV file, of another program",
+                "ffmpeg -i rtsp://camera -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -",
+            ),
+        ),
+        STATUSES,
+        "FILE_OR_FOLDER ...",
+        VARIABLES | {"--api-key": "API_KEY"},
+    )
+    formats = "json is always written; default: json,srt,vtt,txt"
+    _add_options(parser, formats, "default: beside each recording")
+    option(
+        parser,
+        "--force",
+        "transcribe again, and overwrite existing files",
+        action="store_true",
+    )
+    _add_live(parser)
+    options = _checked(parser, arguments)
+    options.prints = False
+    if options.live:
+        _check_live(parser, options)
+        return options
+    for name in ("microphone", "realtime"):
+        if getattr(options, name):
+            parser.error(f"--{name}: goes with --live")
+    if not options.recordings:
+        parser.error("the following arguments are required: FILE_OR_FOLDER")
+    options.output_format = options.output_format or DEFAULT_FORMATS
+    return options
+
+
+def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
+    """Read scripts/demo's options; end the process with status 2 if they are wrong."""
+    parser = CommandParser(
+        "scripts/demo",
+        "Print the transcripts of recordings, with speakers; of the bundled conversation if none is"
+        " named.",
+        (
+            ("the bundled conversation, on the embedded models", "scripts/demo"),
+            (
+                "your recording, by Whisper base, fetched once, with speakers",
+                "scripts/demo talk.mp3",
+            ),
+            (
+                "subtitles by another model",
+                "scripts/demo talk.mp3 --model openai/whisper-small --output-format srt",
+            ),
+        ),
+        STATUSES,
+        "[FILE_OR_FOLDER ...]",
+        VARIABLES | {"--api-key": "API_KEY"},
+    )
+    _add_options(
+        parser,
+        "printed in place of the transcript, or written with --output-dir",
+        "write files there, and print no transcript",
+    )
+    options = _checked(parser, arguments)
+    options.force, options.live = True, False
+    if options.output_dir is None and len(options.output_format or ()) > 1:
+        parser.error("--output-format: one can be printed; several need --output-dir")
+    options.prints = options.output_dir is None
+    if options.prints and options.parallel is not None:
+        parser.error("--parallel: goes with --output-dir; answers are printed one after the other")
+    if not options.prints:
+        options.output_format = options.output_format or list(FORMATS)
+    return options
+
+
+def _add_live(parser: CommandParser) -> None:
+    group = parser.add_argument_group(
+        "live",
+        "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words, a"
+        " second one waits for nothing. Files are written at the end, where --output-format or"
+        " --output-dir asks for them.",
+    )
+    option(
+        group,
+        "--live",
+        "transcribe the microphone, which the ffmpeg program records; or FILE_OR_FOLDER if it is"
+        " one file, or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
+        action="store_true",
+    )
+    option(
+        group,
+        "--microphone",
+        "as ffmpeg names it; default: the system's",
+        metavar="NAME",
+    )
+    option(group, "--realtime", "send a file no faster than it plays", action="store_true")
+
+
+def _check_live(parser: CommandParser, options: Namespace) -> None:
+    for name in WHOLE_RECORDINGS:
+        if getattr(options, name) != parser.get_default(name):
+            parser.error(f"{option_name(name, options)}: goes with recordings, not with --live")
+    if len(options.recordings) > 1:
+        parser.error("--live: takes one file, standard input (-) or the microphone")
+    if options.microphone and options.recordings:
+        parser.error("--microphone: goes without a file")
+    if options.realtime and options.recordings in ([], [STANDARD_INPUT]):
+        parser.error("--realtime: goes with a file")
+    if options.output_dir is not None:
+        options.output_format = options.output_format or DEFAULT_FORMATS
+
+
+def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
+    options: Namespace = parser.parse_args(arguments)
+    options.program, options.written = parser.prog, parser.written
+    refuse_models_beside_embedded(parser, options)
+    if options.url is None and options.parallel is not None:
+        parser.error("--parallel: goes with --url; models loaded here take one file at a time")
+    several = len(options.recordings) > 1 or any(map(Path.is_dir, options.recordings))
+    for name in ("text", "speaker_names"):
+        if getattr(options, name) is not None and several:
+            parser.error(f"{option_name(name, options)}: goes with one recording")
+    if options.url is None and options.job:
+        parser.error("--job: goes with --url")
+    for name in ("embedded", "model", "assistant", "diarization"):
+        if options.url is not None and getattr(options, name):
+            parser.error(f"--{name}: the server of --url has its own models")
+    return options
+
+
+def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
+    parser.add_argument(
+        "recordings",
+        nargs="*",
+        type=Path,
+        metavar="FILE_OR_FOLDER",
+        help="any sound or video; all recordings of a folder",
+    )
+    add_parameters(parser)
+    option(
+        parser,
+        "--text",
+        "the text that is spoken in the one recording, in UTF-8 (- is standard input): its words"
+        " get times and speakers, also if the recording's outputs exist",
+        type=_text_file,
+        metavar="FILE",
+    )
+    group = parser.add_argument_group("output")
+    option(
+        group,
+        "--output-format",
+        f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}",
+        also=("-f",),
+        type=_read_formats,
+        metavar="FORMATS",
+    )
+    option(group, "--output-dir", folder, also=("-o",), type=Path, metavar="FOLDER")
+    option(
+        group,
+        "--speaker-names",
+        "names to show in place of an answer's labels, e.g. SPEAKER_00=Anna,SPEAKER_01=Bob; of one"
+        " recording, which is not transcribed again for it",
+        type=_speaker_names,
+        action="extend",
+        metavar="LABEL=NAME",
+    )
+    add_models(parser, WITHOUT_MODELS)
+    group = parser.add_argument_group("a running server, in place of models that are loaded here")
+    option(
+        group,
+        "--url",
+        "scripts/serve's, or an endpoint's; API_KEY holds its key",
+        type=web_address,
+        metavar="URL",
+    )
+    option(
+        group, "--parallel", "files at a time; default: 4", type=whole_number(1, 64), metavar="N"
+    )
+    option(
+        group,
+        "--job",
+        "send recordings as jobs and ask for their answers, because a proxy would end long"
+        " requests; the server needs DATA_DIR",
+        action="store_true",
+    )
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file or of standard input. Raises ValueError that names the option."""
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        raise ValueError(f"text: {file}: {reason}") from error
+
+
+def _text_file(path: str) -> Path:
+    """Return the path of a file that exists. A pipe can be read once only, so it is not opened."""
+    file = Path(path)
+    try:
+        if file != STANDARD_INPUT and file.stat() and file.is_dir():
+            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+    except (OSError, ValueError) as error:
+        raise ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return file
+
+
+def _speaker_names(text: str) -> list[tuple[str, str]]:
+    return named_pairs(text, "LABEL=NAME")
+
+
+def _read_formats(text: str) -> list[str]:
+    named = some_of(*FORMATS, "all")(text)
+    return list(FORMATS) if "all" in named else named

@@ -1,0 +1,362 @@
+"""Finds the recordings of a command line, and writes the files of each.
+
+A run may be interrupted and started again: a file is written under another name and then renamed,
+so existing files are complete. The JSON file with the answer is always written. It tells of which
+recording it is and how it was made (`answer.kept`), so the next run knows what is done.
+
+Files of the same names may be the user's own, for example the texts of a data set. A file is
+overwritten only if the JSON file beside it is an answer and keeps the same text. Therefore the
+files of an answer are removed before its JSON file is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from mimetypes import guess_type
+from pathlib import Path
+from typing import Any
+
+from whosaid.answer import kept
+from whosaid.audio import ENDING
+from whosaid.transcribe.client import Failed
+from whosaid.transcribe.options import FORMATS
+from whosaid.transcribe.speaker_names import with_speaker_names
+
+# Bytes of a name without its ending: file systems take 255, and ".json" is the longest of FORMATS.
+LONGEST_STEM = 250
+# Keys of every answer.
+ANSWER = frozenset(("text", "chunks", "speakers", "duration"))
+
+
+class InTheWay(Failed):
+    """A file in the place of an output may be the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A file, and the path of its outputs without their ending."""
+
+    path: Path
+    stem: Path
+
+    def output(self, name: str) -> Path:
+        return self.stem.with_name(f"{self.stem.name}.{name}")
+
+    def kept_answer(self) -> dict[str, Any] | None:
+        """Return the answer in the JSON file; None if there is no such file or answer."""
+        try:
+            answer = json.loads(self.output("json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        ours = isinstance(answer, dict) and ("made_with" in answer or answer.keys() >= ANSWER)
+        return answer if ours else None
+
+    def described(self, data: bytes) -> dict[str, Any]:
+        """Describe the recording, with the content `data`, for its answer. Raises OSError."""
+        return {
+            "name": self.path.name,
+            "size": len(data),
+            "modified": self.path.stat().st_mtime_ns,
+            "sha256": sha256(data).hexdigest(),
+            "path_sha256": self._path_digest,
+        }
+
+    def is_of(self, answer: dict[str, Any]) -> bool:
+        """Return whether the answer is of this recording as it is now. Raises OSError."""
+        status = self.path.stat()
+        return kept.is_of(
+            answer, status.st_size, status.st_mtime_ns, self.is_place_of(answer), self._digest
+        )
+
+    def is_place_of(self, answer: dict[str, Any]) -> bool:
+        """Return whether the answer is of a recording at this path, changed or not. Answers beside
+        the recording are, and answers that tell no path.
+        """
+        told = answer.get("recording")
+        told = told.get("path_sha256") if isinstance(told, dict) else None
+        return self.stem.parent == self.path.parent or told in (None, self._path_digest)
+
+    @property
+    def _path_digest(self) -> str:
+        return kept.path_digest(str(self.path.parent.resolve() / self.path.name))
+
+    def _digest(self) -> str:
+        with self.path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+
+    def in_the_way(self, formats: Iterable[str]) -> Path | None:
+        """Return an existing file in the place of an output that may be the user's own."""
+        there = [name for name in formats if os.path.lexists(self.output(name))]
+        if not there:
+            return None
+        answer = self.kept_answer()
+        texts = {} if answer is None else _output(answer)
+        for name in there:
+            path = self.output(name)
+            known = answer is not None if name == "json" else _says(path, texts.get(name))
+            if not known:
+                return path
+        return None
+
+    def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
+        """Remove this program's files that differ from those of this answer, but not `keep`. Return
+        their formats.
+        """
+        new, old = _output(answer), _output(self.kept_answer() or {})
+        removed = []
+        for name in FORMATS:
+            path = self.output(name)
+            outdated = old.get(name) != new.get(name) and _says(path, old.get(name))
+            if outdated and (keep is None or path.resolve() != keep.resolve()):
+                path.unlink(missing_ok=True)
+                removed.append(name)
+        return removed
+
+
+def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recording]:
+    """Return the named files and those in the named folders, each once, in order.
+
+    Outputs stand beside a file or, under `output`, at the file's path below the common folder of
+    all names. Recordings with outputs of one name keep their endings. Raises Failed for a name that
+    does not exist or a folder without recordings.
+    """
+    found: dict[Path, Path] = {}  # by resolved folder
+    tops = []
+    for path in named:
+        if not path.exists():
+            raise Failed(f"{path}: there is no such file or folder")
+        tops.append((path if path.is_dir() else path.parent).resolve())
+        if not (files := list(_files(path))):
+            raise Failed(f"{path}: there is no recording in it")
+        for file in files:
+            found.setdefault(file.parent.resolve() / file.name, file)
+    top = Path(os.path.commonpath(tops))
+    placed = [
+        (file, file.parent if output is None else output / place.parent.relative_to(top))
+        for place, file in found.items()
+    ]
+    stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
+    return [
+        Recording(file, folder / fitting(file.stem if alone else file.name))
+        for file, folder in placed
+        for alone in [stems[folder.resolve(), _folded(file.stem)] == 1]
+    ]
+
+
+def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> None:
+    """Raise InTheWay if an output is also another recording's, or would overwrite a recording.
+
+    Names, and folders under `output`, differ only if file systems that ignore case keep them apart.
+    """
+    writers: dict[tuple[str, str], Recording] = {}
+    for each in recordings:
+        folder = str(each.stem.parent.resolve())
+        folder = folder if output is None else _folded(folder)
+        for name in FORMATS:
+            path = each.output(name)
+            other = writers.setdefault((folder, _folded(path.name)), each)
+            if other is not each:
+                raise InTheWay(
+                    f"{other.path} and {each.path}: both would write {path}; rename one of them,"
+                    " or transcribe it in another run with another --output-dir"
+                )
+    for each in recordings:
+        folder = str(each.path.parent.resolve())
+        folder = folder if output is None else _folded(folder)
+        if writer := writers.get((folder, _folded(each.path.name))):
+            raise InTheWay(
+                f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
+                " writes elsewhere"
+            )
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def fitting(name: str) -> str:
+    """Return the name, shortened by a digest if an ending would not fit."""
+    data = os.fsencode(name)
+    if len(data) <= LONGEST_STEM:
+        return name
+    digest = sha256(data).hexdigest()[:16]
+    return f"{data[: LONGEST_STEM - 17].decode(errors='ignore')}-{digest}"
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if ENDING.fullmatch(file.suffix) and not hidden and file.is_file():
+            yield file
+
+
+def left_out(named: Sequence[Path]) -> list[Path]:
+    """Return files in the named folders that may be recordings in spite of their names, which are
+    neither those of outputs nor of texts, pictures or documents.
+    """
+    folders = [path for path in named if path.is_dir()]
+    return [
+        file
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and not ENDING.fullmatch(file.suffix)
+        and file.suffix.removeprefix(".").lower() not in FORMATS
+        and (guess_type(file.name)[0] or "audio/").startswith(("audio/", "video/"))
+        and file.is_file()
+    ]
+
+
+def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
+    """Return the `output` of a request: all formats, because the JSON file keeps them, but RTTM
+    only with `speakers` or if it is one of `formats`.
+    """
+    always = [name for name in FORMATS if name != "rttm" or speakers]
+    return [name for name in dict.fromkeys((*always, *formats)) if name != "json"]
+
+
+def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
+    """Return the answer in every format. Raises Failed if the server did not send one."""
+    texts = {"json": json.dumps(answer, indent=2, ensure_ascii=False) + "\n", **_output(answer)}
+    missing = [name for name in formats if name not in texts]
+    if missing:
+        raise Failed(f"the server did not send {', '.join(missing)}")
+    return {name: texts[name] for name in formats}
+
+
+def write_outputs(
+    recording: Recording,
+    answer: dict[str, Any],
+    formats: Sequence[str],
+    keep: Path | None = None,
+) -> None:
+    """Write JSON, which tells whose the other files are, and then every format.
+
+    Outputs of a replaced answer are removed before, but not `keep`, and written again if this
+    answer has them. Raises Failed, OSError.
+    """
+    texts = as_texts(answer, ["json", *formats, *_output(answer)])
+    recording.stem.parent.mkdir(parents=True, exist_ok=True)
+    outdated = recording.remove_outdated(answer, keep)
+    for name in dict.fromkeys(("json", *formats, *outdated)):
+        if name in texts:
+            _write(recording.output(name), texts[name])
+
+
+def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
+    """Write a kept answer and its files again with names in place of labels; return the warnings.
+    A file without the answer's text stays. Raises Failed, OSError.
+    """
+    answer = recording.kept_answer()
+    if answer is None or not recording.is_of(answer):
+        return []
+    texts, before = _output(answer), answer.get("warnings") or []
+    ours = [name for name in FORMATS if _says(recording.output(name), texts.get(name))]
+    renamed = with_speaker_names(answer, names)
+    warnings = renamed.get("warnings") or []
+    write_outputs(recording, {**renamed, "warnings": before}, ["json", *ours])
+    return [each for each in warnings if each not in before]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run does for a recording: `write` formats, after it is transcribed or from the kept
+    answer. `why` tells why it is transcribed again. `edited` files were edited, and stay.
+
+    Answers are read when they are written, because those of all recordings do not fit in memory.
+    """
+
+    recording: Recording
+    write: Sequence[str]
+    transcribes: bool = True
+    why: str = ""
+    edited: Sequence[Path] = ()
+
+    def write_kept(self, request: kept.Request) -> None:
+        """Write the formats from the kept answer. Raises Failed, OSError, ValueError."""
+        answer = self.recording.kept_answer()
+        laid_out = {} if answer is None else request.laid_out(answer, self.write)
+        if _output(laid_out).keys() < {*self.write}:
+            raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
+        write_outputs(self.recording, laid_out, self.write)
+
+
+def needed_work(
+    recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
+) -> Work:
+    """Return the work after which the recording has JSON and `formats` of the `request`; all of it
+    if `anew`. Raises OSError.
+    """
+    formats = [name for name in formats if name != "json"]
+    answer = None if anew else recording.kept_answer()
+    if answer is None:
+        return Work(recording, ["json", *formats])
+    why = request.why_not(answer)
+    if not why and not recording.is_of(answer):
+        why = kept.CHANGED
+    if why:
+        return Work(recording, ["json", *formats], why=why)
+    texts, before = _output(request.laid_out(answer, formats)), _output(answer)
+    if missing := [name for name in formats if name not in texts]:
+        why = f"does not give {', '.join(missing)}"
+        return Work(recording, ["json", *formats], why=why)
+    there = [name for name in formats if os.path.lexists(recording.output(name))]
+    others = [name for name in there if not _says(recording.output(name), texts[name])]
+    edited = [recording.output(name) for name in others if texts[name] == before.get(name)]
+    changed = [name for name in others if texts[name] != before.get(name)]
+    write = [name for name in formats if name not in there or name in changed]
+    return Work(recording, write, False, edited=edited)
+
+
+def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
+    """Raise InTheWay, with the `way_out`, for a file that may be the user's own and for the answer
+    to another recording.
+    """
+    for each in works:
+        recording = each.recording
+        if path := recording.in_the_way(each.write):
+            raise InTheWay(f"{path} exists and was not written by this program; {way_out}")
+        answer = recording.kept_answer() if each.transcribes else None
+        if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
+            told = answer["recording"]
+            raise InTheWay(
+                f"{recording.output('json')} is the answer to another {told['name']}"
+                f" ({told['size']} bytes), and not to {recording.path}; {way_out}"
+            )
+
+
+def _output(answer: dict[str, Any]) -> dict[str, str]:
+    output = answer.get("output")
+    return output if isinstance(output, dict) else {}
+
+
+def _says(path: Path, text: object) -> bool:
+    try:
+        return isinstance(text, str) and path.read_bytes() == text.encode(errors="surrogatepass")
+    except OSError:
+        return False
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is either whole or not there. Its temporary name is short enough for every
+    file system.
+    """
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with part.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
