@@ -1,4 +1,4 @@
-"""server/ray_serve.py without Ray: what stands around the application, and the file."""
+"""extras/ray_serve without Ray: what stands around the application, and the file."""
 
 from __future__ import annotations
 
