@@ -40,7 +40,7 @@ from whosaid.asr.model.decoder import ALIGNED
 FAKE_LARGE = Published(languages=100, mel_bins=128, encoder_layers=1, decoder_layers=1)
 GIB = 1 << 30
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution")
-ATTENTION = "scaled_dot_product_attention"
+ATTENTION = ("scaled_dot_product_attention", "_scaled_dot_product_cudnn_attention")
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 UNKNOWN = (*SYNCHRONISING, torch.Tag.inplace_view)  # shapes that arguments' do not tell, or change
@@ -175,7 +175,10 @@ class FakeCuda(TorchDispatchMode):
             return made
         if isinstance(made, torch.Tensor):
             return FakeTensor(self.mode, made, device)
-        return type(made)(FakeTensor(self.mode, each, device) for each in made)
+        return type(made)(
+            FakeTensor(self.mode, each, device) if isinstance(each, torch.Tensor) else each
+            for each in made
+        )
 
     @property
     def _watched(self) -> bool:
@@ -224,7 +227,7 @@ class FakeCuda(TorchDispatchMode):
             self.uploads += 1
 
     def _check_products(self, name: str, tensors: list[torch.Tensor]) -> None:
-        if name not in PRODUCTS and name != ATTENTION:
+        if name not in PRODUCTS and name not in ATTENTION:
             return
         # A mask of attention may be of booleans, beside operands of another type.
         kinds = {each.dtype for each in tensors} - {torch.bool}
@@ -240,7 +243,7 @@ class FakeCuda(TorchDispatchMode):
             each.dim() == 3 and each.shape[0] > 1 and each.stride(0) == 0 for each in tensors
         ):
             raise CudaFault(f"{name} reads the same weights once a row: its input is strided")
-        positions = tensors[3].shape[-1] if name == ATTENTION and len(tensors) > 3 else 0
+        positions = tensors[3].shape[-1] if name in ATTENTION and len(tensors) > 3 else 0
         if positions % MASK_ALIGNMENT:
             raise CudaFault(f"attention pads its mask of {positions} positions in every layer")
         signature = _signature(name, tensors)
@@ -402,6 +405,7 @@ def fake_cuda(patch: Any, memory: int = 80 * GIB) -> Iterator[FakeCuda]:
         "memory_reserved": lambda *_: 0,
         "memory_allocated": lambda *_: 0,
         "empty_cache": lambda: None,
+        "get_device_capability": lambda *_: (9, 0),
     }.items():
         patch.setattr(torch.cuda, name, stand_in)
     # Fake tensors have no addresses; their storages tell them apart.
@@ -517,7 +521,7 @@ def _operation(func: Any) -> tuple[str, bool, bool]:
     whole = func._schema.name
     name, key = whole.removeprefix("aten::"), "CompositeImplicitAutograd"
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-    is_composite = bool(composite) and name != ATTENTION and name != whole
+    is_composite = bool(composite) and name not in ATTENTION and name != whole
     waits = name not in INDEXED and any(tag in func.tags for tag in SYNCHRONISING)
     return name, is_composite, waits
 

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whosaid.asr.model.cuda_attention import cuda_attention
 from whosaid.asr.model.kv_cache import zeros
 
 # Measured by benchmarks/speed/kernels.py: the smallest weight worth packing, in elements; the
@@ -182,7 +183,7 @@ def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         scores = (query * _scale(query)).bfloat16() @ keys.transpose(2, 3)
         return (scores.softmax(dim=-1) @ values).to(query.dtype)
     if not _supported(query):
-        return F.scaled_dot_product_attention(query, keys, values)
+        return cuda_attention(query, keys, values)
     if query.shape[2] >= ONEDNN_FROM_POSITIONS:
         return _blockwise_attention(query * _scale(query), keys, values)
     weights = (query * _scale(query) @ keys.transpose(2, 3)).softmax(dim=-1)
