@@ -22,9 +22,10 @@ from benchmarks.speed import cpu, engines
 from benchmarks.speed.cells import PIPELINE_ASSISTED, Cell, pairs, quick_pairs
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.figures import charts as speed_charts
+from benchmarks.speed.large import page
 from benchmarks.timing import Ratio, peak_memory, ratio, repeats_within, time_interleaved
 from tests.benchmark_pages import render
-from tests.support.model_pairs import demo_pair
+from tests.support.model_pairs import Size, demo_pair
 from tests.support.speech import Voice, speak
 from whosaid.transcript import DecodeStats
 
@@ -216,13 +217,21 @@ def test_every_picture_has_its_kept_numbers():
 
 
 def test_cells_that_repeat_others_are_not_timed():
-    for pair in (*pairs(CPU), *quick_pairs()):
+    for pair in (*pairs(), *quick_pairs()):
         assert len(set(pair.cells)) == len(pair.cells)
         assert all(one.batch == 1 or PIPELINE_ASSISTED not in one.columns for one in pair.cells)
         assert bool(pair.memory_seconds) == (pair.memory_cell is not None)
-    assert len(list(pairs(torch.device("cuda")))) == 8
     assert Cell(4, (), window=15).name == "16 windows of 15 s"
     assert Cell(4, (), seconds=600).name == "10 min"
+
+
+def test_random_weights_are_timed_with_an_assistant_and_without():
+    written = []
+    page(CPU, Size("narrow", "tiny", d_model=32, heads=2, layers=3), [1], written.append, tokens=3)
+    header, _, plain, assisted = "".join(written).splitlines()
+    assert header.startswith("| assistant | batch | ms a step")
+    assert plain.startswith("| without | 1 |")
+    assert assisted.startswith("| with | 1 |")
 
 
 def test_a_row_takes_the_place_of_the_one_that_it_measures_again():

@@ -1,6 +1,6 @@
 """The checks of speed and of memory.
 
-No absolute speed is expected, because none was measured on a GPU yet. What must hold are orders:
+No absolute speed is expected, because GPUs differ. What must hold are orders:
 more windows at once are not slower, nor are graphs, nor is an assistant.
 """
 

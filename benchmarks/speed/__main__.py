@@ -34,7 +34,7 @@ def main(options: Namespace) -> None:
     if not options.render:
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-        known = quick_pairs() if options.quick else pairs(device)
+        known = quick_pairs() if options.quick else pairs()
         chosen = [pair for pair in known if options.models in pair.name]
         budget, fresh = (0.0, True) if options.quick else (BUDGET, options.fresh)
         run(chosen, options.cells, device, path, budget, fresh)

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from tests.support.model_pairs import BASE, LARGE, deep_pair, demo_pair, random_pair
+from tests.support.model_pairs import BASE, deep_pair, demo_pair, random_pair
 from whosaid.asr.checkpoint.loading import WhisperModels
 
 # The columns of the table.
@@ -84,22 +84,14 @@ def four_batches(window: int, *batches: int, columns: Sequence[str] = ENGINES) -
     return tuple(Cell(batch, columns, window=window) for batch in batches)
 
 
-def pairs(device: torch.device) -> Iterator[Pair]:
-    """All that is timed on this device."""
+def pairs() -> Iterator[Pair]:
+    """All that is timed."""
     demo = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8, 24))
     yield Pair(DEMO, demo_pair, demo, memory_seconds=600)
     base = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8))
     load_base = partial(random_pair, BASE, 0.05)
     yield Pair(BASE_SIZE, load_base, base, max_tokens=60, memory_seconds=60)
     yield from _deep_pairs()
-    if device.type == "cuda":
-        large = (
-            *whole(60, 1),
-            *whole(3600, 1, 24, columns=(PIPELINE, *OWN)),
-            *four_batches(30, 24, 128, columns=OWN),
-        )
-        load_large = partial(random_pair, LARGE, 0.03)
-        yield Pair("large-v3 size", load_large, large, max_tokens=150, memory_seconds=3600)
 
 
 def _deep_pairs() -> Iterator[Pair]:
