@@ -868,7 +868,7 @@ def test_the_key_comes_from_the_environment(fake, folder, monkeypatch, given, se
 
 def test_it_starts_without_the_models_libraries():
     script = (
-        "import sys, transcribe.__main__\n"
+        "import sys, whosaid.transcribe.__main__\n"
         "heavy = {'torch', 'transformers', 'fastapi', 'av', 'numpy'}\n"
         "sys.exit(bool(heavy & sys.modules.keys()))"
     )
