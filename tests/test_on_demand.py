@@ -45,9 +45,11 @@ class Loads:
 
 
 def test_without_seconds_nothing_is_unloaded():
+    before = set(threading.enumerate())
     loads = Loads(seconds=None)
     assert loads.models.loaded == "1"
-    assert not any(isinstance(each, threading.Timer) for each in threading.enumerate())
+    started = set(threading.enumerate()) - before
+    assert not any(isinstance(each, threading.Timer) for each in started)
     loads.models.close()
     assert loads.unloaded == ["1"]
 

@@ -48,7 +48,8 @@ def test_the_deadline_is_504_and_not_to_be_tried_again():
         reply = await call(app, headers=JSON, parts=HELLO)
         assert (reply.status, reply.code) == (504, "DEADLINE_EXCEEDED")
         assert reply.headers["x-should-retry"] == "false"
-        assert freed(endpoint, app)
+        # On a slow machine the deadline passes before the endpoint is asked.
+        assert (endpoint.outstanding, app.admission.permits.taken) == (0, 0)
 
     asyncio.run(run())
 
