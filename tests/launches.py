@@ -2,7 +2,7 @@
 
     PYTHONPATH=. .venv/bin/python tests/launches.py
 
-prints the table of docs/gpu.md. The engine runs with emulated graphs over a model of Whisper
+prints the figures of docs/gpu.md. The engine runs with emulated graphs over a model of Whisper
 large-v3's layers and alignment heads, but narrow. Operations are aten's, as they arrive at the
 device: one is about one kernel; views and empty tensors are none, and a replayed graph is one.
 """

@@ -1,4 +1,4 @@
-"""How much a CUDA device is asked for one by one, outside graphs; the table is in docs/gpu.md."""
+"""How much a CUDA device is asked for one by one, outside graphs; figures are in docs/gpu.md."""
 
 from __future__ import annotations
 
