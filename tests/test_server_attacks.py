@@ -1,7 +1,7 @@
 """Attacks by raw sockets, on the server as it listens: what is no HTTP, or two things at once, is
 refused with a code and a closed connection, and no answer repeats what was sent or may be framed.
 
-docs/reliability.md lists all attacks that are tried.
+docs/reliability.md lists the attacks.
 """
 
 from __future__ import annotations
