@@ -37,12 +37,10 @@ from whosaid.runtime.steps import Steps, give_way
 from whosaid.transcript import SpeakerTurn
 
 OPTIONS = [
-    {"language": "en"},
     {"language": "en", "return_timestamps": False},
     {"language": "de", "return_timestamps": "word"},
     {"prompt": "word300 word301", "hotwords": ["word302"]},
     {"language": "en", "num_beams": 3},
-    {"assisted": False},
     {"assisted": None, "return_timestamps": "word", "language": "en", "batch_size": 1},
     {"multilingual": True},
     {"language": "en", "diarize": True, "num_speakers": 2},
@@ -468,11 +466,10 @@ def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monke
     assert answer.transcript.chunks
 
 
-@pytest.mark.parametrize("fitting", [1, 3])
 def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
-    handler, alone, serving, recording, monkeypatch, fitting
+    handler, alone, serving, recording, monkeypatch
 ):
-    """Steps of more than `fitting` rows fail, in which the windows of several requests are; a
+    """Steps of more than three rows fail, in which the windows of several requests are; a
     newcomer asks when the first has.
     """
     bodies = [
@@ -494,7 +491,7 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
     out_of_memory = threading.Event()
 
     def refuse_more_than_fits(state, filters, shape):
-        if state.capacity > fitting:
+        if state.capacity > 3:
             running = map(engine.scheduler.suspects, engine.scheduler.lanes)
             refused.append({each.session for sequences in running for each in sequences})
             out_of_memory.set()
@@ -514,7 +511,7 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
     for body, answer, told in zip(bodies, answers, expected, strict=True):
         assert response(answer, handler.parse(body).config) == told
     assert max(map(len, refused)) > 1
-    assert max(launched) <= fitting
+    assert max(launched) <= 3
     tries = len(refused)
     again = asyncio.run(endpoint.answer(handler.parse(bodies[0])))
     assert response(again, handler.parse(bodies[0]).config) == expected[0]
