@@ -246,7 +246,9 @@ def test_on_cuda_a_lane_lacks_memory_only_if_it_has_no_row_and_none_fits(monkeyp
     assert not memory.lacks(24)
 
 
-@pytest.mark.parametrize(("gigabytes", "rows"), [(15, (16, 2)), (24, (24, 4)), (80, (96, 16))])
+@pytest.mark.parametrize(
+    ("gigabytes", "rows"), [(15, (16, 2)), (24, (24, 4)), (48, (48, 8)), (80, (96, 16))]
+)
 def test_on_cuda_lanes_share_the_device(monkeypatch, gigabytes, rows):
     """Rows of large-v3: those of five beams take 1.8 times as much."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, gigabytes << 30))

@@ -43,8 +43,8 @@ HOST_HEADROOM_BYTES = 1 << 29
 HOST_LAST_BYTES = HOST_HEADROOM_BYTES // 2
 # Most rows of greedy recordings on CUDA by the device's bytes; they are allocated at load. 24 is
 # the default batch size. Beside 16 rows of large-v3 a device of 16 GB has room for diarization and
-# graphs; from 40 GB on, a step of 96 rows costs half as much a row as one of 24 (by arithmetic).
-CUDA_ROWS = ((40 << 30, 96), (20 << 30, 24), (0, 16))
+# graphs. Of large-v3's size a step of 96 rows costs 54% as much a row as one of 24 (docs/gpu.md).
+CUDA_ROWS = ((64 << 30, 96), (40 << 30, 48), (20 << 30, 24), (0, 16))
 OTHER_LANES_SHARE = 1 / 3  # of those rows' bytes, for each other lane
 
 
