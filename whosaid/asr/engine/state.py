@@ -7,6 +7,7 @@ the host and a CUDA graph can replay it. Caches are by far the largest memory be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,8 @@ from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
 
 if TYPE_CHECKING:
     from whosaid.asr.engine.runner import StepRunner
+
+logger = logging.getLogger("endpoint")
 
 # Positions are a multiple of this: scaled_dot_product_attention pads other masks, in every layer.
 ALIGNMENT = 16
@@ -275,6 +278,7 @@ class StateMemory:
             if self.runner.pipelined:
                 self.state = self._all
                 self.prepare(self._all)
+                self._log_memory()
         if not self.runner.pipelined:
             self._use(min(rows, self._all.capacity))
         assert self.state is not None
@@ -317,6 +321,15 @@ class StateMemory:
             torch.cuda.empty_cache()
         else:
             return_freed()
+
+    def _log_memory(self) -> None:
+        rows, memory = self.capacity, self._memory()
+        if memory is not None:
+            held, free, total = (
+                each / 1e9 for each in (rows * self._bytes_per_row, memory.free, memory.total)
+            )
+            message = "%d rows with %d beams hold %.1f GB; %.1f of %.1f GB are free"
+            logger.info(message, rows, self.num_beams, held, free, total)
 
     def _allocate(self) -> DecodeState:
         """Allocate the most rows that may ever be used; halve their number while that fails."""
