@@ -4,6 +4,7 @@ from tests.conftest import (  # noqa: F401
     assistant_folder,
     every_format,
     no_names_are_looked_up,
+    pytest_sessionfinish,
     source,
     steps_are_timed_once,
     torch_draws_the_same,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks import pages
 from benchmarks.options import read_options
-from benchmarks.report import save
 
 
 def run_quick(command, name, folder, monkeypatch, *options):
@@ -13,12 +12,6 @@ def run_quick(command, name, folder, monkeypatch, *options):
         monkeypatch.setattr(module, "RESULTS", folder, raising=False)
     command.main(read_options(name, ["--quick", *options]))
     return (folder / f"{name}-quick.md").read_text(encoding="utf-8")
-
-
-def render(command, name, results, folder, monkeypatch):
-    """The same of results that are there already."""
-    save(folder / f"{name}-quick.json", results)
-    return run_quick(command, name, folder, monkeypatch, "--render")
 
 
 def rows_of(page):

@@ -70,7 +70,7 @@ def played() -> np.ndarray:
 def chromium(downloads: Path, *arguments: str) -> Iterator[webdriver.Chrome]:
     """A browser that saves into a folder, and meets nobody but this machine."""
     if not (Path(CHROMIUM).is_file() and Path(DRIVER).is_file()):
-        pytest.skip("no chromium: apt-get install chromium chromium-driver")
+        pytest.skip("left out: no chromium: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for argument in (*ARGUMENTS, *arguments):

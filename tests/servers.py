@@ -38,7 +38,9 @@ def require_toolkit() -> None:
     if not TOOLKIT_SOURCE.is_dir():
         pytest.skip("no source of huggingface-inference-toolkit in ../shared/toolkit")
     if not (TOOLKIT_PYTHON.parent.parent / "ready").is_file():
-        pytest.skip("no .venv-toolkit: scripts/setup --toolkit makes it where Python 3.11 is found")
+        pytest.skip(
+            "left out: no .venv-toolkit (scripts/setup --toolkit makes it where Python 3.11 is)"
+        )
 
 
 def hf_serve(**variables: str) -> subprocess.Popen[str]:

@@ -238,8 +238,10 @@ def boundary_errors(words, truth):
     return np.array(errors)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
-@pytest.mark.parametrize(("timestamps", "assisted"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("timestamps", "assisted", "noise"),
+    [(True, False, 0.0), (True, True, 0.01), (False, False, 0.01)],
+)
 def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(
     engine, windows, timestamps, assisted, noise
 ):

@@ -144,11 +144,14 @@ def nodes_of(name: str) -> list[ast.AST]:
 @cache
 def nodes_when_run(name: str) -> list[ast.AST]:
     """Those of a module without what stands under `if TYPE_CHECKING`."""
-    tree = ast.parse(text_of(name))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            node.body = []
-    return list(ast.walk(tree))
+    found: list[ast.AST] = []
+    waiting: list[ast.AST] = [tree_of(name)]
+    while waiting:
+        found.append(node := waiting.pop())
+        test = node.test if isinstance(node, ast.If) else None
+        typing = "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+        waiting += node.orelse if typing else ast.iter_child_nodes(node)
+    return found
 
 
 @cache

@@ -139,8 +139,16 @@ def test_bombs_need_little_memory(source, tmp_path):
 
 
 class TestWhatIsNoBomb:
-    @pytest.mark.parametrize("codec", ["pcm_s16le", "pcm_mulaw", "adpcm_ima_qt", "alac", "aac"])
-    @pytest.mark.parametrize("video", [(), VIDEO], ids=["sound", "film"])
+    @pytest.mark.parametrize(
+        ("codec", "video"),
+        [
+            ("pcm_s16le", VIDEO),
+            ("pcm_mulaw", ()),
+            ("adpcm_ima_qt", VIDEO),
+            ("alac", ()),
+            ("aac", ()),
+        ],
+    )
     def test_quicktime_is_decoded_however_many_samples_its_tables_announce(
         self, source, codec, video
     ):

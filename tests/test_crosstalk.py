@@ -54,8 +54,7 @@ def power(samples: np.ndarray, start: float, stop: float) -> float:
     return float(np.square(samples[round(start * RATE) : round(stop * RATE)], dtype=float).mean())
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.01, 0.2, 0.4])
-@pytest.mark.parametrize("decibels", [-6, -20, -30])
+@pytest.mark.parametrize(("decibels", "delay"), [(-6, 0.0), (-20, 0.01), (-6, 0.2), (-30, 0.4)])
 def test_crosstalk_goes_and_speech_stays(decibels, delay):
     one, other = talk(1, (0.5, 9)), talk(2, (11, 19))
     leak = partial(room, decibels=decibels, delay=delay)
@@ -82,9 +81,10 @@ def drifting(samples: np.ndarray) -> np.ndarray:
     return np.interp(places * (1 - 50e-6), places, samples)
 
 
-@pytest.mark.parametrize("line", [coded, drifting])
-@pytest.mark.parametrize("decibels", [-6, -12, -20])
-@pytest.mark.parametrize("delay", [0.12, 0.4])
+@pytest.mark.parametrize(
+    ("line", "decibels", "delay"),
+    [(coded, -6, 0.12), (drifting, -6, 0.4), (coded, -20, 0.4), (drifting, -12, 0.12)],
+)
 def test_loud_late_echoes_go_whatever_the_line_does_to_them(line, decibels, delay):
     """All but little of them, and nothing of who talks over them."""
     one, other = talk(1, (0.5, 9), (13, 19)), talk(2, (9.5, 15))

@@ -114,8 +114,9 @@ BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
         ("float32", CUDA, (), torch.float32),
     ],
 )
-def test_the_precision(processor, wanted, device, flags, chosen):
+def test_the_precision(processor, wanted, device, flags, chosen, monkeypatch):
     processor(*flags)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert choose_dtype(wanted, device) == chosen
 
 
@@ -123,13 +124,17 @@ def test_the_precision(processor, wanted, device, flags, chosen):
     ("wanted", "device", "says"),
     [
         ("int8", CUDA, "on CUDA choose float16, bfloat16 or float32"),
+        ("bfloat16", CUDA, "older than Ampere"),
         ("float16", CPU, "on a CPU choose auto, bfloat16, int8 or float32"),
         ("bfloat16", CPU, "AVX512_BF16"),
         ("int8", CPU, "AVX512_BF16"),
     ],
 )
-def test_a_precision_that_is_not_there_is_refused_in_one_line(processor, wanted, device, says):
+def test_a_precision_that_is_not_there_is_refused_in_one_line(
+    processor, wanted, device, says, monkeypatch
+):
     processor()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     with pytest.raises(StartError, match=f"START_FAILED: DTYPE={wanted}") as caught:
         choose_dtype(wanted, device)
     assert says in str(caught.value)

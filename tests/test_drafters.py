@@ -71,8 +71,9 @@ def test_heads_change_no_token(kind, drafts, batch_size, timestamps):
     assert tokens_of(answers) == truth(timestamps)
 
 
-@pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize(("drafts", "batch_size"), [(0, 8), (2, 5), (6, 1)])
+@pytest.mark.parametrize(
+    ("timestamps", "drafts", "batch_size"), [(False, 0, 8), (True, 2, 5), (False, 6, 1)]
+)
 def test_medusa_linear_writes_what_its_own_main_path_does(timestamps, drafts, batch_size):
     options = DecodeOptions(timestamps, True, batch_size, drafts=drafts)
     answers = decode(engine_of(LINEAR), windows_of(timestamps), options)

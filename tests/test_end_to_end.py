@@ -195,13 +195,11 @@ def speaker_at(entries: list[dict[str, Any]], moment: float) -> str | None:
     )
 
 
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_an_assistant_changes_nothing_but_the_time(demo_handler, passage, batch_size):
+def test_an_assistant_changes_nothing_but_the_time(demo_handler, passage):
     audio = wav_file(passage, 16_000)
     wanted = {"return_timestamps": "word", "output": "srt", "chunk_length_s": 5, "diarize": False}
     plain, assisted = (
-        ask(demo_handler, audio, assisted=each, batch_size=batch_size, **wanted)
-        for each in (False, None)
+        ask(demo_handler, audio, assisted=each, batch_size=8, **wanted) for each in (False, None)
     )
     assert unscored(assisted) == unscored(plain)
 
@@ -214,13 +212,13 @@ def unscored(answer: Any) -> Any:
     return [unscored(value) for value in answer] if isinstance(answer, list) else answer
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.m4a", "opus.ogg", "a.webm"])
+@pytest.mark.parametrize("name", ["a.m4a", "opus.ogg"])
 def test_the_container_does_not_matter(demo_handler, passage, passage_text, name):
     file = encoded(wav_file(passage, 16_000), name)
     assert ask(demo_handler, file, diarize=False)["text"] == passage_text
 
 
-@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 44_100])
 def test_the_sampling_rate_does_not_matter(demo_handler, passage, passage_text, rate):
     file = encoded(wav_file(passage, 16_000), "a.wav", "-ar", str(rate))
     assert ask(demo_handler, file, diarize=False)["text"] == passage_text

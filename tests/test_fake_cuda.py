@@ -96,6 +96,7 @@ def check_sizes(device):
         assert step.drafting_wide <= TIMES, step
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_all_usual_passes_are_captured_at_load_in_a_pool_a_batch(device, few_drafts, monkeypatch):
     usual(monkeypatch, (1, 2, 4), 4)
@@ -120,6 +121,7 @@ def test_all_usual_passes_are_captured_at_load_in_a_pool_a_batch(device, few_dra
     check_sizes(device)
 
 
+@pytest.mark.reliability
 def test_decoding_has_a_stream_ahead_of_others(device, brief_warmup, few_drafts, monkeypatch):
     """All that the engine queues, load included, goes there."""
     launched, step = [], device.decode_step
@@ -154,7 +156,7 @@ def test_every_shape_that_requests_may_have(device, brief_warmup, few_drafts):
     check_sizes(device)
 
 
-@pytest.mark.parametrize("kind", [BLOCK, LINEAR])
+@pytest.mark.parametrize("kind", [BLOCK, pytest.param(LINEAR, marks=pytest.mark.reliability)])
 def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     """Captured whole: nothing is read, nothing as wide as the vocabulary is summed."""
     engine = DecodeEngine(fake_models(heads=kind))
@@ -191,12 +193,11 @@ def capture(runner, *step):
         runner._capturing = False
 
 
-@pytest.mark.parametrize("kind", [None, BLOCK])
-def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup, few_drafts, kind):
+def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup, few_drafts):
     """Those that are longer than a buffer's text run as they are."""
-    engine = DecodeEngine(fake_models(heads=kind) if kind else fake_models(assistant="shared"))
+    engine = DecodeEngine(fake_models(assistant="shared"))
     options = DecodeOptions(assisted=True, drafts=2)
-    for guessed in (0, 3, 40, 100, 300):
+    for guessed in (0, 40, 300):
         few = guessed // 3
         asked = [
             dataclasses.replace(each, prefix=(5,) * few, draft=(6,) * (guessed - few))
@@ -208,7 +209,7 @@ def test_guesses_of_every_length_are_verified_in_few_shapes(device, brief_warmup
     check_sizes(device)
 
 
-@pytest.mark.parametrize("num_beams", [2, 8])
+@pytest.mark.parametrize("num_beams", [2, pytest.param(8, marks=pytest.mark.reliability)])
 def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     engine = DecodeEngine(fake_models())
     state = engine.batch(num_beams).memory.ensure_capacity(24)
@@ -223,6 +224,7 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     check_sizes(device)
 
 
+@pytest.mark.reliability
 def test_beams_beside_plain_rows(device, brief_warmup, few_drafts):
     """Batches grow on their own; rejected texts move from plain rows to those with beams."""
     engine = DecodeEngine(fake_models(assistant="shared"))
@@ -242,10 +244,9 @@ def test_beams_beside_plain_rows(device, brief_warmup, few_drafts):
     check_sizes(device)
 
 
-@pytest.mark.parametrize("assistant", [None, "own"])
-def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, few_drafts, assistant):
+def test_sessions_of_all_kinds_beside_each_other(device, brief_warmup, few_drafts):
     """Rows that enter beside others, eviction, sampling, words, drafts, mixed grammars."""
-    engine = DecodeEngine(fake_models(assistant=assistant))
+    engine = DecodeEngine(fake_models(assistant="own"))
     first = engine.memory.state
     drafted = DecodeOptions(assisted=True, drafts=2, batch_size=2)
     results = decode(

@@ -4,7 +4,6 @@ page says comes does come, and every row names a test that there is.
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
@@ -38,7 +37,6 @@ from whosaid.server.openai_api.form import FORMATS, TRANSLATE
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 PAGE = (REPOSITORY / "docs" / "from-openai.md").read_text(encoding="utf-8")
-TABLES = ("field", "model", "response_format", "event")
 FIELDS = transcription_create_params.TranscriptionCreateParamsStreaming
 VAD = transcription_create_params.ChunkingStrategyVadConfig
 # Rows by their first cell, with the type whose keys they tell.
@@ -147,19 +145,6 @@ def test_every_event_of_the_sdk_is_told():
     union, *_ = get_args(TranscriptionStreamEvent)
     kinds = [values(each.model_fields["type"].annotation) for each in get_args(union)]
     assert first_cells("event") == set().union(*kinds)
-
-
-def test_every_row_names_a_test():
-    modules = [*(REPOSITORY / "tests").glob("test_server_openai_*.py"), REPOSITORY / __file__]
-    there = {
-        node.name
-        for module in modules
-        for node in ast.parse(module.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert {kind for kind, _ in ROWS} == set(TABLES)
-    for _, cells in ROWS:
-        assert f"test_{cells[-1]}" in there, cells
 
 
 # ---- what the page says, by the SDK, where no other module asks it

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import json
 import re
 import subprocess
@@ -21,13 +20,12 @@ import torch
 
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
-from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, judge, leave_out, note
+from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
-from benchmarks.gpu_check.subject import LogRecords, Subject
+from benchmarks.gpu_check.subject import Subject
 from benchmarks.options import read_gpu_check
-from config import REPOSITORY, ModelReference, ModelSettings
-from whosaid.asr.frontend.schedule import Schedule
+from config import REPOSITORY, ModelSettings
 from whosaid.asr.model import cpu_kernels
 from whosaid.runtime.device import choose_dtype
 
@@ -62,6 +60,7 @@ def run_script(folder, *arguments, **environment):
     )
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
@@ -120,19 +119,6 @@ def test_an_interpreter_without_the_packages_is_told_what_to_install(tmp_path):
     assert line.startswith("scripts/gpu-check: first pip install torch transformers")
 
 
-def test_wrong_settings_and_files_are_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ASR_MODEL", "no such model")
-    assert command.main(read_gpu_check(["--quick"])) == 2
-    assert capsys.readouterr().err.startswith("scripts/gpu-check: ASR_MODEL: ")
-    monkeypatch.delenv("ASR_MODEL")
-    page = Page("title", "introduction")
-    monkeypatch.setattr(command, "make_page", lambda *_, **__: page)
-    assert command.main(read_gpu_check(["--output", str(tmp_path)])) == 2
-    assert capsys.readouterr().err == f"scripts/gpu-check: {tmp_path}: Is a directory\n"
-    page.check("section", lambda: [judge("check", "this", "that", fine=False)])
-    assert command.main(read_gpu_check([])) == 1
-
-
 def settings(**changes):
     return ModelSettings.for_demo().model_copy(update=changes)
 
@@ -148,18 +134,6 @@ def test_an_unusable_gpu_is_not_ok_and_nothing_is_served_on_the_cpu(tmp_path, mo
     assert lines[0][1] == "torch can use the device"
     assert "DEVICE=cuda, but torch cannot use CUDA" in lines[0][3]
     assert {line[-1] for line in lines if line[0] != "Machine"} == {Status.LEFT_OUT}
-
-
-def test_a_model_that_does_not_load_is_not_ok_and_the_rest_is_left_out(tmp_path):
-    wrong = settings(device="cpu", asr_model=ModelReference(str(tmp_path)), diarization_model=None)
-    page = command.make_page(wrong, quick=True, run=sections.run_here)
-    (failure,) = (line for line in lines_of(page.markdown()) if line[0] == "Load")
-    assert failure[-1] == Status.NOT_OK
-    assert "ASR_MODEL" in failure[3]
-    assert "Traceback (most recent call last)" in page.sections["Load"][0].detail
-    rest = [line for line in lines_of(page.markdown()) if line[0] not in ("Machine", "Load", "Log")]
-    assert {line[-1] for line in rest} == {Status.LEFT_OUT}
-    assert not page.fine
 
 
 def test_a_check_that_raises_is_a_line_and_hides_no_other():
@@ -183,41 +157,6 @@ def test_a_check_that_raises_is_a_line_and_hides_no_other():
 # Sections, each in a process of its own
 
 
-def test_the_page_is_kept_as_it_grows_and_tells_what_did_not_end():
-    kept = []
-
-    def run(section, *_):
-        found = [note("figure", "1")] if section != "Speed" else [sections.failure("lost", "why")]
-        return sections.Outcome(found, [f"warning of {section}"], loaded=True)
-
-    page = command.make_page(
-        settings(device="cpu"), True, run, lambda page: kept.append(page.markdown())
-    )
-    assert len(kept) == len(sections.SECTIONS)  # one is left out on a CPU
-    for number, text in enumerate(kept[:-1]):
-        *before, running = lines_of(text)
-        assert list(running[-2:]) == ["the check did not end", Status.LEFT_OUT], text
-        assert len({each[0] for each in before}) >= number
-    assert kept[-1] == page.markdown()
-    assert "```\nwhy\n```" in page.markdown()
-    assert not page.fine
-    assert "warning of Load; warning of Texts" in lines_of(page.markdown())[-1][3]
-
-
-def test_without_models_only_the_section_without_graphs_may_go_on(monkeypatch):
-    monkeypatch.setattr(command, "choose_device", lambda *_: torch.device("cuda"))
-    monkeypatch.setattr(command, "prepare_device", lambda _: None)
-    monkeypatch.setattr(command, "check_machine", lambda *_: [])
-    ran = []
-
-    def run(section, *_):
-        ran.append(section)
-        return sections.Outcome([note("figure", "1")], [], loaded=section != "Load")
-
-    command.make_page(settings(), True, run)
-    assert ran == ["Load", "Without graphs"]
-
-
 def test_a_process_that_aborts_spoils_its_own_section_only(monkeypatch, capsys):
     code = "import os, sys; sys.stderr.write('CUDA error: x' + 'y' * 9999); os.abort()"
     run = sections._run
@@ -237,63 +176,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch):
     assert (ended, wrote) == ("did not end within 0 s", "")
 
 
-def test_an_outcome_survives_the_way_to_another_process(tmp_path):
-    found = [note("a", "1"), leave_out("b", "why"), sections.failure("c", "line\nline")]
-    outcome = sections.Outcome(found, ["warning"], loaded=True)
-    sections.write(tmp_path / "outcome.json", outcome)
-    assert sections._read(tmp_path / "outcome.json") == outcome
-
-
 # The recording
-
-
-def test_every_decoder_gives_the_same_conversation(monkeypatch):
-    by_av = recording.read_conversation()
-    monkeypatch.setitem(sys.modules, "whosaid.audio.decode", None)
-    by_soundfile = recording.read_conversation()
-    monkeypatch.setitem(sys.modules, "soundfile", None)
-    by_ffmpeg = recording.read_conversation()
-    assert "PyAV" in by_av.source
-    assert "soundfile" in by_soundfile.source
-    assert "ffmpeg" in by_ffmpeg.source
-    for other in (by_soundfile, by_ffmpeg):
-        assert len(other.samples) == pytest.approx(len(by_av.samples), abs=200)
-        count = min(len(other.samples), len(by_av.samples))
-        correlation = np.corrcoef(other.samples[:count], by_av.samples[:count])[0, 1]
-        assert correlation > 0.95  # libsndfile begins one sample of 48 kHz later
-
-
-def test_without_any_decoder_there_is_noise_that_counts_as_speech(monkeypatch):
-    for name in ("whosaid.audio.decode", "soundfile"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setenv("PATH", "/nowhere")
-    found = recording.read_conversation()
-    assert not found.is_speech
-    assert found.source.startswith("noise")
-    assert found.seconds == recording.NOISE_SECONDS
-    detect, name = recording.speech_detector(found)
-    assert detect is recording.fixed_spans
-    assert name.startswith("none")
-
-
-def test_without_silero_everything_counts_as_speech(monkeypatch):
-    def missing():
-        raise ModuleNotFoundError("silero-vad")
-
-    monkeypatch.setattr(recording, "SpeechDetector", missing)
-    detect, name = recording.speech_detector(Recording(np.zeros(10, np.float32), "", True))
-    assert detect is recording.fixed_spans
-    assert "silero-vad" in name
-
-
-def test_without_a_detector_windows_are_independent_and_lose_nothing():
-    samples = recording.read_conversation().lasting(100.0).samples
-    schedule = Schedule(samples, recording.fixed_spans(samples), 30 * 16_000)
-    windows = sorted(schedule.ready(), key=lambda window: window.start)
-    assert len(windows) >= 4
-    assert (windows[0].start, windows[-1].stop) == (0, len(samples))
-    for before, after in itertools.pairwise(windows):
-        assert after.start <= before.stop
 
 
 @pytest.mark.parametrize(("frequency", "gain"), [(500, 1.0), (6_000, 1.0), (12_000, 0.0)])
@@ -397,6 +280,7 @@ def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
     return Subject(models, CPU, torch.float32, quick=True, recording=sound)
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
@@ -463,30 +347,3 @@ def test_the_driver_must_be_as_new_as_torchs_cuda_needs(version, status, monkeyp
     assert finding.status == status
     (finding,) = checks._check_driver(None)
     assert finding.status == Status.LEFT_OUT
-
-
-def test_the_gpus_lines_of_the_machine(pretend_gpu, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: True)
-    monkeypatch.setattr(checks.shutil, "which", lambda _: None)
-    name, clocks, free, cudnn = checks._check_gpu(torch.device("cuda"))
-    assert clocks.status == Status.LEFT_OUT
-    assert name.found == "Pretend, compute capability 9.0"
-    assert (free.status, cudnn.status) == (Status.OK, Status.NOT_OK)
-
-
-def test_diarization_is_left_out_with_its_reason(pretend_gpu, monkeypatch):
-    (finding,) = checks.check_diarization(pretend_gpu)
-    assert (finding.status, finding.found) == (Status.LEFT_OUT, "DIARIZATION_MODEL names none")
-    pretend_gpu.settings = ModelSettings.for_demo()
-    monkeypatch.setitem(sys.modules, "pyannote.audio", None)
-    (finding,) = checks.check_diarization(pretend_gpu)
-    assert finding.status == Status.LEFT_OUT
-    assert "pyannote.audio cannot be imported" in finding.found
-
-
-def test_warnings_of_the_endpoint_are_not_ok():
-    records = LogRecords()
-    assert [each.status for each in checks.check_log(records.messages)] == [Status.OK]
-    records.messages += ["memory ran out", "memory ran out"]
-    (finding,) = checks.check_log(records.messages)
-    assert (finding.status, finding.found) == (Status.NOT_OK, "memory ran out")

@@ -70,7 +70,7 @@ def decode_counted(engine, windows, options):
     return answers, (session.stats.accepted, session.stats.drafted)
 
 
-def check_kind(graphs, models, options, rounds=2, asked=None, **windows):
+def check_kind(graphs, models, options, rounds=1, asked=None, **windows):
     """Eager steps in the same shapes, then graphs."""
     engine = DecodeEngine(models)
     asked = asked or windows_of(models, timestamps=options.timestamps, **windows)
@@ -86,7 +86,7 @@ def check_kind(graphs, models, options, rounds=2, asked=None, **windows):
     return expected
 
 
-@pytest.mark.parametrize("drafts", [0, 4, rarely(2), rarely(8), rarely(None)])
+@pytest.mark.parametrize("drafts", [4, rarely(0), rarely(8), rarely(None)])
 def test_tokens_are_those_of_transformers(graphs, drafts):
     models = drafting_models()
     found = check_kind(graphs, models, dataclasses.replace(DRAFTED, drafts=drafts))
@@ -109,8 +109,9 @@ def test_every_kind_of_step(graphs, options):
     check_kind(graphs, drafting_models(), options)
 
 
-@pytest.mark.parametrize("options", [DRAFTED, rarely(PLAIN)], ids=["drafted", "plain"])
-@pytest.mark.parametrize("heads", [False, rarely(True)])
+@pytest.mark.parametrize(
+    ("options", "heads"), [(DRAFTED, False), rarely(PLAIN, False), rarely(DRAFTED, True)]
+)
 def test_texts_that_are_guessed(graphs, options, heads):
     """Right guesses and wrong ones, beside rows without any, of each length that has graphs."""
     models = drafting_models()
@@ -132,18 +133,14 @@ def test_texts_that_are_guessed(graphs, options, heads):
 
 @pytest.mark.parametrize(
     ("kind", "drafts"),
-    [(BLOCK, 4), (LINEAR, None)]
-    + [rarely(HEADS_ONLY, drafts) for drafts in (0, 4, None)]
-    + [rarely(BLOCK, 0), rarely(BLOCK, None), rarely(LINEAR, 0), rarely(LINEAR, 4)],
+    [(BLOCK, 4), rarely(HEADS_ONLY, None), rarely(BLOCK, 0), rarely(LINEAR, None)],
 )
 def test_medusa(graphs, kind, drafts):
     models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
     check_kind(graphs, models, DecodeOptions(True, True, 5, drafts=drafts))
 
 
-@pytest.mark.parametrize(
-    ("num_beams", "timestamps"), [(5, True), rarely(5, False), rarely(2, True), rarely(2, False)]
-)
+@pytest.mark.parametrize(("num_beams", "timestamps"), [(5, True), rarely(2, False)])
 def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(
     graphs, monkeypatch, num_beams, timestamps
 ):
@@ -180,9 +177,8 @@ def test_sessions_of_all_kinds_beside_each_other(graphs):
     engine = DecodeEngine(models)
     with engine.runner.paused():
         alone = [decode(engine, windows, options) for options, windows in asked]
-    for _ in range(2):
-        for found, expected in zip(interleaved(engine, asked), alone, strict=True):
-            check(found, expected)
+    for found, expected in zip(interleaved(engine, asked), alone, strict=True):
+        check(found, expected)
     assert engine.runner.enabled
 
 
@@ -193,17 +189,19 @@ SHOWN_BY = {
 }
 
 
+@functools.cache
+def decoded_eagerly(options, endless):
+    """Models, windows, and what eager steps make of them."""
+    ending = None if endless else 142
+    models = drafting_models(ending) if options.assisted else models_of(TINY, ending)
+    asked = windows_of(models, 5, options.timestamps, max_tokens=90 if endless else 24)
+    return models, asked, *decode_counted(DecodeEngine(models, cuda_graphs=False), asked, options)
+
+
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_faults_are_found(graphs, monkeypatch, name):
     options = SHOWN_BY.get(name, PLAIN)
-    endless = name == "key without length"
-    models = (
-        drafting_models(None if endless else 142)
-        if options.assisted
-        else models_of(TINY, None if endless else 142)
-    )
-    asked = windows_of(models, 5, options.timestamps, max_tokens=90 if endless else 24)
-    expected, drafts = decode_counted(DecodeEngine(models, cuda_graphs=False), asked, options)
+    models, asked, expected, drafts = decoded_eagerly(options, name == "key without length")
     FAULTS[name](monkeypatch)
     monkeypatch.setattr(cuda_graphs, "agree", lambda *_: True)
     with pytest.raises((Fault, AssertionError, IndexError, RuntimeError, ModelError)):

@@ -81,7 +81,7 @@ def guesses(draw, number: int, timestamps: bool, ending: int | None = None):
     return prefix, draft + rest
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(data=some.data())
 def test_texts_are_those_of_transformers_behind_the_prefix(data):
     """Rows with all kinds of guesses beside each other, and beside rows without any; whatever else

@@ -16,36 +16,8 @@ def decoder():
     return Decoder(model, alignment_heads(model))
 
 
-def numbered(decoder, rows):
-    """A cache in which every row holds its own number everywhere."""
-    cache = decoder.allocate(rows, 16)
-    for tensor in tensors(cache):
-        for row in range(rows):
-            tensor[row] = row
-    return cache
-
-
 def tensors(cache):
     return [of_layer for each in cache.tensors for of_layer in each]
-
-
-def numbers(cache):
-    """The number that each row holds, the same in all tensors."""
-    rows = [tensor.flatten(1)[:, 0].tolist() for tensor in tensors(cache) if tensor.numel()]
-    assert all(each == rows[0] for each in rows)
-    return rows[0]
-
-
-def test_a_row_is_moved_whole(decoder):
-    cache = numbered(decoder, 4)
-    cache.move(3, 1)
-    assert numbers(cache) == [0, 3, 2, 3]
-
-
-def test_a_view_shares_memory(decoder):
-    cache = numbered(decoder, 4)
-    cache.view(1, 3).move(1, 0)
-    assert numbers(cache) == [0, 2, 2, 3]
 
 
 def test_the_memory_of_a_row_is_that_of_its_shapes(decoder):

@@ -7,15 +7,13 @@ from launches import count_launches, count_moves
 
 from whosaid.asr.engine.cuda_graphs import PASS_SIZES, pass_sizes
 
-# While a row's prefill, its audio's projection and the encoder were launched one by one.
-BEFORE = 1949
 
-
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_a_window_is_few_launches_outside_graphs():
     counts = count_launches()
     assert counts.pop("step") == 2  # the graph, and the copy of its result
-    assert sum(counts.values()) <= 90 < BEFORE / 3
+    assert sum(counts.values()) <= 90
     assert counts.pop("result") <= 53  # the attention that words are timed by
     assert counts["encoder"] + counts["prefill"] <= 14
     assert "moving rows" not in counts  # who enters takes the place of who has ended
@@ -25,7 +23,7 @@ def test_rows_that_end_together_are_moved_by_one_gather():
     """But for the caches, five copies a row whatever the number of layers."""
     one, eight = count_moves(1), count_moves(8)
     assert one <= 32
-    assert eight == one + 7 * 5 <= 8 * 18 / 2  # 18 copies a row were made one by one
+    assert eight == one + 7 * 5
 
 
 def test_every_number_of_windows_is_a_few_passes():

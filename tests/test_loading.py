@@ -30,7 +30,7 @@ def load(folder) -> WhisperModels:
     return load_whisper(Checkpoint(str(folder)), CPU, torch.float32)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["large-v3", "distil-medium.en", "tiny"])
 def test_published_configurations_load_and_answer(name, tmp_path):
     shape = PUBLISHED[name]
     models = load(save(tmp_path, shape, model_of(shape, seed=3)))

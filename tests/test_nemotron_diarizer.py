@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hub_errors import hub_error
-from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 from pyannote.audio.utils.signal import Binarize
@@ -280,19 +278,6 @@ def test_durations_come_from_the_models_configuration(folder, tmp_path, spoken):
 
 
 @needs_the_model
-def test_exclusive_turns_do_not_overlap_and_cover_all_others(diarizer, spoken):
-    found = diarizer.diarize(spoken, NO_HINTS)
-
-    def covered(turns):
-        return {
-            at for turn in turns for at in range(round(turn.start * 100), round(turn.end * 100))
-        }
-
-    assert all(one.end <= two.start for one, two in pairwise(found.exclusive))
-    assert covered(found.exclusive) == covered(found.turns)
-
-
-@needs_the_model
 @pytest.mark.parametrize("size", [0, 1, 159])
 def test_audio_shorter_than_a_frame_has_no_turns(diarizer, size):
     found = diarizer.diarize(np.zeros(size, np.float32), NO_HINTS)
@@ -364,15 +349,6 @@ def test_a_cancelled_call_computes_no_further_chunk(diarizer, spoken, monkeypatc
             diarizer.diarize(spoken, NO_HINTS, cancelled, between)
         assert pauses == list(range(last + 1))
         assert len(scored) == last + 1
-
-
-@needs_the_model
-def test_a_call_cancelled_before_it_starts_computes_nothing(diarizer, spoken, monkeypatch):
-    monkeypatch.setattr(diarizer, "_score", lambda *_: pytest.fail("a chunk was computed"))
-    cancelled = threading.Event()
-    cancelled.set()
-    with pytest.raises(DiarizationCancelled):
-        diarizer.diarize(spoken, NO_HINTS, cancelled)
 
 
 @needs_the_model
@@ -586,17 +562,6 @@ def test_a_cancelled_stream_computes_one_more_chunk_at_most(diarizer, spoken, mo
 
 
 @needs_the_model
-def test_a_stream_that_fails_says_so_as_a_recording_does(diarizer, spoken, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("/secret/path")
-
-    monkeypatch.setattr(diarizer._model, "forward", fail)
-    with pytest.raises(ModelError) as caught:
-        diarizer.stream().push(spoken)
-    assert "secret" not in str(caught.value)
-
-
-@needs_the_model
 def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
     assert loaded(folder)._live == Chunking(9, 0, 4, 264, 222)
     file = save(tmp_path) / "processor_config.json"
@@ -686,13 +651,6 @@ def test_an_older_transformers_is_named_with_what_is_needed(tmp_path, monkeypatc
     assert transformers.__version__ in message
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"model_type": "whisper"}', "[]"])
-def test_a_folder_of_something_else_is_no_pipeline_either(tmp_path, text):
-    if text:
-        (tmp_path / "config.json").write_text(text)
-    assert start_failure(tmp_path).startswith(f"{StartError.code}: DIARIZATION_MODEL={tmp_path}: ")
-
-
 # ---- a repository of the Hub
 
 
@@ -715,20 +673,6 @@ def test_a_repository_is_known_by_its_configuration(hub, monkeypatch, tmp_path):
     hub[0].write_text('{"model_type": "nemotron3_diarization"}')
     monkeypatch.setattr(versions, "_release", lambda _: (5, 17))
     assert "owner/model needs transformers 5.18" in start_failure("owner/model")
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (hub_error(403, "GatedRepo"), "accept its licence at https://hf.co/owner/model"),
-        (hub_error(404, "RepoNotFound"), "the hub has no repository owner/model"),
-        (hub_error(404, "RevisionNotFound"), "owner/model has no such revision"),
-        (LocalEntryNotFoundError("nowhere"), "the hub cannot be reached"),
-    ],
-)
-def test_what_the_hub_refuses_is_one_line(hub, error, said):
-    hub.append(error)
-    assert said in start_failure("owner/model")
 
 
 # ---- the endpoint

@@ -44,12 +44,15 @@ class Loads:
             assert self.changed.wait_for(lambda: self.unloaded == [*models], 60)
 
 
+def timers() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if isinstance(each, threading.Timer)}
+
+
 def test_without_seconds_nothing_is_unloaded():
-    before = set(threading.enumerate())
+    before = timers()
     loads = Loads(seconds=None)
     assert loads.models.loaded == "1"
-    started = set(threading.enumerate()) - before
-    assert not any(isinstance(each, threading.Timer) for each in started)
+    assert timers() <= before
     loads.models.close()
     assert loads.unloaded == ["1"]
 
@@ -178,7 +181,7 @@ made.endpoint.close()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_no_library_keeps_the_models_that_were_loaded_while_it_was_imported():
     """In a new process, because libraries are imported once."""
     command = [sys.executable, "-c", FIRST_START]

@@ -24,7 +24,6 @@ from benchmarks.pages import NOTHING
 from benchmarks.real import __main__ as bench
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Ours, Setting, Spec
-from benchmarks.real.figures import charts
 from benchmarks.real.manifest import Recording, load_manifests
 from benchmarks.real.process import Heard
 from benchmarks.real.results import EMPTY, add_answer, add_recording, cells, recordings, specs
@@ -201,68 +200,6 @@ def test_what_is_heard_again_replaces_what_was_kept():
     assert results["answers"]["ours"]["a"] == {"text": "two", "seconds": [9.0], "peak": 1.0}
 
 
-def page_of(results: dict, folder: Path, monkeypatch) -> str:
-    """The page as the benchmark's command makes it of what was heard before."""
-    path = folder / "heard.json"
-    path.write_text(json.dumps(results))
-    assert bench.main(read_options("real", ["--render", "--output", str(path)])) == 0
-    return path.with_suffix(".md").read_text()
-
-
-def test_recordings_that_one_engine_has_not_heard_are_left_out(tmp_path, monkeypatch):
-    results = example({"ours": ["one", "two"], "batched": ["one"]}, [english("a"), english("b")])
-    assert [recording.name for recording in recordings(results)] == ["a"]
-    page = page_of(results, tmp_path, monkeypatch)
-    assert "- recordings: 1\n- minutes: 1.0\n" in page
-    assert "- recordings left out, not heard by every engine: 1" in page
-    # No recording is in a language without spaces.
-    assert f"character errors\n\n<!-- figures: characters -->\n\n{NOTHING}" in page
-
-
-def test_the_page_has_figures_and_no_text(tmp_path, monkeypatch):
-    heard = [
-        english("a"),
-        english("b", "up down", "whisper-large"),
-        Recording(Path("c"), "zh", "你好"),
-        english("d", ""),
-    ]
-    right = ["red green blue grey", "up down", "你好", ""]
-    wrong = ["red green blue", "up up down", "你们", "thank you"]
-    results = example({"ours": right, "batched": wrong, "batched-5": right}, heard)
-    text = page_of(results, tmp_path, monkeypatch)
-    assert not any(word in text for word in ("green", "down", "thank", "你"))
-    assert "| batched | 25.0% | 0 | 1 | 0 | -25.0 |" in text
-    assert "| batched | 33.3% " in text
-    assert "| batched | 50.0% " in text
-    assert " to " not in "".join(line for line in text.splitlines() if line[:1] == "|")
-    assert "| batched | 12.0 | 20.0 | 1.00 | 102 | 2 |" in text
-    assert "| d (en, 60 s, truth) | 0 words; 3.0 | 2 words; 3.0 | 0 words; 3.0 |" in text
-
-
-def test_six_recordings_have_intervals(tmp_path, monkeypatch):
-    heard = [english(name) for name in "abcdef"]
-    right, wrong = ["red green blue grey"] * 6, ["red green blue"] * 6
-    text = page_of(example({"ours": right, "batched": wrong}, heard), tmp_path, monkeypatch)
-    assert (
-        "| batched | 25.0% (25.0% to 25.0%) | 0 | 6 | 0 | -25.0 (-25.0 to -25.0): better |" in text
-    )
-
-
-def test_tables_are_printed_without_the_page_around_them(tmp_path, monkeypatch, capsys):
-    page_of(example({"ours": ["red green blue"]}, [english("a")]), tmp_path, monkeypatch)
-    printed = capsys.readouterr().out.splitlines()
-    at = printed.index("spoken text")
-    head = "1 recording, 4 words  error rate  substituted  deleted  inserted"
-    assert printed[at + 1 : at + 4] == [
-        "",
-        f"{head}  ours less theirs, points",
-        "ours                       25.0%            0        1         0",
-    ]
-    assert "characters" not in printed
-    assert not any("|" in line or "<!--" in line or NOTHING in line for line in printed)
-    assert printed[-1].startswith(f"Written to {tmp_path / 'heard.md'}")
-
-
 class Repeats:
     """An engine that writes its own name, and the time of `Repeats.now`."""
 
@@ -337,23 +274,6 @@ def test_results_of_other_settings_or_recordings_are_neither_mixed_nor_lost(
     assert after["ours"] == before["ours"]
 
 
-def test_the_pictures_show_the_engines_of_as_many_beams():
-    heard = [english("a"), english("b", "up down", "whisper-large")]
-    right, wrong = ["red green blue grey", "up down"], ["red green blue", "up up down"]
-    engines = {"ours": wrong, "ours-5": right, "batched-5": wrong, "pipeline": right}
-    drawn = charts(example(engines, heard))
-    assert drawn["real"].bars == {
-        "this project": (0.0, 0.0),
-        "faster-whisper": (25.0, pytest.approx(100 / 3)),
-        "transformers' pipeline": (0.0, 0.0),
-    }
-    assert "with 5 beams" in drawn["real"].note
-    assert drawn["real-seconds"].bars["faster-whisper"] == (6.0,)
-    greedy = charts(example({"ours": wrong, "batched": right}, heard))
-    assert list(greedy["real"].bars) == ["this project", "faster-whisper"]
-    assert charts(example({"ours": wrong}, heard)) == {}
-
-
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory) -> Path:
     """A manifest of one sentence that the demo's model recognises."""
@@ -371,6 +291,7 @@ def imported_once(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.real.process.get_context", lambda _: forks)
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     spoken, tmp_path, monkeypatch, capsys, imported_once

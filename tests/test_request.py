@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.request import DecodeResult
 
 
 def test_the_average_counts_the_end_of_text_where_the_model_ended():
@@ -14,9 +13,3 @@ def test_the_average_counts_the_end_of_text_where_the_model_ended():
 
 def test_an_empty_text_is_not_unlikely():
     assert DecodeResult((), 0.1, (), 0.0).avg_logprob == 0.0
-
-
-def test_requests_are_told_apart_by_identity_and_options_by_value():
-    samples = np.zeros(3, np.float32)
-    assert Request(0, samples, (1,)) != Request(0, samples, (1,))
-    assert DecodeOptions(batch_size=3) == DecodeOptions(batch_size=3)

@@ -25,7 +25,7 @@ ALL = (*LAYERS, "toolkit", "uv")
 def environment(request) -> Path:
     folder = REPOSITORY / request.param
     if not (folder / "ready").is_file():
-        pytest.skip(f"no {request.param}: scripts/setup --toolkit makes it")
+        pytest.skip(f"left out: no {request.param}: scripts/setup --toolkit makes it")
     return folder
 
 

@@ -97,42 +97,21 @@ BODIES: dict[str, tuple[Any, str]] = {
 
 PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size 0": ({"batch_size": 0}, "INVALID_PARAMETER"),
-    "batch_size 129": ({"batch_size": 129}, "INVALID_PARAMETER"),
-    "batch_size text": ({"batch_size": "many"}, "INVALID_PARAMETER"),
-    "batch_size true": ({"batch_size": True}, "INVALID_PARAMETER"),
-    "batch_size 24.0": ({"batch_size": 24.0}, "INVALID_PARAMETER"),
     "batch_size NaN": ({"batch_size": float("nan")}, "INVALID_PARAMETER"),
     "batch_size of 400 digits": ({"batch_size": 10**400}, "INVALID_PARAMETER"),
     "chunk_length_s 0.01": ({"chunk_length_s": 0.01}, "INVALID_PARAMETER"),
-    "chunk_length_s -5": ({"chunk_length_s": -5}, "INVALID_PARAMETER"),
-    "chunk_length_s 0": ({"chunk_length_s": 0}, "INVALID_PARAMETER"),
-    "chunk_length_s 31": ({"chunk_length_s": 31}, "INVALID_PARAMETER"),
-    "sampling_rate 7999": ({"sampling_rate": 7_999}, "INVALID_PARAMETER"),
-    "sampling_rate 1e9": ({"sampling_rate": 10**9}, "INVALID_PARAMETER"),
     "num_speakers 0": ({"num_speakers": 0}, "INVALID_PARAMETER"),
-    "num_speakers -1": ({"num_speakers": -1}, "INVALID_PARAMETER"),
-    "num_speakers 1000": ({"num_speakers": 1_000}, "INVALID_PARAMETER"),
-    "num_speakers 2.5": ({"num_speakers": 2.5}, "INVALID_PARAMETER"),
-    "num_speakers true": ({"num_speakers": True}, "INVALID_PARAMETER"),
     "min above max": ({"min_speakers": 3, "max_speakers": 2}, "INVALID_PARAMETER"),
     "num below min": ({"num_speakers": 1, "min_speakers": 2}, "INVALID_PARAMETER"),
-    "num above max": ({"num_speakers": 3, "max_speakers": 2}, "INVALID_PARAMETER"),
     "hints checked though unused": ({"num_speakers": 0, "diarize": False}, "INVALID_PARAMETER"),
-    "language a number": ({"language": 5}, "INVALID_PARAMETER"),
     "language unknown": ({"language": "klingon"}, "INVALID_PARAMETER"),
     "language misspelt": ({"language": "germn"}, "INVALID_PARAMETER"),
     "language of a megabyte": ({"language": SECRET * 40_000}, "INVALID_PARAMETER"),
     "language half a character": ({"language": "\ud800\ud800"}, "INVALID_PARAMETER"),
     "language not in this checkpoint": ({"language": "yue"}, "INVALID_PARAMETER"),
-    "task unknown": ({"task": "sing"}, "INVALID_PARAMETER"),
     "task null": ({"task": None}, "INVALID_PARAMETER"),
-    "assisted text": ({"assisted": "maybe"}, "INVALID_PARAMETER"),
     "assisted 1": ({"assisted": 1}, "INVALID_PARAMETER"),
-    "diarize text": ({"diarize": "no"}, "INVALID_PARAMETER"),
-    "return_timestamps words": ({"return_timestamps": "words"}, "INVALID_PARAMETER"),
-    "return_timestamps 1": ({"return_timestamps": 1}, "INVALID_PARAMETER"),
     "unknown output": ({"output": ["docx"]}, "INVALID_PARAMETER"),
-    "hot words as a number": ({"hotwords": 7}, "INVALID_PARAMETER"),
 }
 
 TEXTS: dict[str, tuple[str, str]] = {
@@ -333,12 +312,12 @@ def audited() -> Iterator[list[str]]:
         _audit = None
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_text_is_never_opened_nor_fetched(endpoint, name):
+def test_text_is_never_opened_nor_fetched(endpoint):
     outcome(endpoint, {"inputs": GOOD64})
-    with audited() as events:
-        outcome(endpoint, {"inputs": TEXTS[name][0]})
-    assert events == []
+    for text, _ in TEXTS.values():
+        with audited() as events:
+            outcome(endpoint, {"inputs": text})
+        assert events == [], text
 
 
 def test_the_path_of_a_real_recording_is_not_opened(endpoint, tmp_path):
@@ -432,7 +411,7 @@ parameters = json_values | st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.fixed_dictionaries(
         {}, optional={"inputs": json_values, "parameters": parameters, "x": json_values}
@@ -483,10 +462,6 @@ def test_mixed_requests_at_once_are_answered_as_one_after_another(endpoint, answ
     for thread in threads:
         thread.join()
     assert at_once == serial
-
-
-def test_a_request_leaves_no_trace_for_the_next(endpoint, answers):
-    assert {name: endpoint(ANSWERS[name]) for name in reversed(ANSWERS)} == answers
 
 
 def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, monkeypatch):

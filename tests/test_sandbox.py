@@ -74,7 +74,7 @@ class TestRecordings:
         errors = [future.exception() for future in decoded]
         assert [error and error.code for error in errors] == ["INVALID_AUDIO"] * 4 + [None] * 4
 
-    @pytest.mark.parametrize("name", TAGGED)
+    @pytest.mark.parametrize("name", list(TAGGED)[::3])
     def test_five_thousand_are_not(self, name):
         data = TAGGED[name](5_000)
         assert decode_audio(data, 16_000, LIMITS).duration == pytest.approx(

@@ -315,7 +315,7 @@ class EngineMachine(RuleBasedStateMachine):
                 turns = len(long) if session in long else 1
                 assert count <= MOST_BESIDE_CLASSES * turns * (4 if self.limits.shared else 1)
             else:
-                assert count <= MOST_OVERTAKING
+                assert count <= (MOST_BESIDE_CLASSES if long else MOST_OVERTAKING)
 
     def teardown(self):
         if hasattr(self, "engine"):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.options import BENCHMARKS
 from config import REPOSITORY
 from whosaid.cli.__main__ import COMMANDS
 
@@ -61,14 +60,6 @@ def test_help_of_every_script_installs_nothing(clone, script):
         done = run(clone, script, option)
         assert (done.returncode, done.stderr) == (0, "")
         assert len(done.stdout.splitlines()) >= 2
-    assert not (clone / ".venv").exists()
-
-
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_help_of_every_benchmark_installs_nothing(clone, name):
-    done = run(clone, "bench", name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: scripts/bench {name} ")
     assert not (clone / ".venv").exists()
 
 

@@ -44,7 +44,7 @@ def test_a_client_that_leaves_frees_its_rows(stream, caplog):
 
 def test_the_deadline_is_504_and_not_to_be_tried_again():
     async def run():
-        endpoint, app = served(request_timeout=0.05)
+        endpoint, app = served(request_timeout=0.3)
         reply = await call(app, headers=JSON, parts=HELLO)
         assert (reply.status, reply.code) == (504, "DEADLINE_EXCEEDED")
         assert reply.headers["x-should-retry"] == "false"
@@ -56,7 +56,7 @@ def test_the_deadline_is_504_and_not_to_be_tried_again():
 
 def test_the_deadline_ends_a_stream_with_an_error_event():
     async def run():
-        endpoint, app = served(request_timeout=0.05)
+        endpoint, app = served(request_timeout=0.3)
         reply = await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
         assert (reply.status, reply.complete) == (200, True)
         assert last_event(reply)["error"]["code"] == "DEADLINE_EXCEEDED"

@@ -21,7 +21,7 @@ from whosaid.errors import InvalidAudio, ModelError
 from whosaid.request import TranscriptionRequest, Upload
 from whosaid.server.app import create_app
 from whosaid.server.jobs.runner import FORMATS
-from whosaid.server.jobs.store import CRASHED, JobStore, Status
+from whosaid.server.jobs.store import CRASHED, JobStore
 from whosaid.server.lifecycle import DrainingServer
 from whosaid.server.settings import ServerSettings
 
@@ -381,7 +381,3 @@ def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint, audio
                     assert reply.headers["content-type"].startswith("text/")
 
     asyncio.run(run())
-
-
-def test_statuses_that_have_ended():
-    assert [each for each in Status if not each.ended] == ["queued", "running"]

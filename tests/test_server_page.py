@@ -171,6 +171,7 @@ def test_a_name_goes_into_the_transcript_and_all_downloads(
     assert person.texts("#transcript .name") == speakers
 
 
+@pytest.mark.reliability
 def test_a_click_selects_a_name_and_names_may_be_as_long_as_the_apis(person, url, answer):
     person.open(url, kept(answer))
     field = person.all("#timeline input")[0]
@@ -182,6 +183,7 @@ def test_a_click_selects_a_name_and_names_may_be_as_long_as_the_apis(person, url
     assert field.get_attribute("value") == "a" * 64
 
 
+@pytest.mark.reliability
 def test_turns_of_two_labels_with_one_name_are_joined(person, url, answer, downloads):
     """Where no pause is between them, in the transcript and in files, until names differ again."""
     person.open(url, kept(answer))
@@ -205,6 +207,7 @@ def test_turns_of_two_labels_with_one_name_are_joined(person, url, answer, downl
     assert person.texts("#transcript .name") == labels
 
 
+@pytest.mark.reliability
 def test_names_with_spaces_have_one_lane_each(person, url, answer, downloads):
     """As those of known speakers, which RTTM writes with underscores."""
     text = json.dumps(answer)
@@ -222,6 +225,7 @@ def test_names_with_spaces_have_one_lane_each(person, url, answer, downloads):
     assert ("Bea" in rttm, "Ada" in rttm) == (True, False)
 
 
+@pytest.mark.reliability
 def test_speech_without_text_is_hatched_in_the_timeline(person, url, answer):
     """Also where there are no speakers; an answer that does not tell has no such lane."""
     spans = [{"start": 3.0, "end": 6.0}, {"start": 9.0, "end": 10.5}]
@@ -473,6 +477,7 @@ def test_a_text_that_the_person_has_gets_times_and_speakers(
     assert person.texts("#unspoken li span") == [NASTY, LAUGH.strip()]
 
 
+@pytest.mark.reliability
 def test_a_text_that_is_spoken_whole_or_not_at_all_is_told(person, url, answer):
     person.open(url, kept({**answer, "unspoken": []}))
     assert " · all of your text is spoken · " in person.see("#found").text
@@ -484,6 +489,7 @@ def test_a_text_that_is_spoken_whole_or_not_at_all_is_told(person, url, answer):
     assert person.see("#unspoken summary").text == "Not spoken: 1 part of your text"
 
 
+@pytest.mark.reliability
 def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
     person.open(url)
     person.choose(recording)
@@ -496,7 +502,7 @@ def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
     assert not person.all("#progress")[0].is_displayed()
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.reliability)])
 def test_axe_finds_nothing(person, url, recording, answer, dark):
     """Wide and narrow, with results and without, with all options open and a refusal shown."""
     part = {"text": LAUGH * 99, "words_before": 0, "timestamp": [0.0, 1.0]}
@@ -518,6 +524,7 @@ def test_axe_finds_nothing(person, url, recording, answer, dark):
             assert person.do("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.reliability
 def test_a_narrow_window_has_folded_options_before_results_and_whole_names(person, url, answer):
     before = kept(answer, SPEAKER_00="A name that fits a line")
     person.open(url, before)
@@ -569,6 +576,7 @@ def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, re
     assert person.see("#download-rttm")
 
 
+@pytest.mark.reliability
 def test_subtitles_look_as_the_options_say(person, url, recording, answer, downloads):
     person.open(url)
     person.choose(recording)
@@ -639,6 +647,7 @@ def test_what_is_no_recording_is_refused_in_words(person, url, tmp_path):
     assert person.texts("#chosen") == ["nothing.wav 0 bytes"]
 
 
+@pytest.mark.reliability
 def test_films_are_taken(person, url, source, tmp_path):
     """By the file dialog too, which filters nothing; what plays them is the browser's matter."""
     person.open(url)

@@ -28,7 +28,7 @@ from whosaid.server.lifecycle import DrainingServer
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(
-    not NGINX or not OPENSSL, reason="nginx or openssl is not installed (apt-get: nginx-light)"
+    not NGINX or not OPENSSL, reason="left out: no nginx or openssl (apt-get: nginx-light)"
 )
 TEMPLATE = (REPOSITORY / "whosaid" / "server" / "nginx.conf.template").read_text(encoding="utf-8")
 HEADERS = {"authorization": "Bearer key"}

@@ -7,12 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.speakers import __main__ as command
 from benchmarks.speakers import scenes
-from benchmarks.speakers.figures import chart
 from benchmarks.speakers.scenes import Dialogue
 from benchmarks.speakers.scoring import Case, Tally, cases, identification_metric
-from tests.benchmark_pages import render, rows_of
 from tests.support.dialogue import Scene
 from whosaid.diarization.diarizer import Diarization
 from whosaid.diarization.known_speakers import KnownVoices, name_speakers
@@ -167,58 +164,6 @@ def test_the_identification_error_is_the_one_worked_out_by_hand():
 
 def rates(right, strangers):
     return {"right": right, "wrong": 0.011, "strangers": strangers, "stranger speakers": 0.25}
-
-
-def results_of(right, strangers):
-    rows = [
-        {
-            "dialogue": dialogue,
-            "clips": clips,
-            "seconds": seconds,
-            "by threshold": {
-                "0.70": rates(0.991, 0.5),
-                "0.78": rates(right if seconds == 3.0 else 0.5, strangers),
-            },
-            "nearest": rates(0.77, 1.0) | {"error": 0.66},
-            "error": 0.123,
-            "refused": 4,
-        }
-        for dialogue, clips in (("clean", "clean"), ("noisy", "clean"))
-        for seconds in (1.0, 3.0)
-    ]
-    return {
-        "settings": {"seed": 15},
-        "people": ["ann", "bob"],
-        "taken for another": [("cid", "ann", 0.8)],
-        "diarization error": {"clean": 0.05, "noisy": 0.25},
-        "threshold": 0.78,
-        "rows": rows,
-    }
-
-
-@pytest.mark.parametrize(
-    ("right", "strangers", "verdicts"),
-    [(0.9, 0.01, ["met", "met"]), (0.8999, 0.0101, ["**missed**", "**missed**"])],
-)
-def test_the_page_judges_clean_dialogues_with_clips_of_three_seconds(
-    right, strangers, verdicts, tmp_path, monkeypatch
-):
-    text = render(command, "speakers", results_of(right, strangers), tmp_path, monkeypatch)
-    lines = rows_of(text)
-    assert [row[2] for row in lines if len(row) == 3 and "3 s" in row[0]] == verdicts
-    share = f"{strangers:.1%} (25.0%)"
-    rows = [row for row in lines if row and row[0] == "noisy, clean 3 s"]
-    assert rows[0] == ["noisy, clean 3 s", f"{right:.1%}", "1.1%", share, "12.3%", "25.0%", "4"]
-    assert rows[1] == ["noisy, clean 3 s", "77.0%", "1.1%", "100.0% (25.0%)", "66.0%"]
-    assert ["0.70", "99.1%", "1.1%", "50.0% (25.0%)"] in lines
-    assert "cid (0.80 to ann)" in text
-    assert "- default threshold: 0.78" in text
-
-
-def test_the_picture_has_the_dialogues_own_channel_over_all_thresholds():
-    drawn = chart(results_of(0.95, 0.005))
-    assert drawn.places == (0.7, 0.78)
-    assert drawn.lines == {"clean: known, rightly": (99.1, 95.0), "clean: strangers": (50.0, 0.5)}
 
 
 def power(samples, hertz):

@@ -78,6 +78,7 @@ def test_two_people_on_a_telephone_are_told_apart(diarizer):
     assert rate <= 0.05
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["hf-serve", "toolkit"])

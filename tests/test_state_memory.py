@@ -246,7 +246,9 @@ def test_on_cuda_a_lane_lacks_memory_only_if_it_has_no_row_and_none_fits(monkeyp
     assert not memory.lacks(24)
 
 
-@pytest.mark.parametrize(("gigabytes", "rows"), [(15, (16, 2)), (24, (24, 4)), (80, (96, 16))])
+@pytest.mark.parametrize(
+    ("gigabytes", "rows"), [(15, (16, 2)), (24, (24, 4)), (48, (48, 8)), (80, (96, 16))]
+)
 def test_on_cuda_lanes_share_the_device(monkeypatch, gigabytes, rows):
     """Rows of large-v3: those of five beams take 1.8 times as much."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, gigabytes << 30))
@@ -255,10 +257,12 @@ def test_on_cuda_lanes_share_the_device(monkeypatch, gigabytes, rows):
     assert (cuda_rows(decoder(), 1, True), cuda_rows(decoder(), 5, False)) == rows
 
 
-def test_graphs_are_captured_when_rows_are_allocated(monkeypatch):
-    prepared = []
+def test_graphs_are_captured_when_rows_are_allocated(host, caplog):
+    prepared, host.memory = [], HostMemory(40 * 10**9, 50 * 10**9)
+    caplog.set_level("INFO", "endpoint")
     memory = StateMemory(decoder(), None, GraphRunner(), most=4, prepare=prepared.append)
     assert memory.ensure_capacity(1).capacity == 4
+    assert "4 rows with 1 beams hold 0.0 GB; 40.0 of 50.0 GB are free" in caplog.text
     memory.ensure_capacity(3)
     assert prepared == [memory.state]
     memory.release()

@@ -86,6 +86,7 @@ def lonely():
         pytest.skip("no network namespace can be made here: " + done.stderr.decode()[-80:].strip())
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_start_request_and_page_call_nobody_and_write_no_identity(lonely, tmp_path):
     kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS")}

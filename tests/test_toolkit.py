@@ -27,7 +27,7 @@ from servers import (
 from config import DEMO_MODELS
 from tests.support import audio_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.reliability, pytest.mark.timeout(600)]
 
 RAW = {"language": "en", "batch_size": "4", "diarize": "false", "output": "srt,vtt"}
 # Of the request's options, those that lead another way through the models than no options.

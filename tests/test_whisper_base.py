@@ -103,9 +103,13 @@ def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample, hea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beams", [1, 5])
 @pytest.mark.parametrize(
-    ("start", "end", "said"), [(18.3, 20.05, "chicago"), (20.1, 21.45, "new jersey")]
+    ("start", "end", "said", "beams"),
+    [
+        (20.1, 21.45, "new jersey", 1),
+        pytest.param(18.3, 20.05, "chicago", 1, marks=pytest.mark.reliability),
+        pytest.param(18.3, 20.05, "chicago", 5, marks=pytest.mark.reliability),
+    ],
 )
 def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(
     models, sample, start, end, said, beams
@@ -125,6 +129,7 @@ def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(
     assert 6 <= written <= 11
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_sounds_that_are_taken_for_speech_give_no_words(models):
     """Every sound reaches the model here, as if the detector had taken all of it for speech."""
@@ -135,6 +140,7 @@ def test_sounds_that_are_taken_for_speech_give_no_words(models):
         assert heard.text == "", (seed, sound.__name__)
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_what_is_said_again_and_again_is_written_as_often(models, sample, heard):
     """A few words of the sample, spliced with pauses as a speaker would make."""
@@ -149,6 +155,7 @@ def test_what_is_said_again_and_again_is_written_as_often(models, sample, heard)
     assert abs(text.count("originally") - times) <= times // 5
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_music_and_noise_around_speech_neither_add_nor_cost_words(models, sample, heard):
     generator = np.random.default_rng(0)
@@ -159,6 +166,7 @@ def test_music_and_noise_around_speech_neither_add_nor_cost_words(models, sample
     assert jiwer.wer(heard.text, among) <= 0.1
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("flite") is None, reason="flite speaks here")
 def test_speech_over_music_that_the_detector_misses_is_heard(models):
@@ -191,6 +199,7 @@ def test_the_checkpoint_is_whisper_base(models):
     assert len(models.model.generation_config.alignment_heads) == 8
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, sample, tmp_path, capsys):
     """A stretch of the sample in which both speak."""

@@ -4,7 +4,7 @@ endpoint itself answers to the same bodies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pydantic_core import to_json
@@ -44,9 +44,10 @@ def hf(models, tmp_path_factory) -> Iterator[Subject]:
         assert SECRET not in running.log
 
 
-@pytest.fixture(scope="session")
-def servers(ours, hf) -> dict[str, Subject]:
-    return {OURS: ours, HF_SERVE: hf}
+@pytest.fixture
+def subject_of(request) -> Callable[[str], Subject]:
+    """Either server by its name, started when it is first asked for."""
+    return lambda kind: request.getfixturevalue({OURS: "ours", HF_SERVE: "hf"}[kind])
 
 
 @pytest.fixture(scope="session")

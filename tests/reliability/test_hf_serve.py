@@ -150,5 +150,6 @@ def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
 # ---- a start that must fail
 
 
+@pytest.mark.reliability
 def test_a_failed_start_is_one_line_and_a_status(tmp_path):
     check_failed_start(hf_serve, "wrong token", 1, tmp_path)

@@ -20,7 +20,7 @@ from traffic import (
     KEY,
     MIB,
     OURS,
-    SERVERS,
+    QUICK_SERVERS,
     code_of,
     in_json,
     scaled,
@@ -48,17 +48,17 @@ def as_requests(bodies):
     return found
 
 
-@pytest.mark.parametrize("kind", SERVERS)
-def test_every_fault_has_its_code(servers, kind):
+@pytest.mark.parametrize("kind", QUICK_SERVERS)
+def test_every_fault_has_its_code(subject_of, kind):
     requests = as_requests({name: body for name, (body, _) in REFUSALS.items()})
     answers = dict(
-        zip(requests, send_all(servers[kind].url, list(requests.values()), CLIENTS), strict=True)
+        zip(requests, send_all(subject_of(kind).url, list(requests.values()), CLIENTS), strict=True)
     )
     for name in NO_OBJECT:
         assert answers.pop(name).status_code == 422
     found = {name: (answer.status_code, code_of(answer)) for name, answer in answers.items()}
     assert found == {name: (400, REFUSALS[name][1]) for name in found}
-    assert len(found) > 80
+    assert len(found) > 60
 
 
 @cache
@@ -69,10 +69,10 @@ def bombs() -> list[dict]:
     return [in_json({"inputs": text64(data)}) for data in files.values()]
 
 
-@pytest.mark.parametrize("kind", SERVERS)
-def test_bombs_are_refused_in_little_memory(servers, kind):
+@pytest.mark.parametrize("kind", QUICK_SERVERS)
+def test_bombs_are_refused_in_little_memory(subject_of, kind):
     requests = bombs()
-    subject = servers[kind]
+    subject = subject_of(kind)
     send_all(subject.url, requests[:2], 1)
     subject.reset_peak()
     before = subject.resident
@@ -137,13 +137,15 @@ def fuzzed(files: int, bodies: int) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize(("files", "bodies"), scaled((60, 150), (2_000, 10_000)))
-@pytest.mark.parametrize("kind", SERVERS)
-def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(servers, kind, files, bodies):
+@pytest.mark.parametrize("kind", QUICK_SERVERS)
+def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(
+    subject_of, kind, files, bodies
+):
     made = fuzzed(files, bodies)
     if kind == HF_SERVE:
         made = {key: body for key, body in made.items() if isinstance(body, dict) or _echoes(body)}
     requests = as_requests(made)
-    answers = send_all(servers[kind].url, list(requests.values()), CLIENTS)
+    answers = send_all(subject_of(kind).url, list(requests.values()), CLIENTS)
     strange = []
     for number, answer in zip(requests, answers, strict=True):
         if isinstance(answer, httpx2.HTTPError):

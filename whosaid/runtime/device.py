@@ -29,6 +29,7 @@ DTYPES = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
+BFLOAT16_CAPABILITY = (8, 0)  # of CUDA devices
 # By precision: torch's name for the processor's flag, the vendors' name, and the operator behind
 # `asr.model.cpu_kernels`.
 CPU_FLAGS = {
@@ -69,6 +70,9 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         if wanted == "int8":
             raise StartError("DTYPE=int8: on CUDA choose float16, bfloat16 or float32")
+        if wanted == "bfloat16" and torch.cuda.get_device_capability(device) < BFLOAT16_CAPABILITY:
+            # Older GPUs compute bfloat16 without tensor cores and without fused attention.
+            raise StartError("DTYPE=bfloat16: this GPU is older than Ampere; choose float16")
         return torch.float16 if wanted == "auto" else DTYPES[wanted]
     if wanted == "float16":
         raise StartError("DTYPE=float16: on a CPU choose auto, bfloat16, int8 or float32")

@@ -151,24 +151,6 @@ def test_a_dialogue_without_overlap_is_the_sum_of_its_turns():
 
 
 @needs_voices
-def test_a_dialogue_says_the_same_again_with_its_seed():
-    def draw():
-        generator = np.random.default_rng(5)
-        return draw_dialogue(
-            [draw_voice(name, generator) for name in ("f5", "rms")], 12.0, Style(), generator
-        )
-
-    first, second = draw(), draw()
-    said = min(
-        len(first.words), len(second.words)
-    )  # espeak's 10 ms may decide whether a last sentence fits
-    assert said > 10
-    assert [word.text for word in first.words[:said]] == [word.text for word in second.words[:said]]
-    starts = [[word.start for word in scene.words[:said]] for scene in (first, second)]
-    assert starts[0] == pytest.approx(starts[1], abs=0.1)
-
-
-@needs_voices
 def test_overlaps_are_drawn_only_where_they_are_asked_for():
     generator = np.random.default_rng(1)
     voices = [draw_voice(name, generator) for name in ("f5", "m8", "Mario")]

@@ -32,7 +32,7 @@ from tests.support.audio_files import conversation, wav_file
 from whosaid.server.serving import load_app
 from whosaid.server.settings import ServerSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.reliability, pytest.mark.timeout(600)]
 
 SECONDS = 300
 # Seconds of processors that a replica uses for a recording alone: half of what one of half a minute

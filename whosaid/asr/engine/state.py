@@ -7,6 +7,7 @@ the host and a CUDA graph can replay it. Caches are by far the largest memory be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,8 @@ from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
 if TYPE_CHECKING:
     from whosaid.asr.engine.runner import StepRunner
 
+logger = logging.getLogger("endpoint")
+
 # Positions are a multiple of this: scaled_dot_product_attention pads other masks, in every layer.
 ALIGNMENT = 16
 
@@ -43,8 +46,8 @@ HOST_HEADROOM_BYTES = 1 << 29
 HOST_LAST_BYTES = HOST_HEADROOM_BYTES // 2
 # Most rows of greedy recordings on CUDA by the device's bytes; they are allocated at load. 24 is
 # the default batch size. Beside 16 rows of large-v3 a device of 16 GB has room for diarization and
-# graphs; from 40 GB on, a step of 96 rows costs half as much a row as one of 24 (by arithmetic).
-CUDA_ROWS = ((40 << 30, 96), (20 << 30, 24), (0, 16))
+# graphs. Of large-v3's size a step of 96 rows costs 54% as much a row as one of 24 (docs/gpu.md).
+CUDA_ROWS = ((64 << 30, 96), (40 << 30, 48), (20 << 30, 24), (0, 16))
 OTHER_LANES_SHARE = 1 / 3  # of those rows' bytes, for each other lane
 
 
@@ -275,6 +278,7 @@ class StateMemory:
             if self.runner.pipelined:
                 self.state = self._all
                 self.prepare(self._all)
+                self._log_memory()
         if not self.runner.pipelined:
             self._use(min(rows, self._all.capacity))
         assert self.state is not None
@@ -317,6 +321,15 @@ class StateMemory:
             torch.cuda.empty_cache()
         else:
             return_freed()
+
+    def _log_memory(self) -> None:
+        rows, memory = self.capacity, self._memory()
+        if memory is not None:
+            held, free, total = (
+                each / 1e9 for each in (rows * self._bytes_per_row, memory.free, memory.total)
+            )
+            message = "%d rows with %d beams hold %.1f GB; %.1f of %.1f GB are free"
+            logger.info(message, rows, self.num_beams, held, free, total)
 
     def _allocate(self) -> DecodeState:
         """Allocate the most rows that may ever be used; halve their number while that fails."""

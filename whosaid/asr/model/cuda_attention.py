@@ -39,4 +39,5 @@ def cudnn_computes(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
     capability = torch.cuda.get_device_capability(device)
-    return capability >= CAPABILITY and (torch.backends.cudnn.version() or 0) >= CUDNN_VERSION
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return capability >= CAPABILITY and (version or 0) >= CUDNN_VERSION
