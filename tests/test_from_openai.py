@@ -1,5 +1,5 @@
-"""docs/from-openai.md and the SDK's own types: no field, value, key or event is missing, what the
-page says comes does come, and every row names a test that there is.
+"""docs/from-openai.md and the SDK's own types: no field, value, key or event is missing, and what
+the page says comes does come.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NEVER = {"segment_id"}
 
 
 def rows() -> Iterator[tuple[str, list[str]]]:
-    """The cells of each row that names a test, with its table's first heading."""
+    """The cells of each row of these tables, with the table's first heading."""
     heading = None
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -64,7 +64,7 @@ def rows() -> Iterator[tuple[str, list[str]]]:
             heading = None
         elif heading is None:
             heading = cells
-        elif not line.startswith("|---") and heading[-1] == "test":
+        elif not line.startswith("|---") and heading[0].strip("`") in TABLES:
             assert len(cells) == len(heading), line
             yield heading[0].strip("`"), cells
 
