@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.live.figures import charts, figures, summary
+from benchmarks.live.figures import figures, summary
 from benchmarks.live.local_agreement import Rival, RivalFailed, RivalProcess
 from benchmarks.live.sessions import Plays, body_of
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
 from benchmarks.load.servers import OURS, started
-from benchmarks.pages import write_page
+from benchmarks.pages import publish
 from benchmarks.real.converted import convert
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from config import DEMO_MODELS
@@ -65,8 +65,7 @@ def main(options: Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"scripts/bench live: {error}", file=sys.stderr)
         return 1
-    copy = None if options.publish else path.with_suffix(".md")
-    write_page("live", results, figures(results), charts(results), copy)
+    publish("live", path, results["settings"], figures(results), options.publish)
     return 0
 
 

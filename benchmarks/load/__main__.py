@@ -24,9 +24,9 @@ import av
 import numpy as np
 
 from benchmarks.load.clients import Load, arriving, beside, closed
-from benchmarks.load.figures import CELL, charts, figures, summary
+from benchmarks.load.figures import CELL, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
-from benchmarks.pages import keep
+from benchmarks.pages import publish
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.recordings import recording
 from tests.support.audio_files import wav_file
@@ -73,7 +73,7 @@ def main(options: Namespace) -> None:
         plan, fresh = (QUICK, True) if options.quick else (WHOLE, options.fresh)
         run(models, plan, options.diarize, path, fresh)
     results = read(path)
-    keep("load", results, figures(results), options, charts(results))
+    publish("load", path, results["settings"], figures(results), options.publish)
 
 
 def run(

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.pages import write_page
+from benchmarks.pages import publish
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Setting, Spec, decoded
-from benchmarks.real.figures import charts, figures, summary
+from benchmarks.real.figures import figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
 from benchmarks.real.process import EngineFailed, EngineProcess
 from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
@@ -43,8 +43,7 @@ def main(options: Namespace) -> int:
     except (ValueError, OSError, EndpointError, EngineFailed) as error:
         print(f"scripts/bench real: {error}", file=sys.stderr)
         return 1
-    copy = None if options.publish else path.with_suffix(".md")
-    write_page("real", results, figures(results), charts(results), copy)
+    publish("real", path, results["settings"], figures(results), options.publish)
     return 0
 
 

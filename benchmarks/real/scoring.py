@@ -14,7 +14,7 @@ from functools import cache
 
 import jiwer
 
-from benchmarks.accuracy.metrics import Count
+from benchmarks.counts import Count
 from benchmarks.real.manifest import Recording
 from whosaid.asr.output.words import WITHOUT_SPACES
 from whosaid.payload.languages import ENGLISH
