@@ -92,7 +92,7 @@ def _flag(name: str, told: str, **how: Any) -> Option:  # noqa: ANN401
 
 
 def _value(name: str, told: str, metavar: str, default: Any = None, **how: Any) -> Option:  # noqa: ANN401
-    if default not in (None, ""):
+    if default:
         shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
         told = f"{told}; default: {shown}"
     return name, told, {"metavar": metavar, "default": default, **how}
@@ -117,7 +117,7 @@ KEPT = (
 )
 PUBLISH = _flag("--publish", "write the page of docs/benchmarks; default: one beside the results")
 REPEATS = "how often each is timed"
-FETCHED = "default: the one that scripts/demo fetched"
+FETCHED = "the one that scripts/demo fetched"
 
 # What each benchmark measures, its module and its options besides PUBLISH.
 BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
@@ -133,7 +133,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             QUICK,
             _path("--recordings", "conversations and their manifest.json"),
             _value("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-            _value("--model", f"a Whisper; {FETCHED}", "FOLDER"),
+            _value("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
             _only("--only", "recordings"),
             _number("--repeats", REPEATS, 3),
             _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
@@ -185,7 +185,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _only("--only", "recordings"),
             _path(
                 "--model",
-                f"a Whisper; without --recordings the demo model, else {FETCHED}",
+                f"a Whisper; default: the demo model, for --recordings {FETCHED}",
             ),
             _value("--precision", "of the weights", "PRECISION", "float32"),
             _value(

@@ -53,7 +53,7 @@ def save(path: Path, content: object) -> None:
 
 
 def read(path: Path) -> Any:  # noqa: ANN401
-    """What `save` wrote."""
+    """Return what `save` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 

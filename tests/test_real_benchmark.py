@@ -236,7 +236,7 @@ def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
         "ours": {"a.wav": "ours first", "b.wav": "ours first"},
         "batched": {"a.wav": "batched second"},
     }
-    kept = measure("--engines", "ours", "--only", "b.w", "--add", now="third")
+    kept = measure("--engines", "ours", "--only", "b.w", now="third")
     assert kept == {
         "ours": {"a.wav": "ours first", "b.wav": "ours third"},
         "batched": {"a.wav": "batched second"},
@@ -275,7 +275,7 @@ def imported_once(monkeypatch) -> None:
     """Engines' processes are forked from one that has imported what they need."""
     forks = get_context("forkserver")
     forks.set_forkserver_preload(["faster_whisper", "handler", "transformers.pipelines"])
-    monkeypatch.setattr("benchmarks.real.process.get_context", lambda _: forks)
+    monkeypatch.setattr("benchmarks.apart.get_context", lambda _: forks)
 
 
 @pytest.mark.reliability

@@ -40,7 +40,7 @@ def summary(cell: Results) -> str:
     return f"{what}: {' '.join(_times(cell).values())}"
 
 
-def _users(cell: Results, rates: Mapping[object, float]) -> dict[str, str]:
+def _users(cell: Results, rates: Mapping[tuple[Any, ...], float]) -> dict[str, str]:
     theirs = cell["server"] == OURS and rates.get(_cell_of({**cell, "server": HF_SERVE}))
     return {
         **_where(cell),

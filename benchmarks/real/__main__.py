@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.apart import EngineFailed
 from benchmarks.pages import publish
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Setting, Spec, decoded
 from benchmarks.real.figures import figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import EngineFailed, EngineProcess
+from benchmarks.real.process import EngineProcess
 from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
 from benchmarks.report import RESULTS, read, read_kept, save, settings
 from config import ModelSettings
@@ -34,7 +35,7 @@ PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "
 
 
 def main(options: Namespace) -> int:
-    """Hear what is asked for and write the page; exit status 1 where that cannot be."""
+    """Transcribe the recordings and write the page; exit status 1 if that fails."""
     path: Path = options.output or RESULTS / "real.json"
     try:
         if not options.render:
@@ -48,7 +49,7 @@ def main(options: Namespace) -> int:
 
 
 def run(options: Namespace, path: Path) -> None:
-    """Let every engine hear every recording; `path` is written after each recording.
+    """Transcribe every recording by every engine; `path` is written after each recording.
 
     Raises ValueError where manifest or engines are wrong or no engine is left, and StartError where
     the model cannot be had.
@@ -122,7 +123,7 @@ def _model(text: str) -> str:
 
 
 def _setting(options: Namespace) -> Setting:
-    """What the engines have in common; the model is fetched and converted where need be."""
+    """Return the engines' common settings; fetch and convert the model if need be."""
     chosen = ModelSettings.for_models(_model(options.model))
     model = Path(with_local_models(chosen).asr_model.name)
     return Setting(
@@ -137,7 +138,7 @@ def _setting(options: Namespace) -> Setting:
 
 
 def _facts(options: Namespace, setting: Setting) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the settings that the figures depend on."""
     torch.set_num_threads(setting.threads)
     return {
         "model": Path(options.model).name,

@@ -48,7 +48,7 @@ def score(recording: Recording, text: str) -> Score:
 
 
 def is_by_character(recording: Recording) -> bool:
-    """Whether its words are characters."""
+    """Return True if the recording is scored in characters."""
     return recording.language in WITHOUT_SPACES
 
 

@@ -1,4 +1,4 @@
-"""How much faster linear layers and attention are through `asr.model.cpu_kernels` than torch's own.
+"""Times linear layers and attention of `asr.model.cpu_kernels` beside torch's own.
 
 Asked over the matrices of the demo's, whisper-base's and large-v3's decoders, in each precision:
 linear layers by number of positions; attention to the audio of a few positions a row, as decoding

@@ -147,7 +147,7 @@ class Bench:
     def _diarize(
         self, samples: Samples, hints: SpeakerHints, repeats: int
     ) -> tuple[dict[str, tuple[SpeakerTurn, ...]], dict[str, list[float]]]:
-        """What each finds, and its seconds in each repeat."""
+        """Return the turns of each system, and its seconds in each repeat."""
         found: dict[str, tuple[SpeakerTurn, ...]] = {}
         pipeline = self.stock
 

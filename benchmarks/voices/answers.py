@@ -1,4 +1,4 @@
-"""What the endpoint answers about a recording, and what other rules make of its words and turns."""
+"""The endpoint's answer for a recording, and its words with the speakers of other rules."""
 
 from __future__ import annotations
 

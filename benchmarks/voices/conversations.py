@@ -30,7 +30,7 @@ class Conversation:
 
     @property
     def speakers(self) -> int:
-        """How many people speak."""
+        """The number of people who speak."""
         return len({turn.speaker for turn in self.turns})
 
 

@@ -1,4 +1,4 @@
-"""Whether people are named by clips of them: rightly, wrongly, and strangers not at all.
+"""Names by reference clips: rightly given, wrongly given, and given to strangers.
 
 Clips are cut from the conversations themselves, where a person speaks alone for long enough. A clip
 of the recording in which names are looked for is cut out of it first. Everybody else's clips are

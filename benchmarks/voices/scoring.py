@@ -1,4 +1,4 @@
-"""What is counted about one recording, as JSON: errors of turns and of the speakers of words.
+"""Errors of turns and of the speakers of words in one recording, as JSON.
 
 A recognised word's true speaker is whoever speaks during it, if exactly one does; other words are
 not scored. If each speaker's words are known, cpWER is scored too, after Whisper's own normaliser.
