@@ -73,11 +73,13 @@ def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
         taken: list[Word] = []
         while words and len("".join(word.text for word in taken)) < len(entry["text"]):
             taken.append(words.pop(0))
-        yield Chunk(entry["text"], *entry["timestamp"], words=tuple(taken))
+        start, end = entry["timestamp"]
+        yield Chunk(entry["text"], start, end, words=tuple(taken))
 
 
 def _word(entry: dict[str, Any]) -> Word:
-    return Word(entry["word"], *entry["timestamp"], entry.get("speaker"), entry["probability"])
+    start, end = entry["timestamp"]
+    return Word(entry["word"], start, end, entry.get("speaker"), entry["probability"])
 
 
 def read_rttm(rttm: str) -> Iterator[SpeakerTurn]:
