@@ -14,7 +14,7 @@ TURNS = [SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.6, 1.9), SpeakerTurn("B", 
 
 def given_to(turns, *ends: float) -> str:
     """The speakers of chunks with these ends; "-" for a chunk that gets none."""
-    starts = [0.0, *ends[:-1]]
+    starts = [0.0, *ends][: len(ends)]
     chunks = [
         Chunk(f" {i}", start, end, words=(Word(f" {i}", start, end),))
         for i, (start, end) in enumerate(zip(starts, ends, strict=True))
@@ -29,7 +29,7 @@ def given_to(turns, *ends: float) -> str:
     [
         ((1.0, 2.1, 3.1), "AAB"),
         ((1.0, 2.8, 3.1), "AAB"),
-        ((1.0, 3.5, 3.6), "ABB"),
+        ((1.0, 3.5, 3.6), "AB-"),
         ((2.0, 3.0, 60.0, 61.0), "AB--"),
         ((2.0, 3.0, math.nan), "AB-"),
         ((), ""),
