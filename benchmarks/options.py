@@ -79,8 +79,7 @@ def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace
     needed = NEEDED.get(name, ())
     if needed and not found.render and not all(getattr(found, each) for each in needed):
         parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
-    for smoke_test in ("quick", "development"):
-        found.publish &= not getattr(found, smoke_test, False)
+    found.publish &= not getattr(found, "quick", False)
     return found
 
 
@@ -92,126 +91,70 @@ def _flag(name: str, told: str, **how: Any) -> Option:  # noqa: ANN401
     return name, told, {"action": "store_true", **how}
 
 
-def _number(name: str, told: str, default: int | None, least: int = 1) -> Option:
-    how = {"type": whole_number(least), "default": default, "metavar": "N"}
-    return name, told if default is None else f"{told}; default: {default}", how
+def _value(name: str, told: str, metavar: str, default: Any = None, **how: Any) -> Option:  # noqa: ANN401
+    if default:
+        shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
+        told = f"{told}; default: {shown}"
+    return name, told, {"metavar": metavar, "default": default, **how}
 
 
-def _value(name: str, told: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
-    return name, told, {"metavar": metavar, **how}
+def _number(name: str, told: str, default: int | None = None, **how: Any) -> Option:  # noqa: ANN401
+    return _value(name, told, "N", default, type=whole_number(1), **how)
 
 
 def _only(name: str, what: str) -> Option:
-    return _value(name, f"only {what} whose name contains TEXT", "TEXT", default="")
+    return _value(name, f"only {what} whose name contains TEXT", "TEXT", "")
+
+
+def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option:  # noqa: ANN401
+    return _value(name, told, metavar, type=Path, **how)
 
 
 QUICK = _flag("--quick", "a short smoke test, whose figures prove nothing")
-FRESH = _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew")
-RENDER = _flag("--render", "measure nothing: write the earlier results")
+KEPT = (
+    _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew"),
+    _flag("--render", "measure nothing: write the earlier results"),
+)
 PUBLISH = _flag("--publish", "write the page of docs/benchmarks; default: one beside the results")
-TIMED = "how often each is timed"
-FETCHED = "default: the one that scripts/demo fetched"
+REPEATS = "how often each is timed"
+FETCHED = "the one that scripts/demo fetched"
 
 # What each benchmark measures, its module and its options besides PUBLISH.
 BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
         "benchmarks.speed",
         "seconds of a request, beside transformers' pipeline",
-        (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), FRESH, RENDER),
-    ),
-    "accuracy": (
-        "benchmarks.accuracy",
-        "words given to the wrong speaker in synthetic dialogues",
-        (QUICK, _flag("--development", "the voices to look at and to tune on"), RENDER),
-    ),
-    "diarization": (
-        "benchmarks.diarization",
-        "seconds and memory of diarization, beside pyannote.audio",
-        (
-            QUICK,
-            _number("--repeats", TIMED, 5),
-            _number("--minutes", "minutes of audio for the memory, 0 for none", 60, least=0),
-            _value("--pipeline", "a pipeline of real weights, measured too", "FOLDER", type=Path),
-            _value(
-                "--recordings",
-                "audio files for it, one after the other; default: the demo's conversation",
-                "FOLDER",
-                type=Path,
-            ),
-            _value(
-                "--lengths",
-                "of audio for it; default: 1 10 60",
-                "MINUTES",
-                type=float,
-                nargs="+",
-                default=[1, 10, 60],
-            ),
-            _value(
-                "--stock-minutes",
-                "pyannote.audio is timed repeatedly up to this length; default: 10",
-                "MINUTES",
-                type=float,
-                default=10,
-            ),
-            FRESH,
-        ),
-    ),
-    "speakers": (
-        "benchmarks.speakers",
-        "speakers named by reference clips",
-        (QUICK, _number("--seed", "of voices, texts and dialogues", 15, least=0), RENDER),
+        (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), *KEPT),
     ),
     "voices": (
         "benchmarks.voices",
         "diarization, words' speakers and names in real conversations",
         (
             QUICK,
-            _value("--recordings", "conversations and their manifest.json", "FOLDER", type=Path),
+            _path("--recordings", "conversations and their manifest.json"),
             _value("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-            _value("--model", f"a Whisper; {FETCHED}", "FOLDER"),
-            _value(
-                "--only",
-                "only recordings whose name contains a TEXT",
-                "TEXT",
-                nargs="+",
-                default=[""],
-            ),
-            _number("--repeats", TIMED, 3),
+            _value("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
+            _only("--only", "recordings"),
+            _number("--repeats", REPEATS, 3),
             _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
-            FRESH,
-            RENDER,
+            *KEPT,
         ),
     ),
     "real": (
         "benchmarks.real",
         "word errors, seconds and memory of several engines on your recordings",
         (
-            _value("--manifest", "recordings and their texts", "FILE", nargs="+", type=Path),
+            _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
             _value("--model", "a Whisper: a folder or a Hub id", "MODEL"),
-            _value(
-                "--engines",
-                f"default: {' '.join(DEFAULT)}",
-                "ENGINE",
-                nargs="+",
-                default=DEFAULT,
-            ),
+            _value("--engines", "what is compared", "ENGINE", DEFAULT, nargs="+"),
             _only("--only", "recordings"),
-            _value(
-                "--precision",
-                "of every engine that names none; default: float32",
-                "PRECISION",
-                default="float32",
-            ),
+            _value("--precision", "of every engine that names none", "PRECISION", "float32"),
             _number("--batch-size", "windows decoded together", 24),
-            _number("--threads", "of every engine; default: torch's", None),
+            _number("--threads", "of every engine; default: torch's"),
             _number("--repeats", "how often each recording is transcribed", 1),
             _flag("--words", "ask every engine for the times of words too"),
-            _value(
-                "--output", "where results are; default: build/bench/real.json", "FILE", type=Path
-            ),
-            _flag("--add", "does nothing: earlier results are kept anyway"),
-            FRESH,
-            RENDER,
+            _path("--output", "where results are; default: build/bench/real.json", "FILE"),
+            *KEPT,
         ),
     ),
     "load": (
@@ -219,18 +162,15 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "latency and rate of the server under load, beside hf-serve",
         (
             QUICK,
-            _value(
+            _path(
                 "--model",
                 "a Whisper, beside the demo models; may be repeated",
-                "FOLDER",
-                type=Path,
                 action="append",
                 default=[],
             ),
             _flag("--no-demo", "without the demo models", dest="demo", action="store_false"),
             _flag("--diarize", "with speakers; demo models only"),
-            FRESH,
-            RENDER,
+            *KEPT,
         ),
     ),
     "live": (
@@ -238,31 +178,20 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "when words of live sessions come, beside faster-whisper's",
         (
             QUICK,
-            _value(
-                "--recordings",
-                "recordings and their manifest.json; default: synthetic dialogues",
-                "FOLDER",
-                type=Path,
+            _path(
+                "--recordings", "recordings and their manifest.json; default: synthetic dialogues"
             ),
-            _value(
-                "--silent",
-                "files of FOLDER in which nobody speaks",
-                "FILE",
-                nargs="+",
-                default=[],
-            ),
+            _value("--silent", "files of FOLDER in which nobody speaks", "FILE", (), nargs="+"),
             _only("--only", "recordings"),
-            _value(
+            _path(
                 "--model",
-                f"a Whisper; default: the demo model; for --recordings, {FETCHED}",
-                "FOLDER",
-                type=Path,
+                f"a Whisper; default: the demo model, for --recordings {FETCHED}",
             ),
-            _value("--precision", "default: float32", "PRECISION", default="float32"),
+            _value("--precision", "of the weights", "PRECISION", "float32"),
             _value(
                 "--rival-precision", "faster-whisper's; default: that of --precision", "PRECISION"
             ),
-            _value("--clients", "at once; default: 1 4 16", "N", type=whole_number(1), nargs="+"),
+            _number("--clients", "at once; default: 1 4 16", nargs="+"),
             _value(
                 "--seconds",
                 "of a measurement of several clients; default: 180",
@@ -274,22 +203,15 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 "of one long session, for its memory; default: none",
                 "MINUTES",
                 type=float,
-                default=0.0,
             ),
             _flag("--no-rival", "without faster-whisper", dest="rival", action="store_false"),
-            FRESH,
-            RENDER,
+            *KEPT,
         ),
     ),
     "kernels": (
         "benchmarks.speed.kernels",
         "single operations of a step on this processor",
-        (QUICK, _number("--repeats", TIMED, 9)),
-    ),
-    "cpu": (
-        "benchmarks.speed.cpu",
-        "precisions and threads on this processor",
-        (QUICK, _number("--repeats", TIMED, 9)),
+        (QUICK, _number("--repeats", REPEATS, 9)),
     ),
 }
 # What the help of some benchmarks says after their options.
@@ -321,7 +243,7 @@ def run(options: Namespace) -> int:
 
 
 def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
-    """The options; ends the process with status 2 where they are wrong."""
+    """Return the options of gpu-check; ends the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/gpu-check",
         "Check load, CUDA graphs, text, speed and memory on this machine, and print one page.",

@@ -1,7 +1,7 @@
-"""What every measurement leaves behind: its settings, its figures as JSON, tables in Markdown.
+"""What every measurement keeps: its settings and its results as JSON, and tables in Markdown.
 
-The JSON file is the result and is written after every step; the figures of pages are made from it
-alone. So a run that was broken off can still be read.
+The JSON file is written after every step and pages are made from it alone, so a run that was broken
+off can still be read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ RESULTS = REPOSITORY / "build" / "bench"
 PAGES = REPOSITORY / "docs" / "benchmarks"
 PACKAGES = ("torch", "transformers", "ctranslate2", "numpy")
 # Settings that results of one page may differ in.
-VARYING = ("minutes", "repeats")
+VARYING = ("date", "minutes", "repeats")
+# The rows of each table, by its name; empty if nothing was measured. All rows have the same keys.
+Tables = dict[str, list[dict[str, str]]]
 
 
 def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """The machine, the threads and the versions that a figure depends on."""
     return {
+        "date": f"{datetime.now(tz=UTC):%Y-%m-%d}",
         "processor": _processor(),
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
@@ -38,13 +42,6 @@ def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
     }
-
-
-def machine(facts: Mapping[str, Any]) -> str:
-    """The machine of some `settings` in a few words."""
-    if facts["device"] == "CPU":
-        return f"{facts['processor']}, {facts['torch threads']} threads"
-    return str(facts["device"])
 
 
 def save(path: Path, content: object) -> None:
@@ -56,7 +53,7 @@ def save(path: Path, content: object) -> None:
 
 
 def read(path: Path) -> Any:  # noqa: ANN401
-    """What `save` wrote."""
+    """Return what `save` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 

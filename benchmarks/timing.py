@@ -66,7 +66,7 @@ def time_once(action: Action, device: torch.device) -> float:
 
 
 def repeats_within(seconds: float, one_repeat: float) -> int:
-    """How many repeats of `one_repeat` seconds fit into a budget, from MIN to MAX_REPEATS."""
+    """Return how many repeats fit into a budget of seconds, from MIN_REPEATS to MAX_REPEATS."""
     return max(MIN_REPEATS, min(MAX_REPEATS, int(seconds / one_repeat)))
 
 

@@ -179,16 +179,6 @@ def test_a_process_that_hangs_is_ended(monkeypatch):
 # The recording
 
 
-@pytest.mark.parametrize(("frequency", "gain"), [(500, 1.0), (6_000, 1.0), (12_000, 0.0)])
-def test_decimation_keeps_what_is_below_the_new_nyquist_frequency(frequency, gain):
-    time = np.arange(48_000) / 48_000
-    tone = np.sin(2 * np.pi * frequency * time).astype(np.float32)
-    kept = recording.decimate(tone, 3)[200:-200]
-    assert len(recording.decimate(tone, 3)) == 16_000
-    assert np.sqrt(2 * np.mean(kept**2)) == pytest.approx(gain, abs=0.01)
-    assert recording.decimate(tone, 1) is tone
-
-
 def test_word_errors_are_those_of_jiwer():
     random = np.random.default_rng(0)
     for _ in range(50):

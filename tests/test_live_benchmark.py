@@ -20,8 +20,8 @@ from benchmarks.live.local_agreement import Agreement, Listener, Timed
 from benchmarks.live.replay import PIECE, Arrival, Replay, replay
 from benchmarks.live.scoring import Told, delays, said_twice, session_of
 from benchmarks.live.speech import joined, real, with_pause
+from benchmarks.options import read_options
 from benchmarks.report import read
-from tests.benchmark_pages import rows_of, run_quick
 from whosaid.timebase import SAMPLE_RATE
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -278,7 +278,8 @@ def session(told, deltas, recording="talk", **others):
 
 @pytest.mark.reliability
 def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
-    rows = rows_of(run_quick(bench, "live", tmp_path, monkeypatch))
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    assert bench.main(read_options("live", ["--quick"])) == 0
     measured = read(tmp_path / "live-quick.json")
     assert [(each["clients"], each["beside"]) for each in measured["ours"]] == [
         (1, False),
@@ -295,4 +296,4 @@ def test_a_quick_run_measures_every_part(tmp_path, monkeypatch):
     assert 0 < len(dialogue["told"]) == len(dialogue["shown"]) <= 2 * len(spoken)
     assert (noise["deltas"], noise["completed"]) == ("", "")
     assert [each["recording"] for each in measured["theirs"]] in ([], ["dialogue 0", "noise"])
-    assert "1 client, beside a file" in [row[0] for row in rows if row]
+    assert "| 1 client, beside a file |" in (tmp_path / "live-quick.md").read_text(encoding="utf-8")

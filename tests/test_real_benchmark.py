@@ -17,8 +17,6 @@ import soundfile
 
 pytest.importorskip("pyarrow")
 
-from benchmarks.accuracy.intervals import Interval, difference, interval, points
-from benchmarks.accuracy.metrics import Count
 from benchmarks.options import DEFAULT, FORMS, SHORT, read_options
 from benchmarks.pages import NOTHING
 from benchmarks.real import __main__ as bench
@@ -162,17 +160,6 @@ def test_languages_without_spaces_are_scored_by_character():
     assert score(recording, "你好世间。") == Score(1, 0, 0, 4)
 
 
-def test_the_interval_of_a_rate_holds_it_and_is_wide_where_recordings_differ():
-    counts = [Count(errors, 10) for errors in (0, 1, 2, 5, 0, 1)]
-    found = interval(counts)
-    assert found.value == pytest.approx(9 / 60)
-    assert found.low < found.value < found.high
-    assert difference(counts, counts) == Interval(0.0, 0.0, 0.0)
-    better = Interval(-0.02, -0.03, -0.01)
-    assert points(better) == "-2.0 (-3.0 to -1.0): better"
-    assert points(Interval(-0.02, -0.03, 0.01)).endswith("no difference shown")
-
-
 def example(engines: dict[str, list[str]], heard: list[Recording]) -> dict:
     """Results as a run keeps them: texts by engine, one for each recording."""
     results = {**copy.deepcopy(EMPTY), "settings": SETTINGS}
@@ -249,7 +236,7 @@ def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
         "ours": {"a.wav": "ours first", "b.wav": "ours first"},
         "batched": {"a.wav": "batched second"},
     }
-    kept = measure("--engines", "ours", "--only", "b.w", "--add", now="third")
+    kept = measure("--engines", "ours", "--only", "b.w", now="third")
     assert kept == {
         "ours": {"a.wav": "ours first", "b.wav": "ours third"},
         "batched": {"a.wav": "batched second"},
@@ -288,7 +275,7 @@ def imported_once(monkeypatch) -> None:
     """Engines' processes are forked from one that has imported what they need."""
     forks = get_context("forkserver")
     forks.set_forkserver_preload(["faster_whisper", "handler", "transformers.pipelines"])
-    monkeypatch.setattr("benchmarks.real.process.get_context", lambda _: forks)
+    monkeypatch.setattr("benchmarks.apart.get_context", lambda _: forks)
 
 
 @pytest.mark.reliability

@@ -12,20 +12,18 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import pages
-from benchmarks.accuracy.answers import OURS as OUR_RULE
-from benchmarks.accuracy.answers import RULES, WHISPERX, Answer
 from benchmarks.options import read_options
 from benchmarks.real.manifest import Recording
 from benchmarks.report import read
 from benchmarks.voices import __main__ as command
+from benchmarks.voices.answers import OURS as OUR_RULE
+from benchmarks.voices.answers import RULES, WHISPERX, Answer
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD
 from benchmarks.voices.naming import (
     KINDS,
     OTHER,
     SAME,
-    STRANGERS,
     Heard,
     cut_out,
     longest_alone,
@@ -62,19 +60,15 @@ def quiet(seconds):
     return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
-def test_a_folder_has_conversations_others_and_clips(tmp_path):
+def test_recordings_without_turns_are_skipped(tmp_path):
     folder = folder_of(
         tmp_path,
         talk=(quiet(8), TRUE, {"words": {"A": "yes"}, "language": "de"}),
         unknown=(quiet(1), (), {}),
-        some_enrollment_anna=(quiet(1), (), {}),
     )
-    found = load_conversations(folder)
-    (talk,) = found.conversations
+    (talk,) = load_conversations(folder)
     assert (talk.name, talk.turns, talk.words, talk.speakers) == ("talk", TRUE, {"A": "yes"}, 2)
     assert talk.recording == Recording(folder / "talk.flac", "de")
-    assert [each.name for each in found.without_turns] == ["unknown"]
-    assert list(found.clips) == ["anna"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +106,6 @@ def test_errors_of_turns_are_those_counted_by_hand():
     assert score["lenient"] == pytest.approx(
         {"missed": 0.0, "false_alarm": 0.25, "confusion": 0.0, "total": 2.5 + 3.5}
     )
-    assert score["jaccard"] == pytest.approx({"errors": 1 / 4 + 0.5 / 5.5, "total": 2})
     assert score["speakers"] == 2
     swapped = [SpeakerTurn("X", 0.0, 8.0)]
     assert score_turns(conversation(), swapped, 9.0)["strict"] == pytest.approx(
@@ -149,8 +142,7 @@ def test_words_are_scored_on_both_turns_by_every_rule():
     answer = Answer((Chunk("".join(word.text for word in words), 0.5, 7.0, words=words),), TRUE)
     spoken = conversation({"A": "Red, green.", "B": "blue color gray"})
     scored = score_words(spoken, answer)
-    assert scored.keys() == {"found turns", "true turns", "text alone"}
-    assert scored["text alone"] == {"errors": 0, "total": 5}
+    assert scored.keys() == {"found turns", "true turns"}
     assert scored["true turns"].keys() == set(RULES)
     ours = scored["found turns"][OUR_RULE]
     assert ours["speakers"] == {"errors": 1, "total": 4}
@@ -217,21 +209,16 @@ def test_people_are_named_by_clips_of_the_same_and_of_other_recordings_and_stran
         lengths.append(len(samples) / SAMPLE_RATE)
         return Diarization(spoken, spoken, voices=axes)
 
-    found = name_everybody(heard, vectors, diarize)
+    found = name_everybody(heard, vectors, diarize, 0.5)
     assert list(found) == list(KINDS)
-    other = found[OTHER]["by threshold"]
-    assert other["0.50"]["right"] == other["0.05"]["right"] == 1
-    assert other["0.50"]["strangers"] == 0
-    assert found[OTHER]["seconds"] == [pytest.approx(8 + 6 + 6 + 3), pytest.approx(6)]
-    assert found[STRANGERS]["by threshold"]["0.05"]["strangers"] == 0
-    assert found[OTHER]["cosines"]["right"] == [1.0] * 4
-    assert set(found[SAME]["cosines"]["wrong"]) == {0.0}
-    assert max(found[STRANGERS]["cosines"]["wrong"]) == 0.0
+    other = found[OTHER]
+    assert other["known"] == other["right"] == pytest.approx(8 + 6 + 6 + 3)
+    assert other["strangers"] == pytest.approx(6)
+    assert found[SAME]["right"] > 0
+    for tally in found.values():
+        assert tally["wrong"] == tally["strangers_named"] == 0
     # All of it, and without the clip of who speaks elsewhere in it, too.
     assert lengths == [15, 11, 15]
-
-
-# ---- the page
 
 
 @pytest.mark.reliability
@@ -241,8 +228,7 @@ def test_the_command_hears_a_folder_and_keeps_what_pyannote_found(tmp_path, monk
     scene = draw_dialogue(cast, 9.0, Style(noise=1e-3), np.random.default_rng(3))
     folder = folder_of(tmp_path, dialogue=(scene.samples, scene.turns, {}))
     results = tmp_path / "build"
-    for module in (command, pages):
-        monkeypatch.setattr(module, "RESULTS", results, raising=False)
+    monkeypatch.setattr(command, "RESULTS", results)
     models = ["--pipeline", str(DEMO_MODELS / "diarization"), "--model", str(DEMO_MODELS / "asr")]
     asked = ["--quick", "--recordings", str(folder), *models]
     kept = {}

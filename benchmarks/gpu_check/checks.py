@@ -97,7 +97,7 @@ def _check_gpu(device: torch.device | None) -> list[Finding]:
 
 
 def check_clocks(check: str) -> list[Finding]:
-    """How fast the GPU runs now and at most, and what it draws, as nvidia-smi tells it."""
+    """Note the GPU's clocks, power and temperature by nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return [leave_out(check, "nvidia-smi is not here")]
     fields = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
@@ -141,7 +141,7 @@ def check_load(subject: Subject) -> list[Finding]:
 
 
 def _check_graphs(subject: Subject) -> list[Finding]:
-    """Whether every planned graph was captured, and gave what the same pass gave eagerly."""
+    """Check that every planned graph was captured and gave the result of the eager pass."""
     names = ("graphs captured at load", "graphs against eager passes over noise")
     if not subject.on_cuda:
         return [leave_out(name, NO_GPU) for name in names]
@@ -158,7 +158,7 @@ def _check_graphs(subject: Subject) -> list[Finding]:
 
 
 def _check_first_request(subject: Subject) -> list[Finding]:
-    """How long the first request takes, against the same request later."""
+    """Check that the first request takes little longer than a later one."""
     short = subject.recording.lasting(QUICK_SECONDS)
     seconds = []
     for _ in range(3):
@@ -204,7 +204,7 @@ def _fill_batch(windows: Sequence[Request]) -> list[Request]:
 
 
 def _check_replay(subject: Subject, kind: str, run: Callable[[], Texts]) -> Finding:
-    """Whether graphs and eager passes give equal tokens."""
+    """Check that graphs and eager passes give equal tokens."""
     name, runner = f"graphs against eager, {kind} steps", subject.graphs
     if runner is None:
         return leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")

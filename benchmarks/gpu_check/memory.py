@@ -1,4 +1,4 @@
-"""How much memory loaded models and their rows take, by the shapes of the engine's own decoders.
+"""Memory of loaded models and their rows, by the shapes of the engine's own decoders.
 
     python -m benchmarks.gpu_check.memory
 
@@ -181,7 +181,7 @@ def _without_data(shape: Shape) -> WhisperForConditionalGeneration:
 def footprint(
     models: Sequence[WhisperModel], main: Decoder, draft_model: DraftModel | None
 ) -> Footprint:
-    """The same, of checkpoints' models by themselves."""
+    """Return the footprint of checkpoints' models with these decoders."""
     weights = [weight for model in models for _, weight in model.named_parameters()]
     drafter = draft_model.block if isinstance(draft_model, MedusaModel) else draft_model
     decoders = [main] if drafter is None else [main, drafter]

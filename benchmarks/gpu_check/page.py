@@ -16,7 +16,7 @@ LONGEST_DETAIL = 6_000  # characters; of more the beginning and the end are kept
 
 
 class Status(StrEnum):
-    """What a line says in its last column."""
+    """The last column of a line."""
 
     OK = "OK"
     NOT_OK = "**NOT OK**"
@@ -25,7 +25,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the page. `found` of a line that was left out is the reason.
+    """A line of the page. If the check was left out, `found` is the reason.
 
     `detail` is printed below the table: the traceback of a check that failed.
     """
@@ -43,22 +43,22 @@ class Finding:
 
 
 def judge(check: str, expected: str, found: str, fine: bool) -> Finding:
-    """A finding that is OK where `fine`, else NOT OK."""
+    """Return a finding that is OK if `fine`, else NOT OK."""
     return Finding(check, expected, found, Status.OK if fine else Status.NOT_OK)
 
 
 def failure(found: str, detail: str) -> Finding:
-    """A check that did not run to its end."""
+    """Return the finding of a check that did not run to its end."""
     return Finding("the check itself", "runs to its end", found, Status.NOT_OK, cut(detail))
 
 
 def note(check: str, found: str) -> Finding:
-    """A figure about which nothing is expected."""
+    """Return a figure about which nothing is expected."""
     return Finding(check, "any", found, Status.OK)
 
 
 def leave_out(check: str, reason: str) -> Finding:
-    """A check that cannot be made on this machine."""
+    """Return the line of a check that cannot be made on this machine."""
     return Finding(check, "", reason, Status.LEFT_OUT)
 
 
@@ -80,13 +80,13 @@ class Page:
             findings.append(failure(f"{type(error).__name__}: {error}", trace))
 
     def leave_out(self, sections: Sequence[str], reason: str) -> None:
-        """Add sections of which nothing can be checked."""
+        """Add sections that cannot be checked."""
         for section in sections:
             self.sections.setdefault(section, []).append(leave_out("all", reason))
 
     @property
     def fine(self) -> bool:
-        """Whether no line is NOT OK."""
+        """True if no line is NOT OK."""
         return self._count(Status.NOT_OK) == 0
 
     def markdown(self) -> str:

@@ -6,13 +6,11 @@ less, and its page says with what.
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,6 @@ TRUTH = REPOSITORY / "demo" / "conversation.json"
 NOISE_SECONDS = 120
 MAX_SECONDS, MAX_BYTES = 600.0, 1 << 28
 SPAN_SECONDS, PAUSE_SECONDS = 15.0, 0.5  # where no detector finds speech
-FILTER_TAPS = 96  # on each side, of the low-pass before decimation
 
 Samples = NDArray[np.float32]
 
@@ -46,30 +43,29 @@ class Recording:
         return len(self.samples) / SAMPLE_RATE
 
     def lasting(self, seconds: float) -> Recording:
-        """The same, repeated or cut to last so long."""
+        """Return the recording, repeated or cut to last so many seconds."""
         count = round(seconds * SAMPLE_RATE)
         return Recording(np.resize(self.samples, count), self.source, self.is_speech)
 
 
 def read_conversation(path: Path = CONVERSATION) -> Recording:
-    """The conversation by the first decoder there is; noise where there is none."""
+    """Return the conversation by the first decoder that is installed; noise if there is none."""
     decoders: dict[str, Callable[[Path], Samples]] = {
         "PyAV, as the endpoint does": _decode_with_av,
-        "soundfile": _decode_with_soundfile,
         "the program ffmpeg": _decode_with_ffmpeg,
     }
     for name, decode in decoders.items():
         try:
             return Recording(decode(path), f"{path.name}, decoded by {name}")
-        except (ImportError, OSError, RuntimeError, subprocess.CalledProcessError):
+        except (ImportError, OSError, subprocess.CalledProcessError):
             continue
     noise = np.random.default_rng(0).normal(0, 0.1, NOISE_SECONDS * SAMPLE_RATE)
-    source = "noise: neither PyAV nor soundfile nor ffmpeg is here to decode the conversation"
+    source = "noise: neither PyAV nor ffmpeg is here to decode the conversation"
     return Recording(noise.astype(np.float32), source, is_speech=False)
 
 
 def speech_detector(recording: Recording) -> tuple[DetectSpeech, str]:
-    """The endpoint's detector and its name; all audio counts as speech where it has no weights."""
+    """Return the endpoint's detector and its name; without its weights all audio is speech."""
     if not recording.is_speech:
         return fixed_spans, "none: all of the noise counts as speech"
     try:
@@ -89,7 +85,7 @@ def fixed_spans(samples: Samples) -> Sequence[Span]:
 
 
 def spoken_words() -> list[str]:
-    """What is said in the conversation, in order of the words' starts."""
+    """Return the words of the conversation, in the order of their starts."""
     words = json.loads(TRUTH.read_text(encoding="utf-8"))["words"]
     return [word["text"] for word in sorted(words, key=lambda word: word["start"])]
 
@@ -106,30 +102,11 @@ def count_word_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> in
     return row[-1]
 
 
-def decimate(samples: Samples, factor: int) -> Samples:
-    """Every `factor`-th sample after a low-pass at the new Nyquist frequency (Blackman window)."""
-    if factor == 1:
-        return samples
-    places = np.arange(-FILTER_TAPS, FILTER_TAPS + 1)
-    low_pass = np.sinc(places / factor) * np.blackman(len(places)) / factor
-    return np.convolve(samples, low_pass, mode="same")[::factor].astype(np.float32)
-
-
 def _decode_with_av(path: Path) -> Samples:
     from whosaid.audio.decode import AudioLimits, decode_audio
 
     limits = AudioLimits(MAX_SECONDS, MAX_BYTES)
     return decode_audio(path.read_bytes(), SAMPLE_RATE, limits).samples
-
-
-def _decode_with_soundfile(path: Path) -> Samples:
-    soundfile: Any = importlib.import_module("soundfile")
-
-    samples, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
-    factor, rest = divmod(rate, SAMPLE_RATE)
-    if rest:
-        raise RuntimeError(f"{rate} Hz is no multiple of {SAMPLE_RATE} Hz")
-    return decimate(samples.mean(axis=1), factor)
 
 
 def _decode_with_ffmpeg(path: Path) -> Samples:

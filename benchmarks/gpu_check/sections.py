@@ -42,7 +42,7 @@ MAX_SECONDS = 1800.0  # of a section, after which its process is ended
 
 
 class Outcome(NamedTuple):
-    """What a section found, the endpoint's warnings meanwhile, and whether the models loaded."""
+    """The findings of a section, the endpoint's warnings, and True if the models loaded."""
 
     findings: list[Finding]
     warnings: list[str]
@@ -101,7 +101,7 @@ def _read(file: Path) -> Outcome:
 
 
 def _run(command: list[str]) -> tuple[str, str]:
-    """How a process ended, and what it wrote."""
+    """Run a command; return how its process ended and what it wrote."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=MAX_SECONDS

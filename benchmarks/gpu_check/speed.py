@@ -40,7 +40,7 @@ COPIED_BYTES, COPIES = 1 << 29, 5
 
 @dataclass
 class Run:
-    """One way to transcribe; `transcript` is that of the newest run."""
+    """A way to transcribe; `transcript` is the newest run's."""
 
     subject: Subject
     recording: Recording
@@ -90,8 +90,8 @@ def check_speed(subject: Subject) -> list[Finding]:
 
 
 def _note_shares(subject: Subject, run: Run) -> list[Finding]:
-    """Where the seconds of the largest batch go, its steps against what memory allows, and how many
-    passes of a request were replayed.
+    """Note the shares of encoder, prefill and decoding, the time of a step against the bandwidth of
+    memory, and the number of replayed passes.
     """
     assert run.transcript is not None
     stats, name = run.transcript.stats, f"batch {run.batch_size}"
@@ -119,8 +119,8 @@ def _note_shares(subject: Subject, run: Run) -> list[Finding]:
 
 
 def _step_bytes(subject: Subject, rows: int) -> int:
-    """What a step without drafts reads at least: the decoder's weights, and the caches of all rows
-    for half of the longest text.
+    """Return the bytes that a step without drafts reads at least: the decoder's weights, and the
+    caches of all rows for half of the longest text.
     """
     main = subject.transcriber.engine.main
     named = dict(subject.transcriber.models.model.named_parameters())
@@ -129,7 +129,7 @@ def _step_bytes(subject: Subject, rows: int) -> int:
 
 
 def copied_bytes_a_second(device: torch.device) -> float:
-    """How fast the device's memory is, read and written, by copies within it."""
+    """Return the bytes a second that the device reads and writes in copies."""
     source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     seconds = time_interleaved({"copy": lambda: target.copy_(source)}, COPIES, device)["copy"]
@@ -194,7 +194,7 @@ def _judge_assisted(
 
 
 def check_memory(subject: Subject) -> list[Finding]:
-    """What models and rows take, by their shapes and as measured, and the peak of a request."""
+    """Check the memory of models and rows against their shapes, and the peak of a request."""
     return [*_check_rows(subject), *_check_models(subject), *_check_peak(subject)]
 
 
@@ -272,7 +272,7 @@ def _beam_rows(engine: DecodeEngine) -> int:
 
 
 def _check_peak(subject: Subject) -> list[Finding]:
-    """What a request of the default batch adds to models and rows, and whether it is given back."""
+    """Check the memory that a request of the default batch adds, and that it is freed."""
     names = ("peak beside models and rows", "memory after more requests")
     if not subject.on_cuda:
         return [leave_out(name, NO_GPU) for name in names]

@@ -1,4 +1,4 @@
-"""What is checked: the models that the environment names, loaded as the endpoint loads them.
+"""The models that are checked: those that the environment names, loaded as the endpoint loads them.
 
 The endpoint's own classes are used, but not `handler.py`, which needs PyAV and pyannote; a rented
 GPU machine may have neither.
@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the models compute on a GPU."""
+        """True if the models compute on a GPU."""
         return self.device.type == "cuda"
 
     @property
@@ -85,7 +85,7 @@ class Subject:
 
     @property
     def loaded(self) -> bool:
-        """Whether `load` has succeeded."""
+        """True if `load` has succeeded."""
         return self._transcriber is not None
 
     @property
@@ -96,12 +96,12 @@ class Subject:
 
     @property
     def assisted(self) -> bool:
-        """Whether there is an assistant."""
+        """True if there is an assistant."""
         return self.settings.assistant_model is not None
 
     @property
     def is_demo(self) -> bool:
-        """Whether these are the models that ship with the repository."""
+        """True if these are the demo's models."""
         return Path(self.settings.asr_model.name).is_relative_to(DEMO_MODELS)
 
     def load(self) -> None:
@@ -148,8 +148,9 @@ def decode(
     drafts: int,
     options: DecodeOptions | None = None,
 ) -> Texts:
-    """What an engine gives for windows, by number: greedily, with so many drafts a step, unless
-    `options` say otherwise.
+    """Return an engine's results for windows, by number.
+
+    Without `options` it decodes greedily with `drafts` drafts a step.
     """
     if options is None:
         options = DecodeOptions(batch_size=LARGE_BATCH, assisted=drafts > 0, drafts=drafts)

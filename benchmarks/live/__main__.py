@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.live.figures import charts, figures, summary
-from benchmarks.live.local_agreement import Rival, RivalFailed, RivalProcess
+from benchmarks.apart import EngineFailed
+from benchmarks.live.figures import figures, summary
+from benchmarks.live.local_agreement import Rival, RivalProcess
 from benchmarks.live.sessions import Plays, body_of
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
 from benchmarks.load.servers import OURS, started
-from benchmarks.pages import write_page
+from benchmarks.pages import publish
 from benchmarks.real.converted import convert
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from config import DEMO_MODELS
@@ -40,7 +41,7 @@ DEMO = "demo model"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: `clients` at once, several of them for `seconds`, beside a file of `file`
+    """The measurements: `clients` at once, several of them for `seconds`, beside a file of `file`
     seconds; and a session of `minutes`, if any. `rival` is faster-whisper's precision, None without
     it.
     """
@@ -65,8 +66,7 @@ def main(options: Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"scripts/bench live: {error}", file=sys.stderr)
         return 1
-    copy = None if options.publish else path.with_suffix(".md")
-    write_page("live", results, figures(results), charts(results), copy)
+    publish("live", path, results["settings"], figures(results), options.publish)
     return 0
 
 
@@ -159,8 +159,8 @@ def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
         about = Rival(convert(plan.model), device, plan.rival, torch.get_num_threads())
         try:
             rival = RivalProcess(about)
-        except RivalFailed as error:
-            print(f"left out: faster-whisper: {error}", file=sys.stderr, flush=True)
+        except EngineFailed as error:
+            print(f"left out: {error}", file=sys.stderr, flush=True)
     try:
         yield rival
     finally:
@@ -186,6 +186,6 @@ def _plan(options: Namespace) -> Plan:
         clients=options.clients or (QUICK_CLIENTS if quick else CLIENTS),
         seconds=options.seconds or (3.0 if quick else 180.0),
         file=QUICK_FILE if quick else FILE,
-        minutes=options.minutes,
+        minutes=options.minutes or 0.0,
         rival=(options.rival_precision or options.precision) if options.rival else None,
     )

@@ -6,24 +6,21 @@ two passes in a row agree on, from the beginning on. Once the audio is longer th
 the end of the last segment whose words are final; the text before the cut, 200 letters of it, is
 the prompt. Passes are greedy, and hear where faster-whisper's Silero finds speech.
 
-The engine has a process of its own, as in `benchmarks.real.process`, and hears in real time: a pass
+The engine has a process of its own, (`benchmarks.apart`), and hears in real time: a pass
 that takes long lets the next one begin later, with all the audio that has come meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.apart import Apart
 from benchmarks.live.scoring import Told, plain
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
@@ -33,6 +30,8 @@ PROMPT = 200  # letters
 # What is heard again overlaps what is final: words that begin so many seconds before its end are
 # looked at, and among so many words copies are looked for.
 SLACK, NEAR, COPIES = 0.1, 1.0, 5
+# The engine of this process.
+_loaded: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Agreement:
 
     @property
     def until(self) -> float:
-        """Where the final words end."""
+        """The end of the final words, in seconds."""
         return self.final[-1].end if self.final else 0.0
 
     def heard(self, words: Sequence[Timed]) -> list[Timed]:
@@ -71,13 +70,13 @@ class Agreement:
         return new[:count]
 
     def finish(self) -> list[Timed]:
-        """What follows is final, as nothing more is heard."""
+        """Make the guess final, because no audio follows."""
         rest, self.guess = self.guess, []
         self.final += rest
         return rest
 
     def _copied(self, new: Sequence[Timed]) -> int:
-        """How many of the first words are the last final ones once more."""
+        """Return how many of the first words repeat the last final ones."""
         for count in range(1, min(len(self.final), len(new), COPIES) + 1):
             if [word.text for word in self.final[-count:]] == [word.text for word in new[:count]]:
                 return count
@@ -86,7 +85,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Rival:
-    """What the engine is: the converted model's folder and its settings."""
+    """The engine's converted model and its settings."""
 
     model: Path
     device: str
@@ -155,72 +154,43 @@ class Listener:
         }
 
     def _cut(self, heard: float, ends: Sequence[float]) -> None:
-        """Where the audio has grown too long, begin after a segment whose words are final."""
+        """If the audio is too long, begin after the last segment whose words are final."""
         if heard - self.begin > LONGEST:
             final = [end for end in ends[:-1] if end <= self.found.until]
             self.begin = max(final, default=self.begin)
 
 
-class RivalFailed(Exception):
-    """The engine cannot be loaded, or has failed; one line."""
-
-
 class RivalProcess:
-    """A running engine. Raises RivalFailed where it cannot be loaded."""
+    """A running engine. Raises EngineFailed if it cannot be loaded."""
 
     def __init__(self, rival: Rival) -> None:
-        context = get_context("spawn")
-        self._connection, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, rival), daemon=True)
-        self._process.start()
-        other.close()
-        self._receive()
+        self._apart = Apart("faster-whisper")
+        self._apart.call(_load, rival)
 
     def listen(self, samples: Samples, language: str | None) -> list[Told]:
-        """What the engine tells of a recording, in as long as that is. Raises RivalFailed."""
-        self._connection.send((samples, language))
-        told: list[Told] = self._receive()
+        """Return the words of a recording, in as long as it lasts. Raises EngineFailed."""
+        told: list[Told] = self._apart.call(_listen, samples, language)
         return told
 
     def close(self) -> None:
         """End the process."""
-        self._connection.close()
-        self._process.join()
-
-    def _receive(self) -> Any:  # noqa: ANN401
-        try:
-            answer = self._connection.recv()
-        except EOFError:
-            self._process.join()
-            raise RivalFailed(f"its process ended with status {self._process.exitcode}") from None
-        if isinstance(answer, RivalFailed):
-            self.close()
-            raise answer
-        return answer
+        self._apart.close()
 
 
-def _serve(connection: Connection, rival: Rival) -> None:
-    """The engine's process: an answer for every recording until the other end is closed."""
-    warnings.simplefilter("ignore")
-    with suppress(EOFError, BrokenPipeError):
-        try:
-            from faster_whisper import WhisperModel
+def _load(rival: Rival) -> None:
+    from faster_whisper import WhisperModel
 
-            model = WhisperModel(
-                str(rival.model),
-                device=rival.device,
-                compute_type=rival.precision,
-                cpu_threads=rival.threads,
-            )
-            for filtered in (True, False):  # the detector and the model, before anything is timed
-                silence = np.zeros(SAMPLE_RATE, np.float32)
-                list(model.transcribe(silence, language="en", vad_filter=filtered)[0])
-            connection.send(None)
-            while True:
-                samples, language = connection.recv()
-                connection.send(Listener(model, language).listen(samples))
-        except (EOFError, BrokenPipeError):
-            raise
-        except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            connection.send(RivalFailed(reason))
+    model = WhisperModel(
+        str(rival.model),
+        device=rival.device,
+        compute_type=rival.precision,
+        cpu_threads=rival.threads,
+    )
+    for filtered in (True, False):  # the detector and the model, before anything is timed
+        silence = np.zeros(SAMPLE_RATE, np.float32)
+        list(model.transcribe(silence, language="en", vad_filter=filtered)[0])
+    _loaded.append(model)
+
+
+def _listen(samples: Samples, language: str | None) -> list[Told]:
+    return Listener(_loaded[0], language).listen(samples)

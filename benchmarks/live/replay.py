@@ -42,7 +42,7 @@ class Arrival:
 
 @dataclass
 class Replay:
-    """One session: what came, `spoken` seconds of audio that went out, and the second at which the
+    """A session: the events, `spoken` seconds of audio that went out, and the second at which the
     server closed; `failure` says how it ended otherwise than asked, else it is empty.
     """
 

@@ -1,4 +1,4 @@
-"""What a live session is worth: when each word came, and whether all was said once.
+"""Scores a live session: the delay of each word, and words that were taken back or said twice.
 
 A word's end is where the endpoint's answer for the whole file has it, for every engine; so nobody
 is measured by times of its own. Words are set beside the file's by an alignment of the texts
@@ -32,7 +32,7 @@ class Told:
 
 @dataclass
 class Session:
-    """What a client was told in one session.
+    """The texts and times that a client got in one session.
 
     `deltas` and `completed` are texts. `waits` are the seconds from the end of an item's audio, the
     silence after which the detector calls it ended, to its `completed`; `gaps` are those between
@@ -51,7 +51,7 @@ class Session:
 
 @dataclass
 class _Item:
-    """One item's part of a session; `shown` are all texts at which the client has looked, each with
+    """An item of a session; `shown` are all texts at which the client has looked, each with
     its second: the final words, and those with the guess.
     """
 

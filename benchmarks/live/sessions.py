@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from benchmarks.live.local_agreement import RivalProcess
 from benchmarks.live.replay import Replay, replay
 from benchmarks.live.scoring import Ended, Session, delays, said_twice, session_of
 from benchmarks.live.speech import Speech, joined, with_pause
-from benchmarks.load.clients import TIMEOUT_S, Load, busy
+from benchmarks.load.clients import TIMEOUT_S, Load, busy, json_body
 from benchmarks.load.servers import Running
 from benchmarks.timing import MIB
 from tests.support.audio_files import wav_file
@@ -40,13 +38,11 @@ class Known:
 def body_of(samples: Samples, language: str | None, **parameters: object) -> bytes:
     """A request for the text of some samples, a WAV file in JSON."""
     file = wav_file(samples.astype(np.float64), SAMPLE_RATE)
-    asked = {"language": language, "diarize": False, **parameters}
-    content = {"inputs": base64.b64encode(file).decode(), "parameters": asked}
-    return json.dumps(content).encode()
+    return json_body(file, language=language, diarize=False, **parameters)
 
 
 def ask(url: str, each: Speech) -> Known:
-    """What the endpoint answers for a recording as a file."""
+    """Return the endpoint's answer for a recording as a file."""
     body = body_of(each.samples, each.recording.language, return_timestamps="word")
     headers = {"content-type": "application/json"}
     with httpx2.Client(timeout=TIMEOUT_S, trust_env=False) as client:
@@ -63,23 +59,25 @@ class Plays:
         self.known = {each.recording.name: ask(server.url, each) for each in speech}
 
     def one(self, each: Speech) -> Cell:
-        """One client alone with one recording."""
+        """Measure one client with one recording."""
         return asyncio.run(self._session(each, None))
 
     def theirs(self, rival: RivalProcess, each: Speech) -> Cell:
-        """The same recording by the other engine. Raises RivalFailed."""
+        """Measure a recording by the other engine. Raises EngineFailed."""
         told = rival.listen(with_pause(each.samples), each.recording.language)
         text = "".join(word.text for word in told)
         return self._kept(each, Session(told, text, text))
 
     def together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
-        """So many clients at once, each with the recordings from another one on, for `most`
-        seconds, or each once where that is None; and the same body again and again `beside`.
+        """Measure several clients at once, each beginning with another recording.
+
+        They speak for `most` seconds, or each recording once if it is None. The body `beside` is
+        sent again and again meanwhile.
         """
         return asyncio.run(self._together(clients, most, beside))
 
     def long(self, seconds: float, every: float) -> Cell:
-        """One session of so many seconds; the server's memory after `every` so many of them."""
+        """Measure a session of so many seconds, and the server's memory `every` so many."""
         return asyncio.run(self._long(seconds, every))
 
     async def _together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
@@ -96,8 +94,8 @@ class Plays:
         }
 
     async def _client(self, number: int, clients: int, most: float | None) -> list[Cell]:
-        """One client's sessions; clients begin within the first second, as their pieces would
-        else all go out at once.
+        """Return one client's sessions. Clients begin at different times within the first second,
+        so that their pieces are not all sent at once.
         """
         await asyncio.sleep(number / clients)
         loop = asyncio.get_running_loop()
@@ -117,7 +115,7 @@ class Plays:
         return self._kept(each, session_of(done), done)
 
     def _kept(self, each: Speech, session: Session, done: Replay | None = None) -> Cell:
-        """What is kept of a session; a recording that was broken off is not `whole`."""
+        """Return a session's figures; a recording that was broken off is not `whole`."""
         known = self.known[each.recording.name]
         told, shown = delays(session.words, known.words)
         expected = each.recording.text or known.text

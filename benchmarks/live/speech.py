@@ -1,4 +1,4 @@
-"""What is replayed: recordings of a folder, or dialogues of synthetic voices."""
+"""Recordings to replay: those of a folder, or dialogues of synthetic voices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Speech:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The recording's length."""
         return len(self.samples) / SAMPLE_RATE
 
 

@@ -9,8 +9,6 @@ every measurement.
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -23,10 +21,10 @@ from typing import Any
 import av
 import numpy as np
 
-from benchmarks.load.clients import Load, arriving, beside, closed
-from benchmarks.load.figures import CELL, charts, figures, summary
+from benchmarks.load.clients import Load, arriving, beside, closed, json_body
+from benchmarks.load.figures import CELL, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
-from benchmarks.pages import keep
+from benchmarks.pages import publish
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.recordings import recording
 from tests.support.audio_files import wav_file
@@ -42,7 +40,7 @@ DEMO = "demo models"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and for how many seconds each.
+    """The measurements, and the seconds of each.
 
     A user asks at least `fewest` times; `beside` short requests are sent beside long ones, at last
     beside a `crowd` of them at once.
@@ -73,7 +71,7 @@ def main(options: Namespace) -> None:
         plan, fresh = (QUICK, True) if options.quick else (WHOLE, options.fresh)
         run(models, plan, options.diarize, path, fresh)
     results = read(path)
-    keep("load", results, figures(results), options, charts(results))
+    publish("load", path, results["settings"], figures(results), options.publish)
 
 
 def run(
@@ -108,11 +106,11 @@ def run(
 def body_of(seconds: int, **parameters: object) -> bytes:
     """The JSON body with a recording of so many seconds."""
     file = wav_file(recording(seconds).astype(np.float64), SAMPLE_RATE)
-    return _json_of(file, parameters)
+    return json_body(file, **parameters)
 
 
 def opus_body_of(seconds: int, **parameters: object) -> bytes:
-    """The same as Ogg Opus at OPUS_BIT_RATE: ten minutes have less than a megabyte."""
+    """Return such a body as Ogg Opus at OPUS_BIT_RATE: ten minutes take less than a megabyte."""
     samples = (np.clip(recording(seconds), -1, 1) * 32767).astype(np.int16)
     frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
     frame.rate = SAMPLE_RATE
@@ -122,12 +120,7 @@ def opus_body_of(seconds: int, **parameters: object) -> bytes:
         stream.bit_rate = OPUS_BIT_RATE
         for each in (frame, None):
             container.mux(stream.encode(each))
-    return _json_of(file.getvalue(), parameters)
-
-
-def _json_of(file: bytes, parameters: dict[str, object]) -> bytes:
-    content = {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
-    return json.dumps(content).encode()
+    return json_body(file.getvalue(), **parameters)
 
 
 def _measured(
@@ -183,7 +176,7 @@ def _crowd(
 
 
 def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
-    """Whatever a server sets up at its first requests, memory for rows above all."""
+    """Send first requests, so that memory for rows is allocated before anything is timed."""
     for url in urls.values():
         first: Load = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:

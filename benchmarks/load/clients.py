@@ -1,8 +1,8 @@
 """Clients that send one body again and again, and what each request took.
 
-Closed loops: some users, each of whom sends as soon as the last answer is there, as k6 does; they
-never queue more than themselves. Open loops: arrivals at a fixed rate whatever is answered, as the
-world's; they show the queue that closed ones hide (Schroeder, Wierman and Harchol-Balter 2006).
+Closed loops: each user sends the next request when the last answer is there, as in k6. Open loops:
+requests arrive at a fixed rate, whatever is answered; they show the queue that closed loops hide
+(Schroeder, Wierman and Harchol-Balter 2006).
 
 A request is timed from the moment at which it was due, so that a slow client cannot flatter a
 server.
@@ -11,6 +11,8 @@ server.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,7 +30,7 @@ OK = 200
 
 @dataclass
 class Load:
-    """What became of the requests of one measurement.
+    """The outcome of the requests of one measurement.
 
     `seconds` has those that were answered, in order of their answers; `statuses` counts the others.
     `texts` are the different transcripts that came. `wall` is until the last answer.
@@ -56,6 +58,12 @@ class Load:
         }
 
 
+def json_body(file: bytes, **parameters: object) -> bytes:
+    """Return the endpoint's JSON body with an audio file and parameters."""
+    content = {"inputs": base64.b64encode(file).decode(), "parameters": parameters}
+    return json.dumps(content).encode()
+
+
 def columns(seconds: Sequence[float]) -> dict[str, float]:
     """k6's columns; empty where nothing was answered."""
     if not seconds:
@@ -66,7 +74,7 @@ def columns(seconds: Sequence[float]) -> dict[str, float]:
 
 
 async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int) -> Load:
-    """`users` that ask for `seconds`, and until each has asked `fewest` times."""
+    """Let `users` ask for `seconds`, and until each has asked `fewest` times."""
     load, started = Load(), time.perf_counter()
     async with _client() as client:
 
@@ -82,7 +90,7 @@ async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int)
 
 
 async def arriving(url: str, body: bytes, rate: float, seconds: float) -> Load:
-    """One request every 1/`rate` seconds for `seconds`; ends with the last answer."""
+    """Send one request every 1/`rate` seconds for `seconds`; end with the last answer."""
     load, started = Load(), time.perf_counter()
     async with _client() as client:
         asked = []
@@ -98,8 +106,9 @@ async def arriving(url: str, body: bytes, rate: float, seconds: float) -> Load:
 async def beside(
     url: str, body: bytes, long: bytes, pause: float, most: int, at_once: int = 1
 ) -> tuple[Load, Load]:
-    """`most` short requests, one every `pause` seconds, while `long` ones run, so many `at_once`;
-    and the long ones'.
+    """Send `most` short requests, one every `pause` seconds, while `at_once` `long` ones run.
+
+    Returns the load of the short ones and that of the long ones.
     """
     load = Load()
     async with _client() as client, busy(url, long, at_once) as of_long:
@@ -113,7 +122,7 @@ async def beside(
 
 @asynccontextmanager
 async def busy(url: str, body: bytes, at_once: int = 1) -> AsyncIterator[Load]:
-    """So many requests at once, each anew when it is answered, until the block ends."""
+    """Keep `at_once` requests running until the block ends, each sent again when it is answered."""
     load = Load()
     async with _client() as client:
 

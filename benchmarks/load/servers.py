@@ -49,25 +49,21 @@ class Running:
 
 
 def demo_models(diarization: bool) -> dict[str, str]:
-    """The environment that names the demo's recogniser and assistant, and who tells speakers."""
+    """Return the environment that names the demo's models, the diarizer if wanted."""
     folders = ("asr", "assistant", "diarization")[: 3 if diarization else 2]
     return dict(zip(MODELS, (str(DEMO_MODELS / folder) for folder in folders), strict=False))
 
 
 @contextmanager
 def running(models: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The addresses of both servers with these models, by name. Raises OSError for one that does
-    not start.
-    """
+    """Yield the addresses of both servers by name; raises OSError if one does not start."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(started(name, models)).url for name in SERVERS}
 
 
 @contextmanager
 def started(name: str, environment: Mapping[str, str]) -> Iterator[Running]:
-    """The server `name` with these models, and whatever else its environment says. Raises OSError
-    where it does not start.
-    """
+    """Run the server `name` with this environment; raises OSError if it does not start."""
     program = Path(sys.executable)
     commands = {
         HF_SERVE: [str(program.with_name("hf-serve")), "--host", "127.0.0.1", "--port", "0"],
@@ -85,7 +81,7 @@ def started(name: str, environment: Mapping[str, str]) -> Iterator[Running]:
 
 
 def _address(name: str, process: subprocess.Popen[bytes], log: int) -> str:
-    """Where the server listens, once it says so in its log."""
+    """Return the server's address, once its log has it."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)

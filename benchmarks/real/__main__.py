@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.pages import write_page
+from benchmarks.apart import EngineFailed
+from benchmarks.pages import publish
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Setting, Spec, decoded
-from benchmarks.real.figures import charts, figures, summary
+from benchmarks.real.figures import figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import EngineFailed, EngineProcess
+from benchmarks.real.process import EngineProcess
 from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
 from benchmarks.report import RESULTS, read, read_kept, save, settings
 from config import ModelSettings
@@ -34,7 +35,7 @@ PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "
 
 
 def main(options: Namespace) -> int:
-    """Hear what is asked for and write the page; exit status 1 where that cannot be."""
+    """Transcribe the recordings and write the page; exit status 1 if that fails."""
     path: Path = options.output or RESULTS / "real.json"
     try:
         if not options.render:
@@ -43,13 +44,12 @@ def main(options: Namespace) -> int:
     except (ValueError, OSError, EndpointError, EngineFailed) as error:
         print(f"scripts/bench real: {error}", file=sys.stderr)
         return 1
-    copy = None if options.publish else path.with_suffix(".md")
-    write_page("real", results, figures(results), charts(results), copy)
+    publish("real", path, results["settings"], figures(results), options.publish)
     return 0
 
 
 def run(options: Namespace, path: Path) -> None:
-    """Let every engine hear every recording; `path` is written after each recording.
+    """Transcribe every recording by every engine; `path` is written after each recording.
 
     Raises ValueError where manifest or engines are wrong or no engine is left, and StartError where
     the model cannot be had.
@@ -123,7 +123,7 @@ def _model(text: str) -> str:
 
 
 def _setting(options: Namespace) -> Setting:
-    """What the engines have in common; the model is fetched and converted where need be."""
+    """Return the engines' common settings; fetch and convert the model if need be."""
     chosen = ModelSettings.for_models(_model(options.model))
     model = Path(with_local_models(chosen).asr_model.name)
     return Setting(
@@ -138,7 +138,7 @@ def _setting(options: Namespace) -> Setting:
 
 
 def _facts(options: Namespace, setting: Setting) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the settings that the figures depend on."""
     torch.set_num_threads(setting.threads)
     return {
         "model": Path(options.model).name,

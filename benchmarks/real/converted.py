@@ -1,4 +1,4 @@
-"""The same weights for CTranslate2, converted once and kept.
+"""Converts weights for CTranslate2 once and keeps them.
 
 CTranslate2's converter reads a transformers folder and keeps float32; the precision an engine
 computes in is chosen when it loads them. A conversion is named after the folder and the size and

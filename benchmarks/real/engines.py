@@ -1,4 +1,4 @@
-"""The engines that hear recordings: this project, faster-whisper's two forms, transformers.
+"""The engines that are compared: this project, faster-whisper's two forms, transformers.
 
     ours   ours:num_beams=5   batched@int8:beam_size=5   sequential:vad_filter=true
 
@@ -63,13 +63,13 @@ class Spec:
 
     @property
     def beams(self) -> int:
-        """How many beams it searches with."""
+        """The number of beams."""
         return int(self.options.get("num_beams", self.options.get("beam_size", 1)))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all engines of a run have in common.
+    """The settings that all engines of a run share.
 
     `model` is a folder of transformers', `converted` the same weights for CTranslate2.
     """

@@ -19,7 +19,7 @@ TRUTH = "truth"
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording of a manifest; `audio` is absolute."""
+    """A recording of a manifest; `audio` is absolute."""
 
     audio: Path
     language: str | None = None
@@ -28,7 +28,7 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """What the recording is called in results."""
+        """The recording's name in results."""
         return self.audio.name
 
 

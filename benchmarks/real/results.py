@@ -1,4 +1,4 @@
-"""What a run keeps, as JSON: recordings with their references, and every engine's answers.
+"""The results of a run as JSON: recordings with their references, and every engine's answers.
 
 Texts are kept, scores are not, so that a normaliser that is corrected, or another measure, needs no
 engine again.
@@ -24,7 +24,7 @@ EMPTY: Results = {"recordings": {}, "answers": {}}
 
 @dataclass(frozen=True)
 class Cell:
-    """One recording by one engine, scored; seconds are the median of repeats, memory is in MiB."""
+    """A recording's score by one engine, the median seconds of its repeats, and MiB at the peak."""
 
     recording: Recording
     score: Score
@@ -79,7 +79,7 @@ def recordings(results: Results) -> list[Recording]:
 
 
 def seconds_of_audio(results: Results, some: Sequence[Recording]) -> float:
-    """How long some recordings are together."""
+    """Return the sum of the recordings' seconds."""
     return float(sum(results["recordings"][recording.name]["seconds"] for recording in some))
 
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import jiwer
 
-from benchmarks.accuracy.metrics import Count
+from benchmarks.counts import Count
 from benchmarks.real.manifest import Recording
 from whosaid.asr.output.words import WITHOUT_SPACES
 from whosaid.payload.languages import ENGLISH
@@ -48,7 +48,7 @@ def score(recording: Recording, text: str) -> Score:
 
 
 def is_by_character(recording: Recording) -> bool:
-    """Whether its words are characters."""
+    """Return True if the recording is scored in characters."""
     return recording.language in WITHOUT_SPACES
 
 

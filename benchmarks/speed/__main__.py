@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from benchmarks.pages import keep
+from benchmarks.pages import publish
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
 from benchmarks.speed.bench import Bench
 from benchmarks.speed.cells import Pair, pairs, quick_pairs
-from benchmarks.speed.figures import charts, figures, summary
+from benchmarks.speed.figures import figures, summary
 from benchmarks.speed.recordings import SEED as AUDIO_SEED
 from benchmarks.timing import MIN_REPEATS
 from tests.support.model_pairs import SEED as WEIGHTS_SEED
@@ -39,7 +39,7 @@ def main(options: Namespace) -> None:
         budget, fresh = (0.0, True) if options.quick else (BUDGET, options.fresh)
         run(chosen, options.cells, device, path, budget, fresh)
     results = read(path)
-    keep("speed", results, figures(results), options, charts(results))
+    publish("speed", path, results["settings"], figures(results), options.publish)
 
 
 def run(

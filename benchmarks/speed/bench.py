@@ -1,4 +1,4 @@
-"""One pair of models, loaded into every engine, and the figures of its cells."""
+"""Loads a pair of models into every engine and measures its cells."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Bench:
         return cut(recording(count * cell.window), cell.window)[:count]
 
     def _actions(self, cell: Cell, ours: Ours) -> dict[str, Action]:
-        """What each column of a cell does."""
+        """Return the action of each column of a cell."""
         windows, batch = self._windows(cell), cell.batch
         own: Callable[..., object] = partial(ours.decode, windows, batch)
         actions: dict[str, Action] = {CT2: partial(self.ctranslate2.decode, windows, batch)}

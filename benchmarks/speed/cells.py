@@ -1,4 +1,4 @@
-"""What is timed: pairs of models, and for each of them the cells of the table.
+"""The pairs of models that are timed, and for each of them the cells of the table.
 
 Cells are chosen by hand and are not a full product. A recording of n windows is not decoded at
 batches above n. Four full batches of windows are timed without the pipeline, which cuts audio its
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """As the table shows it."""
+        """The cell's name in the table."""
         if not self.seconds:
             return f"{4 * self.batch} windows of {self.window} s"
         return f"{self.seconds} s" if self.seconds < 600 else f"{self.seconds // 60} min"
@@ -72,7 +72,7 @@ class Pair:
 
 
 def whole(seconds: int, *batches: int, columns: Sequence[str] = COLUMNS) -> tuple[Cell, ...]:
-    """Whole audio at some batch sizes; the pipeline takes an assistant at batch 1 alone."""
+    """Return cells of whole audio; the pipeline takes an assistant at batch 1 alone."""
     batched = tuple(name for name in columns if name != PIPELINE_ASSISTED)
     return tuple(
         Cell(batch, columns if batch == 1 else batched, seconds=seconds) for batch in batches

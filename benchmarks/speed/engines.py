@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +17,11 @@ import ctranslate2
 import numpy as np
 import torch
 from ctranslate2.converters import TransformersConverter
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 
+from benchmarks.apart import Apart
 from benchmarks.speed.recordings import cut
 from benchmarks.timing import time_once
 from tests.support.speech import Samples
@@ -46,6 +45,8 @@ LATEST_FIRST_TIMESTAMP = 1_500  # where a checkpoint sets none
 CHUNK_SECONDS = 30
 TIMED_KV_LEN, TIMED_STEPS = 64, 20
 Tokens = tuple[int, ...]
+# CTranslate2's model, in its own process.
+_loaded: list[Any] = []
 
 
 class TransformersPipeline:
@@ -86,9 +87,8 @@ class TransformersPipeline:
 class CTranslate2:
     """CTranslate2, on which faster-whisper runs: greedy, timestamps, the prompt given.
 
-    It runs in a process of its own. In one process its OpenMP threads and torch's would be more
-    than there are cores; libgomp then puts all of them to sleep between any two products, and after
-    CTranslate2's first answer this project took twice as long.
+    In one process with this project, this project took twice as long after CTranslate2's first
+    answer.
     """
 
     def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
@@ -96,7 +96,7 @@ class CTranslate2:
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.prompt = list(special.prompt(LANGUAGE, "transcribe", timestamps=True))
         latest = special.max_initial_timestamp_index
-        generate = {
+        self.settings = {
             "beam_size": 1,
             "max_length": special.max_length if max_tokens is None else 2 * max_tokens,
             "max_initial_timestamp_index": LATEST_FIRST_TIMESTAMP if latest is None else latest,
@@ -113,10 +113,8 @@ class CTranslate2:
             for part in (model, models.tokenizer, models.feature_extractor):
                 part.save_pretrained(source)
             TransformersConverter(str(source)).convert(str(converted))
-            self.connection, other = (context := get_context("spawn")).Pipe()
-            arguments = (other, str(converted), load, generate)
-            context.Process(target=_serve, args=arguments, daemon=True).start()
-            self.connection.recv()  # the model is loaded, its files may go
+            self.apart = Apart("CTranslate2")
+            self.apart.call(_load, str(converted), load)
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
         """Windows in batches of `batch_size`, each of which lasts as long as its longest text."""
@@ -124,23 +122,21 @@ class CTranslate2:
         for first in range(0, len(windows), batch_size):
             batch = windows[first : first + batch_size]
             features = np.ascontiguousarray(self.log_mel(batch).cpu().numpy())
-            self.connection.send((features, [self.prompt] * len(batch)))
-            decoded += [tuple(tokens) for tokens in self.connection.recv()]
+            prompts = [self.prompt] * len(batch)
+            decoded += self.apart.call(_generate, features, prompts, self.settings)
         return decoded
 
 
-def _serve(
-    connection: Connection, folder: str, load: dict[str, Any], generate: dict[str, Any]
-) -> None:
-    """CTranslate2's process: tokens for features and prompts until the other end is closed."""
-    model = ctranslate2.models.Whisper(folder, **load)
-    connection.send(True)
-    with suppress(EOFError):
-        while True:
-            features, prompts = connection.recv()
-            storage = ctranslate2.StorageView.from_array(features)
-            results = model.generate(storage, prompts, **generate)
-            connection.send([result.sequences_ids[0] for result in results])
+def _load(folder: str, settings: dict[str, Any]) -> None:
+    _loaded.append(ctranslate2.models.Whisper(folder, **settings))
+
+
+def _generate(
+    features: NDArray[np.float32], prompts: list[list[int]], settings: dict[str, Any]
+) -> list[Tokens]:
+    storage = ctranslate2.StorageView.from_array(features)
+    results = _loaded[0].generate(storage, prompts, **settings)
+    return [tuple(result.sequences_ids[0]) for result in results]
 
 
 class Ours:

@@ -1,4 +1,4 @@
-"""How much faster linear layers and attention are through `asr.model.cpu_kernels` than torch's own.
+"""Times linear layers and attention of `asr.model.cpu_kernels` beside torch's own.
 
 Asked over the matrices of the demo's, whisper-base's and large-v3's decoders, in each precision:
 linear layers by number of positions; attention to the audio of a few positions a row, as decoding
@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.pages import keep
-from benchmarks.report import settings, table
+from benchmarks.pages import publish
+from benchmarks.report import RESULTS, save, settings
 from benchmarks.timing import Action, ratio, time_interleaved
 from whosaid.asr.model.cpu_kernels import (
     ONEDNN_FROM_POSITIONS,
@@ -44,65 +44,57 @@ OPERAND_BYTES = 200e6  # of weights, or of keys and values, that take turns
 CPU = torch.device("cpu")
 
 
-def linear_layers(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
-    """How many times as fast as `F.linear`: a row for each matrix and precision, a cell for each
-    count.
+def linear_layers(models: Iterable[str], repeats: int) -> Iterator[dict[str, str]]:
+    """Yield how many times as fast as `F.linear`: a row for each matrix and precision, a cell for
+    each number of positions.
     """
     for name in models:
         for (outputs, inputs), precision in product(MATRICES[name], PRECISIONS):
             count = max(1, int(OPERAND_BYTES / (4 * outputs * inputs)))
             weights = [torch.randn(outputs, inputs) for _ in range(count)]
             packed = [PackedLinear(weight, dtype=PRECISIONS[precision]) for weight in weights]
-            cells = []
+            row = {"outputs x inputs": f"{name}, {outputs} x {inputs}, {precision}"}
             for positions in POSITIONS:
                 x = torch.randn(1, positions, inputs)
                 stock = [partial(F.linear, x, weight) for weight in weights]
-                cells.append(_gain(stock, [partial(layer, x) for layer in packed], repeats))
-            yield [f"{name}, {outputs} x {inputs}, {precision}", *cells]
+                ours = [partial(layer, x) for layer in packed]
+                row[str(positions)] = _gain(stock, ours, repeats)
+            yield row
 
 
-def attentions(models: Iterable[str], repeats: int) -> Iterator[list[str]]:
-    """How many times as fast as `F.scaled_dot_product_attention`: a row for each model and type
-    of the keys and values that decoding keeps.
+def attentions(models: Iterable[str], repeats: int) -> Iterator[dict[str, str]]:
+    """Yield how many times as fast as `F.scaled_dot_product_attention`: a row for each model and
+    precision of the keys and values.
     """
     for name, precision in product(models, ("float32", "bfloat16")):
         heads, size = HEADS[name]
-        cells = []
+        row = {"heads": f"{name}, {heads} heads of {size}, {precision}"}
         for rows, positions in QUERIES:
+            column = f"{rows} x {positions}"
             shape = (rows, heads, FRAMES, size)
             decoding = positions < ONEDNN_FROM_POSITIONS
-            count = operand_count(rows * heads * FRAMES * size) if decoding else 1
+            bytes_of_pair = 8 * rows * heads * FRAMES * size
+            count = max(1, int(OPERAND_BYTES / bytes_of_pair)) if decoding else 1
             pairs = [(torch.randn(shape), torch.randn(shape)) for _ in range(count)]
             stored = pairs
             if decoding:
                 stored = [stored_as(PRECISIONS[precision], *pair) for pair in pairs]
             elif precision != "float32":
-                cells.append("")
+                row[column] = ""
                 continue
             query = torch.randn(rows, heads, positions, size)
             stock = [partial(F.scaled_dot_product_attention, query, *pair) for pair in pairs]
-            cells.append(
-                _gain(stock, [partial(attention, query, *pair) for pair in stored], repeats)
-            )
-        yield [f"{name}, {heads} heads of {size}, {precision}", *cells]
-
-
-def operand_count(elements: int) -> int:
-    """How many pairs of keys and values, of so many float32 each, fill OPERAND_BYTES."""
-    return max(1, int(OPERAND_BYTES / (8 * elements)))
-
-
-def transposed(values: Tensor) -> Tensor:
-    """Keys or values (rows, heads, frames, head size), stored as the decoder's cache has them."""
-    rows, heads, frames, size = values.shape
-    return empty_transposed(values, rows, heads, frames, size).copy_(values)
+            ours = [partial(attention, query, *pair) for pair in stored]
+            row[column] = _gain(stock, ours, repeats)
+        yield row
 
 
 def stored_as(dtype: torch.dtype | None, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, stored as the decoder's cache has them in a precision."""
-    if dtype is None:
-        return transposed(keys), transposed(values)
+    """Return keys and values as the decoder's cache stores them in a precision."""
     shape = keys.shape
+    if dtype is None:
+        transposed = [empty_transposed(each, *shape).copy_(each) for each in (keys, values)]
+        return transposed[0], transposed[1]
     like = keys.new_empty(0, dtype=dtype)
     return empty_keys(like, *shape).copy_(keys), empty_transposed(like, *shape).copy_(values)
 
@@ -124,16 +116,15 @@ def main(options: Namespace) -> None:
     """Measure, print, and keep the figures and the page."""
     repeats = 1 if options.quick else options.repeats
     models = ["demo"] if options.quick else list(MATRICES)
-    linear, attended = list(linear_layers(models, repeats)), list(attentions(models, repeats))
     facts = {
         **settings(("torch", "numpy")),
         "repeats": repeats,
         "bytes of operands": int(OPERAND_BYTES),
     }
-    results = {"settings": facts, "linear": linear, "attention": attended}
-    queries = [f"{rows} x {positions}" for rows, positions in QUERIES]
-    figures = {
-        "linear layers": table(("outputs x inputs", *map(str, POSITIONS)), linear),
-        "attention": table(("heads", *queries), attended),
+    tables = {
+        "linear layers": list(linear_layers(models, repeats)),
+        "attention": list(attentions(models, repeats)),
     }
-    keep("kernels", results, figures, options)
+    path = RESULTS / ("kernels-quick.json" if options.quick else "kernels.json")
+    save(path, {"settings": facts, **tables})
+    publish("kernels", path, facts, tables, options.publish)

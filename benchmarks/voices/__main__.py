@@ -16,22 +16,20 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from benchmarks.accuracy.answers import ask
-from benchmarks.pages import write_page
+from benchmarks.pages import publish
 from benchmarks.real.engines import decoded
 from benchmarks.report import RESULTS, put, read, read_kept, save, settings
-from benchmarks.speakers.clips import embed_clips
 from benchmarks.timing import time_interleaved
-from benchmarks.voices.conversations import Collection, Conversation, load_conversations
-from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, chart, figures
-from benchmarks.voices.naming import Heard, name_everybody
+from benchmarks.voices.answers import ask
+from benchmarks.voices.conversations import Conversation, load_conversations
+from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
+from benchmarks.voices.naming import Heard, embed_clips, name_everybody
 from benchmarks.voices.scoring import score_turns, score_words
 from benchmarks.voices.stock import StockPipeline
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from tests.support.speech import Samples
 from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
-from whosaid.diarization.known_speakers import KnownVoices, name_speakers
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
 from whosaid.timebase import SAMPLE_RATE
@@ -54,8 +52,7 @@ def main(options: Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"scripts/bench voices: {error}", file=sys.stderr)
         return 1
-    copy = None if options.publish else path.with_suffix(".md")
-    write_page("voices", results, figures(results), {"voices": chart(results)}, copy)
+    publish("voices", path, results["settings"], figures(results), options.publish)
     return 0
 
 
@@ -68,9 +65,8 @@ def run(options: Namespace, path: Path) -> None:
     options.model = options.model or whisper_base.cached(cache_folder())
     if options.model is None:
         raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
-    collection = load_conversations(options.recordings)
     conversations = [
-        each for each in collection.conversations if any(name in each.name for name in options.only)
+        each for each in load_conversations(options.recordings) if options.only in each.name
     ]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording is left to hear")
@@ -86,7 +82,6 @@ def run(options: Namespace, path: Path) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
     bench = Bench(handler, stock, device, options.repeats)
-    results["threshold"] = bench.diarizer.capabilities.same_voice
     last = {each["name"]: each for each in results["recordings"]}
     for conversation in conversations:
         measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
@@ -94,8 +89,8 @@ def run(options: Namespace, path: Path) -> None:
         save(path, results)
         print(conversation.name, flush=True)
     # Names are those of people in all conversations together.
-    if options.only == [""] or "names" not in results:
-        save(path, results | bench.name(conversations, collection))
+    if not options.only or "names" not in results:
+        save(path, results | {"names": bench.name(conversations)})
 
 
 def _with_stock(measured: Results, last: Results | None) -> Results:
@@ -152,7 +147,7 @@ class Bench:
     def _diarize(
         self, samples: Samples, hints: SpeakerHints, repeats: int
     ) -> tuple[dict[str, tuple[SpeakerTurn, ...]], dict[str, list[float]]]:
-        """What each finds, and its seconds in each repeat."""
+        """Return the turns of each system, and its seconds in each repeat."""
         found: dict[str, tuple[SpeakerTurn, ...]] = {}
         pipeline = self.stock
 
@@ -169,36 +164,20 @@ class Bench:
         seconds = time_interleaved(actions, repeats, self.device)
         return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
 
-    def name(self, conversations: list[Conversation], collection: Collection) -> Results:
-        """How people are named: in conversations with turns, and by clips that lie beside them."""
+    def name(self, conversations: list[Conversation]) -> dict[str, dict[str, float]]:
+        """Return how people are named by clips of the conversations."""
         heard = [Heard.of(each) for each in conversations]
         vectors: dict[tuple[str, str], Vector | None] = {}
         for each in heard:
             clips = ((person, each.clip(person)) for person in each.clips)
             for person, vector in embed_clips(self.diarizer, clips):
                 vectors[each.conversation.name, person] = vector
-        beside = dict(embed_clips(self.diarizer, collection.clips.items()))
-        vectors |= {("", person): vector for person, vector in beside.items()}
-        return {
-            "names": name_everybody(heard, vectors, self._found),
-            "by clips beside": [
-                row
-                for conversation in collection.without_turns
-                for row in self._by_clips(conversation, beside)
-            ],
-        }
+        same_voice = self.diarizer.capabilities.same_voice
+        if same_voice is None:
+            return {}
+        return name_everybody(heard, vectors, self._found, same_voice)
 
     def _found(self, samples: Samples) -> Diarization:
         """The speakers that the endpoint would name."""
         found = self.diarizer.diarize(samples, SpeakerHints())
         return found.touching(self.handler.endpoint.recogniser.transcriber.find_speech(samples))
-
-    def _by_clips(self, conversation: Conversation, clips: dict[str, Vector | None]) -> list[Any]:
-        given = {name: [vector] for name, vector in clips.items() if vector is not None}
-        threshold = self.diarizer.capabilities.same_voice
-        found = self._found(decoded(conversation.recording))
-        naming = name_speakers(found, KnownVoices(tuple(given), given, (), threshold))
-        return [
-            [conversation.name, each.name, each.label, each.similarity, each.matched]
-            for each in naming.known_speakers
-        ]

@@ -1,31 +1,27 @@
 """Real conversations whose speakers are known: a folder of sound files, RTTM and a manifest.
 
 `manifest.json` is an object with an entry for each recording by its name: `file` and `rttm` are
-paths beside it, `words` (optional) is what each speaker says, `language` Whisper's code (en unless
-given). A person has the same label in every recording. A recording whose RTTM is empty is heard for
-names alone; if its name ends in `enrollment_NAME` it is a clip of somebody who is known.
+paths beside it, `words` (optional) is what each speaker says, `language` Whisper's code (default:
+en). A person has the same label in every recording. Recordings with an empty RTTM are skipped.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.answers import read_rttm
 from benchmarks.real.manifest import Recording
 from benchmarks.report import read
+from benchmarks.voices.answers import read_rttm
 from whosaid.transcript import SpeakerTurn
-
-CLIP = "enrollment_"
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A recording, its true turns, and where they are known the words of each speaker."""
+    """A recording, its true turns, and the words of each speaker if they are known."""
 
     name: str
     recording: Recording
@@ -34,21 +30,12 @@ class Conversation:
 
     @property
     def speakers(self) -> int:
-        """How many people speak."""
+        """The number of people who speak."""
         return len({turn.speaker for turn in self.turns})
 
 
-@dataclass(frozen=True)
-class Collection:
-    """What a folder holds: conversations with turns, others, and clips (base64) by name."""
-
-    conversations: tuple[Conversation, ...]
-    without_turns: tuple[Conversation, ...]
-    clips: Mapping[str, str]
-
-
-def load_conversations(folder: Path) -> Collection:
-    """The recordings of a folder. Raises ValueError of one line where it is no such folder."""
+def load_conversations(folder: Path) -> list[Conversation]:
+    """Return the recordings of a folder; raises ValueError of one line if the manifest is wrong."""
     file = folder / "manifest.json"
     try:
         entries = read(file)
@@ -57,18 +44,7 @@ def load_conversations(folder: Path) -> Collection:
     if not isinstance(entries, dict):
         raise ValueError(f"{file}: should be an object with recordings by their names")
     found = [_conversation(file, name, entry) for name, entry in entries.items()]
-    silent = [each for each in found if not each.turns]
-    return Collection(
-        tuple(each for each in found if each.turns),
-        tuple(each for each in silent if CLIP not in each.name),
-        {
-            each.name.rpartition(CLIP)[2]: base64.b64encode(
-                each.recording.audio.read_bytes()
-            ).decode()
-            for each in silent
-            if CLIP in each.name
-        },
-    )
+    return [each for each in found if each.turns]
 
 
 def _conversation(file: Path, name: str, entry: Any) -> Conversation:  # noqa: ANN401

@@ -1,41 +1,64 @@
-"""Whether people are known by clips of them: rightly named, wrongly named, strangers named.
+"""Names by reference clips: rightly given, wrongly given, and given to strangers.
 
 Clips are cut from the conversations themselves, where a person speaks alone for long enough. A clip
-of the recording in which names are looked for is cut out of it first, so that nothing is compared
-with itself. Everybody else's clips are given too: most names belong to people who are silent.
+of the recording in which names are looked for is cut out of it first. Everybody else's clips are
+given too: most names belong to people who are silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from benchmarks.real.engines import decoded
-from benchmarks.speakers.clips import encode_clip
-from benchmarks.speakers.scenes import Dialogue
-from benchmarks.speakers.scoring import Case, Tally, case_of
 from benchmarks.voices.conversations import Conversation
-from tests.support.dialogue import Scene
+from tests.support.audio_files import wav_file
 from tests.support.speech import Samples
-from whosaid.diarization.diarizer import Diarization, Span, Vector
-from whosaid.diarization.known_speakers import spans_alone
+from whosaid.asr.frontend.vad import SpeechDetector
+from whosaid.audio.decode import AudioLimits
+from whosaid.diarization.diarizer import Diarization, Diarizer, Span, Vector
+from whosaid.diarization.known_speakers import Enrolment, KnownVoices, name_speakers, spans_alone
+from whosaid.errors import InvalidReference
+from whosaid.payload.parameters import ReferenceClip
+from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
-SAME, OTHER, STRANGERS = (
+KINDS = SAME, OTHER, STRANGERS = (
     "a clip of the same recording",
     "a clip of another recording",
     "nobody who speaks is known",
 )
 SHORTEST, LONGEST = 3.0, 10.0  # seconds of a clip
-THRESHOLDS = [step / 100 for step in range(101)]
-Results = dict[str, Any]
+FRAME = 0.01  # seconds
 # A conversation and somebody in it.
 Place = tuple[str, str]
+Vectors = Mapping[str, Vector | None]
 Diarize = Callable[[Samples], Diarization]
+
+
+@dataclass
+class Tally:
+    """Seconds of known people, rightly and wrongly named; of strangers, and named nonetheless."""
+
+    known: float = 0.0
+    right: float = 0.0
+    wrong: float = 0.0
+    strangers: float = 0.0
+    strangers_named: float = 0.0
+
+    def add(self, person: str, seconds: float, named: str | None, known: bool) -> None:
+        """Count the seconds of a person whose speaker got the name `named`."""
+        if known:
+            self.known += seconds
+            self.right += seconds * (named == person)
+            self.wrong += seconds * (named is not None and named != person)
+        else:
+            self.strangers += seconds
+            self.strangers_named += seconds * (named is not None)
 
 
 @dataclass(frozen=True)
@@ -48,26 +71,49 @@ class Heard:
 
     @classmethod
     def of(cls, conversation: Conversation) -> Heard:
-        """The conversation, decoded."""
+        """Decode a conversation."""
         samples = decoded(conversation.recording)
         return cls(conversation, samples, longest_alone(conversation.turns))
 
     def clip(self, person: str) -> str:
-        """A person's clip, in base64."""
+        """Return a person's clip as WAV in base64."""
         start, end = (round(each * SAMPLE_RATE) for each in self.clips[person])
-        return encode_clip(self.samples[start:end])
+        return base64.b64encode(
+            wav_file(self.samples[start:end].astype(float), SAMPLE_RATE)
+        ).decode()
 
-    def dialogue(self, without: Span | None = None) -> Dialogue:
-        """All of it, or all but one span."""
-        samples, turns = self.samples, self.conversation.turns
-        if without is not None:
-            start, end = (round(each * SAMPLE_RATE) for each in without)
-            samples, turns = np.delete(samples, slice(start, end)), cut_out(turns, without)
-        return Dialogue(Scene(samples, (), turns), tuple({turn.speaker for turn in turns}), ())
+    def without(self, span: Span) -> tuple[Samples, tuple[SpeakerTurn, ...]]:
+        """Return samples and turns of all but one span."""
+        start, end = (round(each * SAMPLE_RATE) for each in span)
+        samples = np.delete(self.samples, slice(start, end))
+        return samples, cut_out(self.conversation.turns, span)
+
+
+def embed_clips(
+    diarizer: Diarizer, clips: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, Vector | None]]:
+    """Yield the vector of each name's clip (in base64) as the endpoint computes it; None if it is
+    refused.
+    """
+    detect, limits = SpeechDetector(), AudioLimits(60.0, 10**7)
+
+    def find_speech(samples: Samples) -> list[Span]:
+        return [(span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in detect(samples)]
+
+    for name, reference in clips:
+        enrolment = Enrolment(diarizer, find_speech, limits, SAMPLE_RATE)
+        # Labels of a reference may be names that a request may not use.
+        clip = ReferenceClip(name="someone", reference=reference)
+        try:
+            enrolment.enrol(clip.name, run_steps(enrolment.decode(clip)))
+            yield name, enrolment.known.vectors[clip.name][0]
+        except InvalidReference as error:
+            print(f"refused, {name}: {error}", flush=True)
+            yield name, None
 
 
 def longest_alone(turns: Sequence[SpeakerTurn]) -> dict[str, Span]:
-    """Of each person the longest span alone, shortened to LONGEST, if it is not below SHORTEST."""
+    """Return each person's longest span alone, cut to LONGEST, unless it is below SHORTEST."""
     found = {}
     for person, spans in spans_alone(turns).items():
         start, end = max(spans, key=lambda span: span[1] - span[0])
@@ -77,7 +123,7 @@ def longest_alone(turns: Sequence[SpeakerTurn]) -> dict[str, Span]:
 
 
 def cut_out(turns: Sequence[SpeakerTurn], span: Span) -> tuple[SpeakerTurn, ...]:
-    """The turns of a recording that lacks `span`."""
+    """Return the turns of a recording from which `span` was cut."""
     start, end = span
 
     def moved(time: float) -> float:
@@ -88,64 +134,56 @@ def cut_out(turns: Sequence[SpeakerTurn], span: Span) -> tuple[SpeakerTurn, ...]
 
 
 def name_everybody(
-    heard: Sequence[Heard], vectors: Mapping[Place, Vector | None], diarize: Diarize
-) -> Results:
-    """Rates over thresholds of each way to know people, and the cosines of right and wrong pairs.
+    heard: Sequence[Heard], vectors: Mapping[Place, Vector | None], diarize: Diarize, same: float
+) -> dict[str, dict[str, float]]:
+    """Return the tally of each way to know people, with names given from the cosine `same` on.
 
-    `vectors` has the clips of everybody by conversation and person; those of people who are in none
-    have any conversation's name.
+    `vectors` are everybody's clips by conversation and person.
     """
-    tallies = {kind: {threshold: Tally() for threshold in THRESHOLDS} for kind in KINDS}
-    cosines: dict[str, dict[str, list[float]]] = {
-        kind: {"right": [], "wrong": []} for kind in KINDS
-    }
+    tallies = {kind: Tally() for kind in KINDS}
     for each in heard:
-        for kind, case, clips in _cases(each, vectors, diarize):
-            similar = case.similar(clips)
-            for threshold, tally in tallies[kind].items():
-                case.tally(case.by_threshold(similar, threshold), tally)
-            for row, person in enumerate(_main_speakers(case)):
-                for column, name in enumerate(case.names):
-                    pair = "right" if name == person else "wrong"
-                    cosines[kind][pair].append(round(float(similar[row, column]), 3))
+        for kind, turns, found, clips in _cases(each, vectors, diarize):
+            given = {name: [vector] for name, vector in clips.items() if vector is not None}
+            named = name_speakers(found, KnownVoices(tuple(given), given), same).known_speakers
+            names = {each.label: each.name for each in named if each.matched}
+            for (person, label), seconds in seconds_of(turns, found).items():
+                tallies[kind].add(person, seconds, names.get(label), person in clips)
         print(f"names, {each.conversation.name}", flush=True)
-    return {
-        kind: {
-            "by threshold": {f"{key:.2f}": tally.rates() for key, tally in by_threshold.items()},
-            "seconds": [by_threshold[THRESHOLDS[0]].known, by_threshold[THRESHOLDS[0]].strangers],
-            "cosines": cosines[kind],
-        }
-        for kind, by_threshold in tallies.items()
-    }
+    return {kind: asdict(tally) for kind, tally in tallies.items()}
 
 
-KINDS = (SAME, OTHER, STRANGERS)
+def seconds_of(
+    turns: Sequence[SpeakerTurn], found: Diarization
+) -> dict[tuple[str, str | None], float]:
+    """Return each person's seconds alone in the exclusive turns of each speaker, or of none."""
+    frames = np.full(round(max(each.end for each in turns) / FRAME), None, dtype=object)
+    for turn in found.exclusive:
+        frames[round(turn.start / FRAME) : round(turn.end / FRAME)] = turn.speaker
+    seconds: dict[tuple[str, str | None], float] = {}
+    for person, spans in spans_alone(turns).items():
+        for start, end in spans:
+            for label in frames[round(start / FRAME) : round(end / FRAME)]:
+                seconds[person, label] = seconds.get((person, label), 0.0) + FRAME
+    return seconds
 
 
 def _cases(
     heard: Heard, vectors: Mapping[Place, Vector | None], diarize: Diarize
-) -> Iterator[tuple[str, Case, Mapping[str, Vector | None]]]:
-    """The ways to know who speaks in a conversation, each with the clips that are given."""
-    here = {turn.speaker for turn in heard.conversation.turns}
+) -> Iterator[tuple[str, Sequence[SpeakerTurn], Diarization, Vectors]]:
+    """Yield the ways to know who speaks in a conversation, each with the clips that are given."""
+    turns = heard.conversation.turns
+    here = {turn.speaker for turn in turns}
     others: dict[str, Vector | None] = {}
     for (conversation, person), vector in vectors.items():
         if conversation != heard.conversation.name:
             others.setdefault(person, vector)
     absent = {person: vector for person, vector in others.items() if person not in here}
-    whole = heard.dialogue()
-    found = diarize(whole.scene.samples)
+    found = diarize(heard.samples)
     if here & others.keys():
-        yield OTHER, case_of(whole, found, tuple(others)), others
-    yield STRANGERS, case_of(whole, found, tuple(absent)), absent
+        yield OTHER, turns, found, others
+    yield STRANGERS, turns, found, absent
     for person, span in heard.clips.items():
-        rest = heard.dialogue(without=span)
-        clips = {person: vectors[heard.conversation.name, person], **absent}
-        if person in rest.cast:
-            yield SAME, case_of(rest, diarize(rest.scene.samples), tuple(clips)), clips
-
-
-def _main_speakers(case: Case) -> Iterator[str | None]:
-    """Of each speaker found the person to whom most of its seconds belong."""
-    for label in case.labels:
-        own = {person: each for (person, other), each in case.seconds.items() if other == label}
-        yield max(own, key=lambda person: own[person], default=None)
+        samples, rest = heard.without(span)
+        if any(turn.speaker == person for turn in rest):
+            vector = vectors[heard.conversation.name, person]
+            yield SAME, rest, diarize(samples), {person: vector, **absent}

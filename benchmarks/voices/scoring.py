@@ -1,25 +1,24 @@
-"""What is counted about one recording, as JSON: errors of turns, and of the speakers of words.
+"""Errors of turns and of the speakers of words in one recording, as JSON.
 
-Where only turns are known, a recognised word's true speaker is whoever speaks during it, if exactly
-one does; other words are not scored. Where each speaker's words are known, cpWER tells more: both
-texts go through Whisper's own normaliser.
+A recognised word's true speaker is whoever speaks during it, if exactly one does; other words are
+not scored. If each speaker's words are known, cpWER is scored too, after Whisper's own normaliser.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from benchmarks.accuracy import metrics
-from benchmarks.accuracy.answers import Answer, attribute_by_rules
 from benchmarks.real.scoring import normalizer
+from benchmarks.voices import metrics
+from benchmarks.voices.answers import Answer, attribute_by_rules
 from benchmarks.voices.conversations import Conversation
 from whosaid.transcript import SpeakerTurn, Word
 
-# The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as the field's
-# older papers have it.
+# The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as in the
+# field's older papers.
 LENIENT = 0.5
 Results = dict[str, Any]
 
@@ -27,39 +26,31 @@ Results = dict[str, Any]
 def score_turns(
     conversation: Conversation, found: Sequence[SpeakerTurn], duration: float
 ) -> Results:
-    """Errors of `found` turns, and how many speakers they have."""
+    """Return the errors of `found` turns, and how many speakers they have."""
     true = conversation.turns
     lenient = metrics.diarization_parts(true, found, duration, LENIENT, skip_overlap=True)
     return {
         "strict": asdict(metrics.diarization_parts(true, found, duration)),
         "lenient": asdict(lenient),
-        "jaccard": asdict(metrics.jaccard_errors(true, found, duration)),
         "speakers": len({turn.speaker for turn in found}),
     }
 
 
 def score_words(conversation: Conversation, answer: Answer) -> Results:
-    """Errors of each rule on the same words, on the turns found and on the true ones; and of the
-    words alone, where it is known what was said and is not too much.
-    """
-    places = spoken_alone(answer.words, conversation.turns)
+    """Return the errors of each rule on the same words, on the turns found and on the true ones."""
+    alone = spoken_alone(answer.words, conversation.turns)
     by_turns = {
         "found turns": attribute_by_rules(answer),
         "true turns": attribute_by_rules(answer, conversation.turns),
     }
-    scored: Results = {
-        turns: {rule: _errors(conversation, words, places) for rule, words in rules.items()}
+    return {
+        turns: {rule: _errors(conversation, words, alone) for rule, words in rules.items()}
         for turns, rules in by_turns.items()
     }
-    language = conversation.recording.language
-    text = {"": "".join(word.text for word in answer.words)}
-    expected, found = (list(_tokens(each, language)) for each in (conversation.words, text))
-    alone = metrics.fewest_word_errors(expected, found) if expected else None
-    return scored if alone is None else scored | {"text alone": asdict(alone)}
 
 
 def spoken_alone(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> dict[int, str]:
-    """The speaker of each word (by its place) during which exactly one speaks."""
+    """Return the speaker of each word (by its index) during which exactly one speaks."""
     speaking = {
         place: {turn.speaker for turn in turns if turn.start < word.end and word.start < turn.end}
         for place, word in enumerate(words)
@@ -68,24 +59,14 @@ def spoken_alone(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> dict[in
 
 
 def _errors(conversation: Conversation, words: Sequence[Word], alone: Mapping[int, str]) -> Results:
-    true = [replace(word, speaker=alone.get(place)) for place, word in enumerate(words)]
-    counted: Results = {
-        "speakers": asdict(metrics.speaker_errors(true, words, [(each, each) for each in alone]))
-    }
+    pairs = [(true, words[place].speaker) for place, true in alone.items()]
+    counted: Results = {"speakers": asdict(metrics.speaker_errors(pairs))}
     if conversation.words:
-        language = conversation.recording.language
-        spoken = {word.speaker: "" for word in words if word.speaker is not None}
+        normalize = normalizer(conversation.recording.language)
+        found: dict[str | None, str] = defaultdict(str)
         for word in words:
-            if word.speaker is not None:
-                spoken[word.speaker] += word.text
-        expected = list(_tokens(conversation.words, language))
-        counted["cp"] = asdict(metrics.cp_word_errors(expected, list(_tokens(spoken, language))))
+            found[word.speaker] += word.text
+        expected = {speaker: normalize(text) for speaker, text in conversation.words.items()}
+        given = {speaker: normalize(text) for speaker, text in found.items()}
+        counted["cp"] = asdict(metrics.cp_word_errors(expected, given))
     return counted
-
-
-def _tokens(texts: Mapping[str, str], language: str | None) -> Iterator[Word]:
-    """The normalised words of each speaker, in order; they have no time."""
-    normalize = normalizer(language)
-    for speaker, text in texts.items():
-        for token in normalize(text).split():
-            yield Word(token, math.nan, math.nan, speaker)

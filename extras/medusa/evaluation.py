@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jiwer
 
-from benchmarks.accuracy.metrics import Count
+from benchmarks.counts import Count
 from benchmarks.real.manifest import Recording
 from benchmarks.real.scoring import normalizer, score
 from benchmarks.report import table

@@ -13,7 +13,7 @@ and a pair below the threshold does not displace a good pair, unlike when such p
 after the assignment.
 
 Similarity is the cosine of embeddings, without calibration. It depends on the model, the channel
-and the length of speech: see docs/benchmarks/voices.md and speakers.md.
+and the length of speech: see docs/benchmarks/voices.md.
 """
 
 from __future__ import annotations

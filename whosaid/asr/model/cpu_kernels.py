@@ -151,7 +151,7 @@ class TransposedLinear:
 def encoder_batch_size(windows: int, device: torch.device) -> int:
     """Return the number of windows in a pass of the encoder: one on a CPU, else all `windows`.
 
-    A CPU's caches fit one: 16 together take longer than one by one (`benchmarks/speed/cpu.py`).
+    A CPU's caches fit one: 16 together take 1.1 to 1.2 times as long (docs/decoding.md).
     """
     return 1 if device.type == "cpu" else windows
 

@@ -2,7 +2,7 @@
 
 A parallel product waits for its slowest thread. If another process keeps one of our processors
 busy, a thread of every product is descheduled for milliseconds: two threads beside a busy neighbour
-on two processors are slower than one (`benchmarks/speed/cpu.py`).
+on two processors are slower than one.
 
 The kernel counts how busy each processor was. Time that neither the calling thread nor OpenMP's
 threads used belongs to others: other processes, and this process's other threads. Processors are

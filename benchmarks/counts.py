@@ -1,7 +1,7 @@
-"""How sure a comparison of two rules on the same dialogues is.
+"""Errors out of a total, and how sure a comparison of two systems on the same recordings is.
 
-Whole dialogues are resampled, with both rules' errors on them (paired percentile bootstrap, Efron
-1979): errors within a dialogue depend on each other, since one confused voice is many wrong words.
+Whole recordings are resampled with both systems' errors on them (paired percentile bootstrap, Efron
+1979) because errors within a recording depend on each other.
 """
 
 from __future__ import annotations
@@ -12,10 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy.metrics import Count
-
 RESAMPLES = 10_000
 TAIL = 2.5  # percent on either side of a 95% interval
+
+
+@dataclass(frozen=True)
+class Count:
+    """Errors out of what could be wrong. Counts can be added, rates cannot."""
+
+    errors: float
+    total: float
+
+    @property
+    def rate(self) -> float:
+        """Errors divided by the total; 0 if the total is 0."""
+        return self.errors / self.total if self.total else 0.0
 
 
 @dataclass(frozen=True)
@@ -27,8 +38,13 @@ class Interval:
     high: float
 
 
+def pooled(counts: Sequence[Count]) -> Count:
+    """Return the sum of the counts."""
+    return Count(sum(count.errors for count in counts), sum(count.total for count in counts))
+
+
 def difference(ours: Sequence[Count], theirs: Sequence[Count]) -> Interval:
-    """Our rate less theirs over all dialogues; negative where ours is better."""
+    """Return our pooled rate less theirs; negative if ours is better."""
     drawn = np.random.default_rng(0).integers(len(ours), size=(RESAMPLES, len(ours)))
     whole = np.arange(len(ours))[None]
     value = _rates(ours, whole) - _rates(theirs, whole)
@@ -36,13 +52,8 @@ def difference(ours: Sequence[Count], theirs: Sequence[Count]) -> Interval:
     return Interval(float(value[0]), float(low), float(high))
 
 
-def interval(counts: Sequence[Count]) -> Interval:
-    """The rate over all dialogues."""
-    return difference(counts, [Count(0.0, count.total) for count in counts])
-
-
 def points(between: Interval) -> str:
-    """A difference in percentage points with the ends of its interval, and what it says."""
+    """Return a difference in percentage points with its interval and a verdict."""
     verdict = "no difference shown"
     if between.high < 0:
         verdict = "better"
@@ -52,13 +63,8 @@ def points(between: Interval) -> str:
     return f"{value:+.1f} ({low:+.1f} to {high:+.1f}): {verdict}"
 
 
-def pooled(counts: Sequence[Count]) -> Count:
-    """All dialogues as one."""
-    return Count(sum(count.errors for count in counts), sum(count.total for count in counts))
-
-
 def _rates(counts: Sequence[Count], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(resamples,): the pooled rate of each resample (resamples, dialogues)."""
+    """(resamples,): the pooled rate of each resample (resamples, recordings)."""
     errors = np.array([count.errors for count in counts], float)[drawn].sum(axis=1)
     totals = np.array([count.total for count in counts], float)[drawn].sum(axis=1)
     return np.asarray(errors / np.maximum(totals, 1e-9))

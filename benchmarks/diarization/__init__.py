@@ -1,1 +1,0 @@
-"""What diarization costs, beside pyannote.audio as it comes and beside speech recognition."""

@@ -1,1 +1,0 @@
-"""Whether known speakers are named, and strangers are not."""

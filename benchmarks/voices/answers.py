@@ -1,0 +1,89 @@
+"""The endpoint's answer for a recording, and its words with the speakers of other rules."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.voices.attribution_rules import insanely_fast_rule, whisperx_rule
+from diarization_utils import attribute
+from whosaid.transcript import Chunk, SpeakerTurn, Word
+
+if TYPE_CHECKING:
+    from handler import EndpointHandler
+
+OURS, WHISPERX, INSANELY_FAST = RULES = ("this project", "WhisperX", "insanely-fast-whisper")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Chunks with their words and the endpoint's speakers, and the turns it found."""
+
+    chunks: tuple[Chunk, ...]
+    turns: tuple[SpeakerTurn, ...]
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """All words in order."""
+        return tuple(chain.from_iterable(chunk.words for chunk in self.chunks))
+
+
+def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Answer:
+    """Send a sound file to the endpoint as a client does and ask for timed words with speakers."""
+    wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
+    inputs = base64.b64encode(file.read_bytes()).decode()
+    answer = endpoint({"inputs": inputs, "parameters": wanted})
+    return Answer(tuple(_chunks(answer)), tuple(read_rttm(answer["output"]["rttm"])))
+
+
+def attribute_by_rules(
+    answer: Answer, turns: Sequence[SpeakerTurn] | None = None
+) -> dict[str, tuple[Word, ...]]:
+    """Return the recognised words with each rule's speakers, on the turns found or on `turns`."""
+    used = answer.turns if turns is None else turns
+    ours = answer.chunks
+    if turns is not None:
+        ours = tuple(attribute(answer.chunks, turns, make_exclusive(turns)))
+    return {
+        OURS: Answer(ours, ()).words,
+        WHISPERX: whisperx_rule(answer.words, used),
+        INSANELY_FAST: insanely_fast_rule(answer.chunks, used),
+    }
+
+
+def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
+    """Return turns with one speaker at a time; of two that overlap, the first keeps the overlap."""
+    exclusive: list[SpeakerTurn] = []
+    taken = 0.0
+    for turn in sorted(turns, key=lambda turn: (turn.start, turn.end)):
+        if turn.end > taken:
+            exclusive.append(replace(turn, start=max(turn.start, taken)))
+            taken = turn.end
+    return exclusive
+
+
+def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
+    """Chunks with the words that, joined, are their text."""
+    words = [_word(entry) for entry in answer["words"]]
+    for entry in answer["chunks"]:
+        taken: list[Word] = []
+        while words and len("".join(word.text for word in taken)) < len(entry["text"]):
+            taken.append(words.pop(0))
+        start, end = entry["timestamp"]
+        yield Chunk(entry["text"], start, end, words=tuple(taken))
+
+
+def _word(entry: dict[str, Any]) -> Word:
+    start, end = entry["timestamp"]
+    return Word(entry["word"], start, end, entry.get("speaker"), entry["probability"])
+
+
+def read_rttm(rttm: str) -> Iterator[SpeakerTurn]:
+    """Yield the turns of an RTTM file, in its order."""
+    for line in rttm.splitlines():
+        _, _, _, start, seconds, _, _, speaker, *_ = line.split()
+        yield SpeakerTurn(speaker, float(start), float(start) + float(seconds))

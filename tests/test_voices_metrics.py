@@ -1,0 +1,149 @@
+"""The benchmarks' measures against other implementations and against cases counted by hand."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.counts import Count, Interval, difference, points
+from benchmarks.voices.answers import (
+    INSANELY_FAST,
+    OURS,
+    Answer,
+    attribute_by_rules,
+    make_exclusive,
+)
+from benchmarks.voices.metrics import cp_word_errors, diarization_parts, speaker_errors
+from whosaid.transcript import Chunk, SpeakerTurn, Word
+
+texts = st.lists(st.sampled_from("abc"), max_size=8).map(" ".join)
+spoken = st.dictionaries(st.sampled_from("ABCD"), texts.filter(bool), min_size=1)
+
+
+def edits(said: str, heard: str) -> int:
+    if not said:
+        return len(heard.split())
+    found = jiwer.process_words(said, heard)
+    return found.substitutions + found.deletions + found.insertions
+
+
+@given(spoken, spoken)
+def test_cp_errors_are_those_of_the_definition(said, heard):
+    """Every assignment of speakers tried, silent partners filled with nothing."""
+    ours, theirs = ([texts.get(name, "") for name in "ABCD"] for texts in (said, heard))
+    expected = min(sum(map(edits, ours, order)) for order in permutations(theirs))
+    words = sum(len(text.split()) for text in said.values())
+    assert cp_word_errors(said, heard) == Count(expected, words)
+
+
+def test_a_word_given_to_nobody_is_one_cp_error():
+    said = {"A": "one two", "B": "three"}
+    assert cp_word_errors(said, {"X": "one two", None: "three"}) == Count(1, 3)
+    assert cp_word_errors({"A": "one", "B": "two"}, {None: "one two"}) == Count(2, 2)
+    assert cp_word_errors({}, {"X": "one", None: "two"}) == Count(1, 0)
+
+
+def judged(said: str, heard: str) -> Count:
+    return speaker_errors([(a, None if b == "-" else b) for a, b in zip(said, heard, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("given_to", "wrong"),
+    [
+        ("XXXYYY", 0),
+        ("YYYXXX", 0),
+        ("XXYYYY", 1),
+        ("XXXXXX", 3),
+        ("XXX-YY", 1),
+        ("XZXYYY", 1),
+        ("------", 6),
+    ],
+)
+def test_words_given_to_the_wrong_speaker_are_counted(given_to, wrong):
+    assert judged("AAABBB", given_to) == Count(wrong, 6)
+
+
+@given(st.permutations("ABCD"), st.text("ABCD", min_size=1, max_size=20), st.data())
+def test_what_speakers_are_called_does_not_matter(order, speakers, data):
+    heard = "".join(data.draw(st.sampled_from("ABCD")) for _ in speakers)
+    renamed = heard.translate(str.maketrans("ABCD", "".join(order)))
+    assert judged(speakers, heard) == judged(speakers, renamed)
+
+
+def test_diarization_errors_are_seconds():
+    truth = [SpeakerTurn("A", 0, 10), SpeakerTurn("B", 10, 20)]
+    found = [SpeakerTurn("Y", 0, 10), SpeakerTurn("X", 10, 16)]
+    # Of 20 s of speech half a collar is not scored at 0 and at 20, and a whole one at 10.
+    assert diarization_parts(truth, truth, 30, 0.25).count.errors == 0
+    wrong = diarization_parts(truth, found, 30, 0.25).count
+    assert wrong.errors == pytest.approx(4 - 0.125)
+    assert wrong.total == pytest.approx(20 - 0.5)
+
+
+def test_overlapped_speech_counts_for_each_voice():
+    truth = [SpeakerTurn("A", 0, 10), SpeakerTurn("B", 4, 8)]
+    missed = diarization_parts(truth, [SpeakerTurn("X", 0, 10)], 10)
+    assert missed.missed == missed.count.errors == pytest.approx(4)
+
+
+def test_the_interval_of_a_constant_difference_is_a_point():
+    found = difference([Count(1, 100)] * 8, [Count(3, 100)] * 8)
+    assert (found.value, found.low, found.high) == pytest.approx((-0.02, -0.02, -0.02))
+    assert points(Interval(-0.02, -0.03, -0.01)) == "-2.0 (-3.0 to -1.0): better"
+    assert points(Interval(-0.02, -0.03, 0.01)).endswith("no difference shown")
+
+
+def test_the_interval_is_that_of_the_mean():
+    """Recordings of equal length: the rate is their mean, whose bootstrap interval is near the
+    normal one.
+    """
+    rng = np.random.default_rng(5)
+    ours, theirs = rng.poisson(20, 60), rng.poisson(26, 60)
+    found = difference([Count(n, 100) for n in ours], [Count(n, 100) for n in theirs])
+    mean, error = (ours - theirs).mean() / 100, (ours - theirs).std() / 100 / np.sqrt(60)
+    assert found.value == pytest.approx(mean)
+    assert (found.low, found.high) == pytest.approx(
+        (mean - 1.96 * error, mean + 1.96 * error), abs=0.1 * error
+    )
+
+
+def test_pairs_of_recordings_stay_together():
+    """Recordings differ much, the systems hardly: an interval of unpaired draws would hold zero."""
+    hard = range(0, 40, 4)
+    found = difference([Count(n, 50) for n in hard], [Count(n + 1, 50) for n in hard])
+    assert found.high == pytest.approx(-0.02)
+
+
+def test_every_rule_answers_every_word_and_is_right_on_true_turns():
+    """Six words of half a second, a tenth apart; insanely-fast-whisper's chunks hold several."""
+    words = tuple(
+        Word(f" {text}", 0.6 * place, 0.6 * place + 0.5, speaker)
+        for place, (text, speaker) in enumerate(zip("abcdef", "XXXYYY", strict=True))
+    )
+    chunks = (Chunk(" a b c d", 0, 2.3, words=words[:4]), Chunk(" e f", 2.4, 3.5, words=words[4:]))
+    found = Answer(chunks, (SpeakerTurn("X", 0, 1.7), SpeakerTurn("Y", 1.8, 3.5)))
+    for turns in (None, (SpeakerTurn("A", 0, 1.7),), ()):
+        for rule, given_to in attribute_by_rules(found, turns).items():
+            assert [word.text for word in given_to] == [word.text for word in words], rule
+    assert attribute_by_rules(found)[OURS] == words
+    right = {
+        rule: "".join(str(word.speaker) for word in given_to) == "XXXYYY"
+        for rule, given_to in attribute_by_rules(found, found.turns).items()
+    }
+    assert {rule for rule, is_right in right.items() if not is_right} == {INSANELY_FAST}
+
+
+def test_exclusive_turns_hold_one_speaker_and_all_speech():
+    turns = [
+        SpeakerTurn("A", 0, 5),
+        SpeakerTurn("B", 4, 8),
+        SpeakerTurn("A", 5, 6),
+        SpeakerTurn("C", 9, 10),
+    ]
+    expected = [SpeakerTurn("A", 0, 5), SpeakerTurn("B", 5, 8), SpeakerTurn("C", 9, 10)]
+    assert make_exclusive(turns) == expected
