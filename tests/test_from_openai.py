@@ -37,6 +37,7 @@ from whosaid.server.openai_api.form import FORMATS, TRANSLATE
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 PAGE = (REPOSITORY / "docs" / "from-openai.md").read_text(encoding="utf-8")
+TABLES = ("field", "model", "response_format", "event")
 FIELDS = transcription_create_params.TranscriptionCreateParamsStreaming
 VAD = transcription_create_params.ChunkingStrategyVadConfig
 # Rows by their first cell, with the type whose keys they tell.
