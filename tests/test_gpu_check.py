@@ -20,7 +20,15 @@ import torch
 
 from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import checks, memory, recording, sections, speed
-from benchmarks.gpu_check.page import HEADER, LONGEST_CELL, Page, Status, leave_out, note
+from benchmarks.gpu_check.page import (
+    HEADER,
+    LONGEST_CELL,
+    Page,
+    Status,
+    judge,
+    leave_out,
+    note,
+)
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject
@@ -155,6 +163,20 @@ def test_a_check_that_raises_is_a_line_and_hides_no_other():
 
 
 # Sections, each in a process of its own
+
+
+def test_the_first_line_says_what_a_reader_asks_first():
+    page = Page("Check", "Written here.")
+    page.sections["Load"] = [
+        note("load and warm-up", "8.2 s"),
+        judge("graphs captured at load", "123", "123", fine=True),
+    ]
+    page.sections["Speed"] = [note("RTFx, batch 24", "477.8")]
+    summary = page.markdown().splitlines()[4]
+    assert summary == (
+        "As expected: 3 OK, 0 NOT OK, 0 left out. "
+        "starts in 8.2 s; graphs: 123; RTFx at batch 24: 477.8"
+    )
 
 
 def test_a_process_that_aborts_spoils_its_own_section_only(monkeypatch, capsys):

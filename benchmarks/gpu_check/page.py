@@ -11,6 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 HEADER = ("check", "expected", "found", "status")
+# The figures of the first line: section, check, name.
+HEADLINE = (
+    ("Machine", "GPU", ""),
+    ("Load", "load and warm-up", "starts in "),
+    ("Load", "graphs captured at load", "graphs: "),
+    ("Speed", "RTFx, batch 24", "RTFx at batch 24: "),
+)
 LONGEST_CELL = 160
 LONGEST_DETAIL = 6_000  # characters; of more the beginning and the end are kept
 
@@ -100,10 +107,16 @@ class Page:
     def _summary(self) -> str:
         counts = {status: self._count(status) for status in Status}
         verdict = "As expected" if self.fine else "**Not as expected**"
+        figures = [
+            f"{name}{each.found}"
+            for section, check, name in HEADLINE
+            for each in self.sections.get(section, ())
+            if each.check == check
+        ]
         return (
             f"{verdict}: {counts[Status.OK]} OK, {counts[Status.NOT_OK]} NOT OK, "
-            f"{counts[Status.LEFT_OUT]} left out."
-        )
+            f"{counts[Status.LEFT_OUT]} left out. {'; '.join(figures)}"
+        ).rstrip()
 
     def _count(self, status: Status) -> int:
         every = [finding for findings in self.sections.values() for finding in findings]
