@@ -1,0 +1,71 @@
+"""Docstrings and documents keep the rules of plain English that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+
+import pytest
+
+from config import REPOSITORY
+
+# What a docstring must not begin with or hold, and why.
+ANYWHERE = {
+    r"^(Which|Where|When|Why)\b": "name the thing",
+    r"(^|[.:;]\)? )(What(ever)?|Who(ever)?|Whose|Whom|Whether|Those|That of)\b": "name the actor",
+    r"^(It|Its|They|Their|These|Such|So (many|much))\b": "a docstring is read alone",
+    r"^(The same|That which|Of|As|See)\b": "a docstring is read alone",
+    r"\b(heard|told|judged|apart)\b": "one word, one meaning",
+    r"\b(None|False|True|empty|Raises? [A-Z]\w+) where\b": "`if` for conditions",
+}
+IN_FUNCTIONS = {r"^(How|The|An?|All|Every|Each|One)\b": "a verb first"}  # but in properties
+LONGEST_SENTENCE = 35  # words in a document
+
+FILES = subprocess.run(
+    ["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+).stdout.splitlines()
+MODULES = [name for name in FILES if name.endswith(".py") and not re.search("(^|/)tests/", name)]
+DOCUMENTS = [name for name in FILES if re.fullmatch(r"README\.md|docs/[\w-]+\.md", name)]
+# Code blocks, tables, headings, HTML and the targets of links are no sentences.
+NO_PROSE = re.compile(r"```.*?```|^\|.*?$|^#.*?$|^<.*?>$|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def violations(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | FUNCTIONS):
+            continue
+        text = " ".join(re.sub(r"`[^`]*`", "`code`", ast.get_docstring(node) or "").split())
+        needs_verb = isinstance(node, FUNCTIONS) and not any(
+            "property" in ast.unparse(each) for each in node.decorator_list
+        )
+        rules = ANYWHERE | IN_FUNCTIONS if needs_verb else ANYWHERE
+        found += [f"{why}: {text}" for rule, why in rules.items() if re.search(rule, text)]
+    return found
+
+
+def long_sentences(page: str) -> list[str]:
+    prose = re.sub(r"`[^`\n]*`", "code", NO_PROSE.sub("\n\n", page))
+    paragraphs = re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", prose)
+    sentences = [each for text in paragraphs for each in re.split(r"(?<=[.:;?!])\s+", text)]
+    return [" ".join(each.split()) for each in sentences if len(each.split()) > LONGEST_SENTENCE]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    assert violations((REPOSITORY / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_sentences_of_documents_are_short(name):
+    assert long_sentences((REPOSITORY / name).read_text(encoding="utf-8")) == []
+
+
+def test_violations_are_found():
+    source = '''def f():
+    """The text. Who asks is told; None where nobody asks."""
+'''
+    assert len(violations(source)) == 4
+    assert long_sentences("word " * 36 + "\n\n| " + "cell " * 36) == [" ".join(["word"] * 36)]
