@@ -1,7 +1,7 @@
-"""What every measurement keeps: its settings and its results as JSON, and tables in Markdown.
+"""Results of measurements: settings and figures as JSON, and tables in Markdown.
 
-The JSON file is written after every step and pages are made from it alone, so a run that was broken
-off can still be read.
+The JSON file is written after every step and pages are made from it alone, so an interrupted run
+keeps its results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tables = dict[str, list[dict[str, str]]]
 
 
 def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """The machine, the threads and the versions that a figure depends on."""
+    """Return the machine, the threads and the versions that a figure depends on."""
     return {
         "date": f"{datetime.now(tz=UTC):%Y-%m-%d}",
         "processor": _processor(),
@@ -86,7 +86,9 @@ def put(rows: list[dict[str, Any]], row: dict[str, Any], *keys: str) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; columns after the first are aligned to the right. Without rows nothing."""
+    """Return a Markdown table; columns after the first are aligned to the right. Without rows
+    nothing.
+    """
     if not rows:
         return ""
     rule = ["---", *["---:"] * (len(header) - 1)]
@@ -94,7 +96,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def table_of(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table of rows by column; nothing without rows. Raises ValueError where columns differ."""
+    """Return a table of rows by column; nothing without rows. Raises ValueError if columns
+    differ.
+    """
     header = list(rows[0]) if rows else []
     if any(list(row) != header for row in rows):
         raise ValueError(f"not every row of a table has the columns {', '.join(header)}")
@@ -102,12 +106,12 @@ def table_of(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def listed(facts: Mapping[str, object]) -> str:
-    """A Markdown list of names and values."""
+    """Return a Markdown list of names and values."""
     return "\n".join(f"- {name}: {value}" for name, value in facts.items())
 
 
 def _processor() -> str:
-    """The name the system gives the CPU."""
+    """Return the name the system gives the CPU."""
     listing = subprocess.run(
         ["lscpu"], capture_output=True, text=True, check=False
     ).stdout.splitlines()

@@ -1,8 +1,8 @@
 """Times and memory of actions beside each other, and how sure a ratio of times is.
 
-What is compared runs interleaved in one process, so a machine that is slow for a minute is slow
-for all of it. Intervals are percentile bootstraps over whole repeats (Efron 1979): with few repeats
-they are wide.
+Compared functions run interleaved in one process, so a machine that is slow for a minute is slow
+for all of them. Intervals are percentile bootstraps over whole repeats (Efron 1979): with few
+repeats they are wide.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Ratio:
 def time_interleaved(
     actions: Mapping[str, Action], repeats: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Wall seconds of each action in each repeat; every other repeat runs them in reverse order."""
+    """Return wall seconds of each action in each repeat; every other repeat runs them in reverse
+    order.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for repeat in range(repeats):
         for name in actions if repeat % 2 == 0 else reversed(list(actions)):
@@ -52,7 +54,7 @@ def time_interleaved(
 
 
 def time_once(action: Action, device: torch.device) -> float:
-    """Wall seconds until the device has finished; garbage is collected before and not meanwhile."""
+    """Return the wall seconds until the device has finished; garbage is collected only before."""
     gc.collect()
     gc.disable()
     try:
@@ -71,7 +73,7 @@ def repeats_within(seconds: float, one_repeat: float) -> int:
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
-    """Median over median of two lists from the same repeats, with its 95% interval."""
+    """Return the ratio of two lists' medians from the same repeats, with its 95% interval."""
     above, below = np.asarray(numerator), np.asarray(denominator)
     drawn = np.random.default_rng(0).integers(len(above), size=(RESAMPLES, len(above)))
     ratios = np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
@@ -80,10 +82,10 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
 
 
 def peak_memory(action: Action, device: torch.device) -> float:
-    """MiB that an action needs at its peak above what is held before it.
+    """Return the MiB that an action needs at its peak, above the memory held before.
 
-    On CUDA what torch allocates, elsewhere the resident memory of the process as Linux counts it.
-    There free memory is first given back to the system, or its reuse would not be counted.
+    On CUDA this is torch's allocation, elsewhere the resident memory of the process as Linux counts
+    it. There free memory is first given back to the system, because its reuse would not be counted.
     """
     gc.collect()
     if device.type == "cuda":
@@ -104,6 +106,6 @@ def reset_peak() -> None:
 
 
 def resident_peak() -> float:
-    """MiB of the process's resident memory at the highest since `reset_peak`."""
+    """Return MiB of the process's resident memory at the highest since `reset_peak`."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

@@ -66,13 +66,13 @@ def make_page(
 
 
 def _unusable(settings: ModelSettings, reason: str) -> list[Finding]:
-    """The machine's section where torch cannot use the device that is there or asked for."""
+    """Return the machine's section if torch cannot use the device."""
     refusal = judge("torch can use the device", "yes", reason, fine=False)
     return [refusal, *check_machine(settings, None)]
 
 
 def main(options: Namespace) -> int:
-    """Print the page; 0 where all is as expected, 1 where not, 2 where nothing can be checked."""
+    """Print the page; 0 if all is as expected, 1 if not, 2 if nothing can be checked."""
     try:
         settings = ModelSettings.for_demo()
     except ValueError as error:

@@ -1,6 +1,6 @@
 """The checks of the machine, of loading, of texts and of diarization.
 
-What is expected follows from the code (equal tokens, equal turns) or is a wide bound named here. No
+Expected values follow from the code (equal tokens, equal turns) or are wide bounds named here. No
 figure of another machine is a target.
 """
 
@@ -65,7 +65,7 @@ class Timed(NamedTuple):
 
 
 def check_machine(settings: ModelSettings, device: torch.device | None) -> list[Finding]:
-    """GPU, driver, versions and threads; `device` is None where none can be used."""
+    """GPU, driver, versions and threads; `device` is None if none can be used."""
     cuda = torch.version.cuda
     versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {transformers.__version__}"
     findings = [*_check_gpu(device), *_check_driver(cuda)]
@@ -110,7 +110,7 @@ def check_clocks(check: str) -> list[Finding]:
 
 
 def _check_driver(cuda: str | None) -> list[Finding]:
-    """The driver against what this build of torch needs, as nvidia-smi tells it."""
+    """Compare the driver's version by nvidia-smi with the one that this build of torch needs."""
     if shutil.which("nvidia-smi") is None or cuda is None:
         return [leave_out("driver", "nvidia-smi is not here, or torch has no CUDA")]
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -173,7 +173,9 @@ def _check_first_request(subject: Subject) -> list[Finding]:
 
 
 def check_texts(subject: Subject) -> list[Finding]:
-    """Graphs against eager steps, drafts against none, float16 against float32, and the truth."""
+    """Compare texts: graphs with eager steps, drafts with none, float16 with float32, all with the
+    truth.
+    """
     different = subject.windows()
     windows = _fill_batch(different) if subject.on_cuda else different
     drafts = subject.transcriber.engine.runner.draft_lengths[0]
@@ -197,7 +199,7 @@ def check_texts(subject: Subject) -> list[Finding]:
 
 
 def _fill_batch(windows: Sequence[Request]) -> list[Request]:
-    """Windows repeated under new numbers until there are enough for a large batch."""
+    """Return windows repeated under new numbers until there are enough for a large batch."""
     count = max(LARGE_BATCH, len(windows))
     repeated = [windows[number % len(windows)] for number in range(count)]
     return [replace(each, key=number) for number, each in enumerate(repeated)]
@@ -221,7 +223,7 @@ def _count_differing(one: Texts, other: Texts) -> int:
 
 
 def _compare_texts(subject: Subject, check: str, expected: Texts, found: Texts) -> Finding:
-    """Windows and words that differ: none but for rounding."""
+    """Count windows and words that differ; only rounding may make them differ."""
     tokenizer = subject.transcriber.models.tokenizer
 
     def words(texts: Texts) -> list[str]:
@@ -237,7 +239,7 @@ def _compare_texts(subject: Subject, check: str, expected: Texts, found: Texts) 
 def _compare_words(
     check: str, reference: Sequence[str], found: Sequence[str], also: str = ""
 ) -> Finding:
-    """Equal but for rounding: at most ROUNDED_SHARE of the words differ, or one."""
+    """Check that at most ROUNDED_SHARE of the words differ, or one, by rounding."""
     errors = count_word_errors(reference, found)
     allowed = max(1, int(ROUNDED_SHARE * len(reference)))
     expected = f"at most {allowed} words differ (rounding)"
@@ -246,7 +248,7 @@ def _compare_words(
 
 
 def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts) -> Finding:
-    """Half precision's text of the first windows against float32's on the CPU."""
+    """Compare half precision's text of the first windows with float32's on the CPU."""
     name = "text in float16 against float32 on the CPU"
     if subject.dtype != torch.float16:
         return leave_out(name, f"{NO_GPU}: it computes in {_short(subject.dtype)}")
@@ -260,7 +262,7 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
 
 
 def _check_truth(subject: Subject) -> Finding:
-    """Word errors of the demo models, whose conversation is known word by word."""
+    """Check the demo models' word errors; every word of their conversation is known."""
     name = "text against what is said"
     if not subject.is_demo:
         return leave_out(name, "only the demo's models know the demo's voices")
@@ -326,7 +328,7 @@ def _has_turns(subject: Subject, timed: Timed) -> bool:
 
 
 def _largest_difference(one: Diarization, other: Diarization) -> float:
-    """Seconds by which ends of turns differ at most; infinite where their number does."""
+    """Return the largest difference of turns' ends in seconds; infinite if their numbers differ."""
     if len(one.turns) != len(other.turns):
         return math.inf
     pairs = zip(one.turns, other.turns, strict=True)
@@ -335,7 +337,7 @@ def _largest_difference(one: Diarization, other: Diarization) -> float:
 
 
 def check_log(warnings: Sequence[str]) -> list[Finding]:
-    """The endpoint's warnings during all checks."""
+    """Check that the endpoint logged no warning during all checks."""
     found = "; ".join(dict.fromkeys(warnings)) or "none"
     return [judge("warnings in the log", "none", found, not warnings)]
 

@@ -99,16 +99,16 @@ class Footprint:
 
     @property
     def models(self) -> int:
-        """All that stays in memory besides rows."""
+        """Return the bytes that stay in memory besides rows."""
         return self.weights + self.joined
 
     def with_rows(self, rows: int) -> int:
-        """Models and a batch of so many rows."""
+        """Return the bytes of the models and a batch of `rows` rows."""
         return self.models + rows * self.per_row
 
 
 def footprint_of(models: WhisperModels, main: Decoder, draft_model: DraftModel | None) -> Footprint:
-    """The footprint of loaded models with the engine's decoders over them."""
+    """Return the footprint of loaded models with the engine's decoders over them."""
     sources = [models.model]
     if models.assistant is not None:
         sources.append(models.assistant.model)
@@ -201,7 +201,7 @@ def footprint(
 
 
 def _count_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors, each object counted once."""
+    """Return the bytes of the tensors, each object counted once."""
     return sum(each.nbytes for each in {id(each): each for each in tensors}.values())
 
 

@@ -97,7 +97,7 @@ class Page:
         return self._count(Status.NOT_OK) == 0
 
     def markdown(self) -> str:
-        """The whole page, without a newline at its end."""
+        """Return the whole page, without a newline at its end."""
         parts = [f"# {self.title}", self.introduction, self._summary()]
         for section, findings in self.sections.items():
             parts += [f"## {section}", _table(findings)]
@@ -135,7 +135,7 @@ def _cell(text: str) -> str:
 
 
 def cut(text: str) -> str:
-    """The text without its middle where it is long; no line of it ends a Markdown block."""
+    """Return the text, without its middle if it is long; no line of it ends a Markdown block."""
     text = text.strip().replace("```", "'''")
     if len(text) <= LONGEST_DETAIL:
         return text

@@ -75,7 +75,8 @@ def speech_detector(recording: Recording) -> tuple[DetectSpeech, str]:
 
 
 def fixed_spans(samples: Samples) -> Sequence[Span]:
-    """All audio as spans of equal length, so close that the windows' margins cover the pauses.
+    """Return all audio as spans of equal length, so close that the windows' margins cover the
+    pauses.
 
     Windows between pauses are independent and fill a batch.
     """
@@ -91,7 +92,7 @@ def spoken_words() -> list[str]:
 
 
 def count_word_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """The least number of words to insert, delete or replace (Levenshtein 1966)."""
+    """Return the least number of words to insert, delete or replace (Levenshtein 1966)."""
     row = list(range(len(hypothesis) + 1))
     for number, expected in enumerate(reference, 1):
         diagonal, row[0] = row[0], number

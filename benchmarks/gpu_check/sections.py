@@ -2,7 +2,7 @@
 
 A CUDA error such as an illegal memory access spoils all that its process does afterwards, and a
 process that aborts or hangs says nothing more. So each section loads the models anew, and the page
-tells how its process ended where it told nothing itself.
+says how its process ended if the section itself reported nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
-    """Run a section in this process. Raises StartError where the device cannot be used."""
+    """Run a section in this process. Raises StartError if the device cannot be used."""
     if section == "Without graphs":
         settings = settings.model_copy(update={"cuda_graphs": False})
     device = choose_device(settings.device, nvidia_device_present())

@@ -1,7 +1,7 @@
 """The checks of speed and of memory.
 
-No absolute speed is expected, because GPUs differ. What must hold are orders:
-more windows at once are not slower, nor are graphs, nor is an assistant.
+No absolute speed is expected, because GPUs differ. Only orders are checked: more windows at once,
+graphs and an assistant must not be slower.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:
 
 
 def _judge_batch(subject: Subject, rtfx: Mapping[str, float], size: int) -> Finding:
-    """A larger batch is not slower; the smallest keeps up with the audio."""
+    """Check that a larger batch is not slower, and that the smallest keeps up with the audio."""
     name = f"batch {size}"
     found = f"{rtfx[name]:.1f}"
     if not subject.on_cuda:
@@ -164,7 +164,7 @@ def _judge_batch(subject: Subject, rtfx: Mapping[str, float], size: int) -> Find
 def _judge_eager(
     subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]
 ) -> list[Finding]:
-    """Graphs are worth their memory: steps take less time than eagerly."""
+    """Check that steps with graphs take less time than eager steps."""
     name = "a step of batch 1, with graphs"
     if "eager" not in runs:
         return [leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")]
@@ -177,7 +177,7 @@ def _judge_eager(
 def _judge_assisted(
     subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]
 ) -> Finding:
-    """Drafting is left off where it does not pay, so an assistant costs next to nothing."""
+    """Check that an assistant costs next to nothing: drafting stops if it does not pay."""
     name = f"RTFx, batch {BATCHES[-1]} and batch 1, assisted"
     if not subject.assisted:
         return leave_out(name, "ASSISTANT_MODEL names none")
@@ -199,7 +199,7 @@ def check_memory(subject: Subject) -> list[Finding]:
 
 
 def _check_rows(subject: Subject) -> list[Finding]:
-    """Caches of a row by their shapes, against those that are allocated."""
+    """Compare the caches of a row by their shapes with the allocated ones."""
     engine = subject.transcriber.engine
     footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     gc.collect()
@@ -225,7 +225,7 @@ def _check_rows(subject: Subject) -> list[Finding]:
 
 
 def _cached_bytes(state: DecodeState) -> int:
-    """Bytes of the tensors in the caches of a state."""
+    """Return the bytes of the tensors in the caches of a state."""
     caches, total = [state.main.cache], 0
     if isinstance(state.drafter, MedusaDrafter):
         total += state.drafter.newest.nbytes
@@ -237,7 +237,7 @@ def _cached_bytes(state: DecodeState) -> int:
 
 
 def _check_models(subject: Subject) -> list[Finding]:
-    """Models in memory once rows and graphs are given back."""
+    """Check the memory of the models after rows and graphs are freed."""
     names = ("models in memory", f"rows of the default batch, {BATCHES[-1]}")
     if not subject.on_cuda:
         return [leave_out(name, NO_GPU) for name in names]
@@ -262,7 +262,7 @@ def _check_models(subject: Subject) -> list[Finding]:
 
 
 def _beam_rows(engine: DecodeEngine) -> int:
-    """Bytes of the rows that beams have, by their shapes."""
+    """Return the bytes of beams' rows, by their shapes."""
     return sum(
         batch.memory.capacity
         * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, batch.num_beams)

@@ -78,7 +78,7 @@ class Subject:
 
     @property
     def transcriber(self) -> Transcriber:
-        """The loaded models. Raises RuntimeError where they did not load."""
+        """The loaded models. Raises RuntimeError if they did not load."""
         if self._transcriber is None:
             raise RuntimeError("the models are not loaded")
         return self._transcriber
@@ -118,19 +118,19 @@ class Subject:
         self._transcriber = transcriber
 
     def reference(self) -> DecodeEngine:
-        """An engine of the main model alone, in float32 on the CPU."""
+        """Return an engine of the main model alone, in float32 on the CPU."""
         settings = self.settings.model_copy(update={"assistant_model": None})
         return DecodeEngine(load_models(settings, torch.device("cpu"), torch.float32))
 
     def transcribe(self, recording: Recording, batch_size: int, assisted: bool) -> Transcript:
-        """The transcript of a recording, in English where the model knows it, with timestamps."""
+        """Transcribe a recording with timestamps, in English if the model knows it."""
         decode = DecodeOptions(batch_size=batch_size, assisted=assisted)
         language = language_of(self.transcriber.models)
         options = self.transcriber.validate(TranscriptionOptions(language=language, decode=decode))
         return self.transcriber.transcribe(recording.samples, options)
 
     def windows(self) -> list[Request]:
-        """The conversation's windows that can be decoded at once, each cut at pauses."""
+        """Return the conversation's windows that can be decoded at once, each cut at pauses."""
         transcriber, samples = self.transcriber, self.recording.samples
         limit = int(transcriber.models.window_seconds * SAMPLE_RATE)
         schedule = Schedule(samples, transcriber.detect_speech(samples), limit)
@@ -163,7 +163,9 @@ def decode(
 
 
 def load_models(settings: ModelSettings, device: torch.device, dtype: torch.dtype) -> WhisperModels:
-    """The main model and its assistant. Raises StartError naming the variable of one that fails."""
+    """Return the main model and its assistant. Raises StartError naming the variable of one that
+    fails.
+    """
     with loading("ASR_MODEL", settings.asr_model.name):
         models = load_whisper(_checkpoint(settings.asr_model, settings), device, dtype)
     if settings.assistant_model is not None:
@@ -174,7 +176,7 @@ def load_models(settings: ModelSettings, device: torch.device, dtype: torch.dtyp
 
 
 def language_of(models: WhisperModels) -> str | None:
-    """English where the model knows it, else its first language; None if it names none."""
+    """Return English if the model knows it, else its first language; None if it names none."""
     languages = models.special_tokens.languages
     if not languages or ENGLISH in languages:
         return ENGLISH
@@ -182,7 +184,7 @@ def language_of(models: WhisperModels) -> str | None:
 
 
 def model_name(model: ModelReference | None) -> str:
-    """A hub id, or a folder relative to this repository where it lies inside."""
+    """Return a hub id, or a folder, relative to this repository if it is inside."""
     if model is None:
         return "none"
     path = Path(model.name)

@@ -1,8 +1,8 @@
 """Live sessions in real time: `scripts/bench live`.
 
-A server of its own process hears recordings as people would say them, one client at first and then
-several, alone and beside a file of ten minutes that is sent again and again. In the first turn
-faster-whisper hears each recording too, when the server has heard it. Results are kept in
+A server in a process of its own gets recordings in real time, from one client at first and then
+from several, alone and beside a file of ten minutes that is sent again and again. In the first
+round faster-whisper transcribes each recording too, after the server. Results are kept in
 build/bench/live.json after every measurement.
 """
 
@@ -57,7 +57,7 @@ class Plan:
 
 
 def main(options: Namespace) -> int:
-    """Measure what is asked for and write the page; exit status 1 where that cannot be."""
+    """Measure what is asked for and write the page; exit status 1 if that cannot be."""
     path = RESULTS / ("live-quick.json" if options.quick else "live.json")
     try:
         if not options.render:
@@ -112,9 +112,9 @@ def run(plan: Plan, path: Path, fresh: bool) -> None:
 
 
 def add(results: dict[str, Any], part: str, measured: dict[str, Any]) -> None:
-    """Put a measurement in the place of the earlier one of the same.
+    """Replace an earlier measurement of the same kind.
 
-    Of one client alone, and of faster-whisper, these are the sessions of the same recordings.
+    For one client alone, and for faster-whisper, only sessions of the same recordings are replaced.
     """
     if part == "long":
         results[part] = measured
@@ -133,7 +133,7 @@ def add(results: dict[str, Any], part: str, measured: dict[str, Any]) -> None:
 def _measured(
     plays: Plays, plan: Plan, rival: RivalProcess | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every measurement with its part of the results."""
+    """Yield every measurement with its part of the results."""
     sessions = []
     for each in plan.speech:
         sessions.append(plays.one(each))
@@ -152,7 +152,7 @@ def _measured(
 
 @contextmanager
 def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
-    """The other engine where it can be had; else it is named, and None."""
+    """Yield the other engine. If it cannot be loaded, print its name and yield None."""
     rival = None
     if plan.rival is not None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

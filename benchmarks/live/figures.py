@@ -73,7 +73,9 @@ def _delays(name: str, cell: Results) -> dict[str, str]:
 
 
 def _errors(results: Results) -> list[dict[str, str]]:
-    """Word errors of the recordings that one client said to the end and every engine has heard."""
+    """Return word errors of the recordings that one client sent to the end and every engine
+    transcribed.
+    """
     alone = (cell for cell in results["ours"] if cell["clients"] == 1 and not cell["beside"])
     ours = {each["recording"]: each for cell in alone for each in cell["sessions"] if each["whole"]}
     texts = {
@@ -103,7 +105,7 @@ def _errors(results: Results) -> list[dict[str, str]]:
 
 
 def _quantiles(sessions: Sequence[Results], column: str) -> str:
-    """Median and p95 of a column's seconds."""
+    """Return median and p95 of a column's seconds."""
     seconds = list(chain.from_iterable(each[column] for each in sessions))
     if not seconds:
         return "-"

@@ -1,13 +1,13 @@
 """faster-whisper driven as whisper_streaming drives it: LocalAgreement with two passes (Machacek,
 Dabre and Bojar 2023, arXiv 2307.14743).
 
-The audio that is not settled is heard again after each second of new audio. Words are final that
-two passes in a row agree on, from the beginning on. Once the audio is longer than 15 s it is cut at
-the end of the last segment whose words are final; the text before the cut, 200 letters of it, is
-the prompt. Passes are greedy, and hear where faster-whisper's Silero finds speech.
+Audio without final words is decoded again after each second of new audio. A word is final if two
+passes in a row agree on it and on all words before it. Once the audio is longer than 15 s it is cut
+at the end of the last segment whose words are final; the text before the cut, 200 letters of it, is
+the prompt. Passes are greedy and decode the speech that faster-whisper's Silero finds.
 
-The engine has a process of its own, (`benchmarks.apart`), and hears in real time: a pass
-that takes long lets the next one begin later, with all the audio that has come meanwhile.
+The engine has a process of its own (`benchmarks.apart`) and gets audio in real time: a slow pass
+delays the next one, which then gets all audio that has come since.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Timed:
 
 @dataclass
 class Agreement:
-    """Which words are `final`, and the last pass's guess of what follows them."""
+    """The `final` words, and the last pass's guess of the words after them."""
 
     final: list[Timed] = field(default_factory=list)
     guess: list[Timed] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Agreement:
         return self.final[-1].end if self.final else 0.0
 
     def heard(self, words: Sequence[Timed]) -> list[Timed]:
-        """The words of a pass; those of them that become final."""
+        """Take the words of a pass; return those that become final."""
         new = [word for word in words if word.start > self.until - SLACK]
         if new and self.final and abs(new[0].start - self.until) < NEAR:
             new = new[self._copied(new) :]
@@ -105,7 +105,7 @@ class Listener:
     begin: float = 0.0  # of the audio that is heard again
 
     def listen(self, samples: Samples) -> list[Told]:
-        """Hear a recording in real time; its words and when they were told."""
+        """Transcribe a recording in real time; return its words and when each was final."""
         started, heard, whole = time.perf_counter(), 0.0, len(samples) / SAMPLE_RATE
         while heard < whole:
             wanted = min(heard + CADENCE, whole)
@@ -120,7 +120,7 @@ class Listener:
         return self.told
 
     def _pass(self, samples: Samples) -> tuple[list[Timed], list[float]]:
-        """The words of the audio, and where its segments end, in seconds of the recording."""
+        """Return the words of the audio, and its segments' ends in seconds of the recording."""
         before = [word.text for word in self.found.final if word.end <= self.begin]
         segments, _ = self.model.transcribe(
             samples,

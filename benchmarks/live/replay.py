@@ -105,7 +105,7 @@ def _pieces(samples: Samples) -> Iterator[np.ndarray[Any, np.dtype[np.int16]]]:
 
 
 def _settings(language: str | None) -> dict[str, Any]:
-    """The session's: PCM at 16 kHz, OpenAI's default detector, and words with their times."""
+    """Return a session's settings: PCM at 16 kHz, OpenAI's default detector, words with times."""
     turns = {"type": "server_vad", "silence_duration_ms": SILENCE_MS}
     heard = {
         "format": {"type": "audio/pcm", "rate": SAMPLE_RATE},

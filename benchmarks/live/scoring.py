@@ -21,8 +21,8 @@ Ended = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A word, when it was `told` for good, and when first `shown`: as a guess at the earliest. All
-    in seconds of the audio's clock.
+    """A word, the second in which it was final (`told`), and the second in which it was first
+    `shown`, at the earliest as a guess. Seconds are of the audio's clock.
     """
 
     text: str
@@ -36,8 +36,8 @@ class Session:
 
     `deltas` and `completed` are texts. `waits` are the seconds from the end of an item's audio, the
     silence after which the detector calls it ended, to its `completed`; `gaps` are those between
-    two looks for words in one item. `retracted` counts what took back what was told, and `errors`
-    the server's error events and failed items.
+    two looks for words in one item. `retracted` counts the events that took back final words, and
+    `errors` counts the server's error events and failed items.
     """
 
     words: list[Told] = field(default_factory=list)
@@ -75,7 +75,9 @@ class _Item:
         return [after - before for before, after in pairwise(looks)]
 
     def told(self) -> list[Told]:
-        """Its words with their seconds: a word was shown once it stood in its place."""
+        """Return the item's words with their seconds. A word counts as shown from the first event
+        that has it at its final position.
+        """
         found = []
         for place, (text, second) in enumerate(self.words):
             stood = (
@@ -88,7 +90,7 @@ class _Item:
 
 
 def session_of(done: Replay) -> Session:
-    """Read what a replay's client was told."""
+    """Return the texts and times of a replay from the events that its client got."""
     items: dict[str, _Item] = {}
     session = Session()
     ends: dict[str, float] = {}
@@ -126,7 +128,7 @@ def _note(item: _Item, kind: str, arrival: Arrival) -> None:
 
 
 def plain(word: str) -> str:
-    """A word as it is compared: its letters and digits in lower case."""
+    """Return a word as it is compared: its letters and digits in lower case."""
     return "".join(filter(str.isalnum, word.casefold()))
 
 
@@ -145,14 +147,14 @@ def aligned(found: Sequence[str], expected: Sequence[str]) -> list[tuple[int, in
 
 
 def delays(words: Sequence[Told], expected: Sequence[Ended]) -> tuple[list[float], list[float]]:
-    """Seconds from the end of each word to when it was told for good, and to when first shown."""
+    """Return the seconds from each word's end until it was final, and until it was first shown."""
     places = aligned([word.text for word in words], [text for text, _ in expected])
     told = [words[ours].told - expected[theirs][1] for ours, theirs in places]
     return told, [words[ours].shown - expected[theirs][1] for ours, theirs in places]
 
 
 def said_twice(found: str, expected: str) -> int:
-    """Words that follow the same words and are not in the text that was expected.
+    """Return words that follow the same words and are not in the text that was expected.
 
     A run of k inserted words counts where the k words before some place in it or just before it are
     those that follow: alignments are free to call either of two copies the inserted one.

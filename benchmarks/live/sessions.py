@@ -36,7 +36,7 @@ class Known:
 
 
 def body_of(samples: Samples, language: str | None, **parameters: object) -> bytes:
-    """A request for the text of some samples, a WAV file in JSON."""
+    """Return a request for the text of some samples, a WAV file in JSON."""
     file = wav_file(samples.astype(np.float64), SAMPLE_RATE)
     return json_body(file, language=language, diarize=False, **parameters)
 
@@ -160,7 +160,7 @@ class Plays:
         }
 
     def _memory(self, second: float) -> list[float]:
-        """A second of the session, and MiB that the server's process holds then."""
+        """Return a second of the session, and MiB that the server's process holds then."""
         held: int = psutil.Process(self.server.process).memory_info().rss
         return [second, round(held / MIB, 1)]
 

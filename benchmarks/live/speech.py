@@ -38,8 +38,8 @@ class Speech:
 
 
 def real(folder: Path, silent: Iterable[str], only: str) -> list[Speech]:
-    """The recordings of a folder's manifest whose name holds `only`, and the files beside it in
-    which nobody speaks. Raises ValueError where the manifest is wrong or nothing is left.
+    """Return the recordings of a folder's manifest whose name holds `only`, and the files beside it
+    in which nobody speaks. Raises ValueError if the manifest is wrong or nothing is left.
     """
     spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
     if not spoken:
@@ -65,14 +65,14 @@ def without_words(quick: bool) -> list[Speech]:
 
 
 def joined(speech: Sequence[Speech], seconds: float) -> Samples:
-    """Recordings one after the other with pauses, again and again, cut to so many seconds."""
+    """Return recordings one after the other with pauses, repeated and cut to `seconds`."""
     pause = np.zeros(round(PAUSE * SAMPLE_RATE), np.float32)
     once = np.concatenate([part for each in speech for part in (each.samples, pause)])
     return np.resize(once, round(seconds * SAMPLE_RATE))
 
 
 def with_pause(samples: Samples) -> Samples:
-    """The samples, and the pause after them."""
+    """Return the samples, and the pause after them."""
     return np.pad(samples, (0, round(PAUSE * SAMPLE_RATE)))
 
 

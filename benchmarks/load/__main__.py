@@ -104,7 +104,7 @@ def run(
 
 
 def body_of(seconds: int, **parameters: object) -> bytes:
-    """The JSON body with a recording of so many seconds."""
+    """Return the JSON body with a recording of so many seconds."""
     file = wav_file(recording(seconds).astype(np.float64), SAMPLE_RATE)
     return json_body(file, **parameters)
 
@@ -126,7 +126,7 @@ def opus_body_of(seconds: int, **parameters: object) -> bytes:
 def _measured(
     urls: dict[str, str], plan: Plan, assisted: Sequence[bool], diarize: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every measurement of one set of models, each server in turn: its part and its figures."""
+    """Yield every measurement of one set of models, server by server: its part and its figures."""
     short = body_of(plan.lengths[0], language="en", diarize=diarize)
     _warm_up(urls, short, max(plan.users))
     capacity: dict[str, float] = {}

@@ -47,7 +47,7 @@ class Load:
         return len(self.seconds) / self.wall if self.wall else 0.0
 
     def figures(self) -> dict[str, Any]:
-        """The figures as they are kept."""
+        """Return the figures as they are kept."""
         return {
             **columns(self.seconds),
             "requests": len(self.seconds),
@@ -65,7 +65,7 @@ def json_body(file: bytes, **parameters: object) -> bytes:
 
 
 def columns(seconds: Sequence[float]) -> dict[str, float]:
-    """k6's columns; empty where nothing was answered."""
+    """k6's columns; empty if nothing was answered."""
     if not seconds:
         return {}
     p50, p90, p95 = (float(each) for each in np.percentile(seconds, [50, 90, 95]))

@@ -1,8 +1,8 @@
 """Anybody's recordings through several engines: `scripts/bench real --manifest FILE --model MODEL`.
 
 Engines take turns recording by recording, every other time in reverse, so that a machine that is
-slow for a minute is slow for all. What they wrote is kept with the references in build/bench: a
-later run adds to it, and scores and page can be made again without hearing again (`--render`).
+slow for a minute is slow for all. Their texts are kept with the references in build/bench. A later
+run adds to them, and `--render` makes scores and page again without transcribing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(options: Namespace) -> int:
 def run(options: Namespace, path: Path) -> None:
     """Transcribe every recording by every engine; `path` is written after each recording.
 
-    Raises ValueError where manifest or engines are wrong or no engine is left, and StartError where
+    Raises ValueError if manifest or engines are wrong or no engine is left, and StartError if
     the model cannot be had.
     """
     specs = [Spec.parse(text) for text in options.engines]
@@ -82,7 +82,7 @@ def _hear(
     results: Results,
     path: Path,
 ) -> None:
-    """Every recording by every engine in turns, as often as `repeats` says."""
+    """Transcribe every recording with every engine, by turns, `repeats` times."""
     for turn in range(repeats * len(recordings)):
         recording = recordings[turn % len(recordings)]
         forward = (turn + turn // len(recordings)) % 2 == 0
@@ -94,9 +94,9 @@ def _hear(
 
 
 def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> list[EngineProcess]:
-    """The engines that can be loaded and answer, one after the other; others are named.
+    """Load the engines one after the other and return those that answer; print the others' names.
 
-    Hearing the shortest recording once warms them up.
+    Each engine transcribes the shortest recording once as a warm-up.
     """
     engines: list[EngineProcess] = []
     for spec in specs:

@@ -22,7 +22,7 @@ TOKENIZER, FEATURES = "tokenizer.json", "preprocessor_config.json"
 
 
 def convert(model: Path, folder: Path = FOLDER) -> Path:
-    """The folder with CTranslate2's form of a transformers folder."""
+    """Return the folder with CTranslate2's form of a transformers folder."""
     made = folder / _fingerprint(model)
     if not made.is_dir():
         partial = made.with_suffix(".part")

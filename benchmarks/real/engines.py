@@ -36,7 +36,7 @@ FLOATS = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Spec:
-    """An engine with its settings; `precision` is None where the run's is meant."""
+    """An engine with its settings; `precision` is None if the run's is meant."""
 
     name: str
     form: str
@@ -45,7 +45,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Read an engine's text or a short name. Raises ValueError where it is neither."""
+        """Read an engine's text or a short name. Raises ValueError if it is neither."""
         name = text.strip()
         found = TEXT.fullmatch(SHORT.get(name, name))
         if found is None or found["form"] not in FORMS:
@@ -87,7 +87,7 @@ class Engine(Protocol):
     """A loaded engine."""
 
     def transcribe(self, recording: Recording) -> str:
-        """The text of a whole recording."""
+        """Return the text of a whole recording."""
 
 
 class Ours:
@@ -107,7 +107,7 @@ class Ours:
             self.parameters["return_timestamps"] = "word"
 
     def transcribe(self, recording: Recording) -> str:
-        """The answer's text. Raises ValueError where the endpoint knows no such parameter."""
+        """Return the answer's text. Raises ValueError if the endpoint knows no such parameter."""
         body = {
             "inputs": base64.b64encode(recording.audio.read_bytes()).decode(),
             "parameters": {**self.parameters, "language": recording.language},
@@ -146,7 +146,7 @@ class FasterWhisper:
         self.options |= spec.options
 
     def transcribe(self, recording: Recording) -> str:
-        """The text of all segments; what is sampled is seeded."""
+        """Return the text of all segments; what is sampled is seeded."""
         import ctranslate2
 
         ctranslate2.set_random_seed(0)
@@ -198,7 +198,7 @@ class Pipeline:
         self.multilingual = models.special_tokens.multilingual
 
     def transcribe(self, recording: Recording) -> str:
-        """The text of a whole recording."""
+        """Return the text of a whole recording."""
         language = {"language": recording.language} if self.multilingual else {}
         answer: Any = self.pipeline(
             {"raw": decoded(recording), "sampling_rate": SAMPLE_RATE},
@@ -219,12 +219,12 @@ MAKERS: Mapping[str, Callable[[Spec, Setting], Engine]] = {
 
 
 def decoded(recording: Recording) -> Any:  # noqa: ANN401
-    """The recording's samples (n,), float32, mono at 16 kHz, by this project's decoder."""
+    """Return the recording's samples (n,), float32, mono at 16 kHz, by this project's decoder."""
     return decode_audio(recording.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
 
 
 def _value(text: str) -> Any:  # noqa: ANN401
-    """A JSON value, or text where it is none."""
+    """Return a JSON value, or the text if it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

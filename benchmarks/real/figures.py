@@ -20,7 +20,7 @@ FEWEST = 6  # recordings; intervals of fewer prove nothing
 
 
 def figures(results: Results) -> Tables:
-    """Return a row for each engine, and one for each recording that every engine has heard."""
+    """Return a row for each engine, and one for each recording that every engine transcribed."""
     heard = recordings(results)
     known = specs(results)
     return {
@@ -30,7 +30,7 @@ def figures(results: Results) -> Tables:
 
 
 def summary(results: Results, recording: Recording) -> str:
-    """Return one recording in a line, printed while the next is heard."""
+    """Return one recording's figures as a line, printed while the next recording is transcribed."""
     found = []
     for spec in specs(results):
         if recording.name in results["answers"][spec.name]:
@@ -68,7 +68,7 @@ def _engine(
 
 
 def _less(results: Results, spec: Spec, known: Sequence[Spec], some: Sequence[Recording]) -> str:
-    """Word errors of ours with as many beams, or of the first of ours, less an engine's."""
+    """Return word errors of ours with as many beams, or of the first of ours, less an engine's."""
     ours = [each for each in known if each.form == OURS]
     same = [each for each in ours if each.beams == spec.beams]
     beside = (same or ours or [spec])[0]

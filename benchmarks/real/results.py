@@ -54,7 +54,9 @@ def add_recording(results: Results, recording: Recording, seconds: float) -> Non
 def add_answer(
     results: Results, recording: Recording, spec: Spec, heard: Heard, first: bool
 ) -> None:
-    """Note what an engine heard; the `first` time in a run replaces what was kept before."""
+    """Note an engine's text of a recording. The `first` one of a run replaces results of older
+    runs.
+    """
     answers = results["answers"].setdefault(spec.name, {})
     if first:
         answers[recording.name] = {"text": heard.text, "seconds": [], "peak": 0.0}
@@ -64,12 +66,12 @@ def add_answer(
 
 
 def specs(results: Results) -> list[Spec]:
-    """The engines, in the order in which they were first heard."""
+    """Return the engines, in the order of their first results."""
     return [Spec.parse(name) for name in results["answers"]]
 
 
 def recordings(results: Results) -> list[Recording]:
-    """The recordings that every engine has heard."""
+    """Return the recordings that every engine transcribed."""
     complete = set(results["recordings"]).intersection(*map(set, results["answers"].values()))
     return [
         Recording(Path(name), kept["language"], kept["text"], kept["reference"])
@@ -84,7 +86,7 @@ def seconds_of_audio(results: Results, some: Sequence[Recording]) -> float:
 
 
 def cells(results: Results, spec: Spec, some: Sequence[Recording]) -> list[Cell]:
-    """An engine's answers about some recordings, in their order."""
+    """Return an engine's answers about some recordings, in their order."""
     answers = results["answers"][spec.name]
     kept = [(recording, answers[recording.name]) for recording in some]
     return [

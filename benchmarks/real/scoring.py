@@ -1,8 +1,8 @@
 """Errors of one text against its reference, by Whisper's own normalisers.
 
-English has a normaliser of its own (numbers, spelling, contractions); every other language gets
-the basic one. Languages written without spaces are scored in characters, which that normaliser sets
-apart (Radford et al. 2022, appendix C). All engines' texts go through the same.
+English has a normaliser of its own (numbers, spelling, contractions); every other language gets the
+basic one. Languages written without spaces are scored in characters, between which that normaliser
+puts spaces (Radford et al. 2022, appendix C). All engines' texts go through the same normaliser.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Score:
 
     @property
     def count(self) -> Count:
-        """All errors out of the reference's words."""
+        """Return all errors out of the reference's words, for the error rate."""
         return Count(self.substitutions + self.deletions + self.insertions, self.total)
 
 

@@ -47,7 +47,7 @@ class Bench:
         self.ctranslate2 = CTranslate2(self.models, pair.max_tokens)
 
     def measure(self, cell: Cell, budget: float) -> dict[str, Any]:
-        """The cell's figures as they are kept; `budget` is in seconds for more repeats."""
+        """Return the cell's figures as they are kept; `budget` is in seconds for more repeats."""
         actions = self._actions(cell, self.ours)
         self.ours.assisted_stats = DecodeStats()
         seconds = time_interleaved(actions, 1, self.device)
@@ -72,12 +72,12 @@ class Bench:
         }
 
     def costs(self) -> dict[str, float]:
-        """Milliseconds of one step of the main model and of the assistant at batch 1."""
+        """Return the milliseconds of one step of the main model and of the assistant at batch 1."""
         main, draft = self.ours.step_seconds()
         return {"main step ms": 1000 * main, "draft step ms": 1000 * draft}
 
     def memory(self, cell: Cell) -> dict[str, float]:
-        """MiB at the peak of each column above the loaded models.
+        """Return the MiB of each column at its peak, above the loaded models.
 
         CTranslate2 is left out: it has a process of its own. Ours is an engine without caches yet.
         """

@@ -2,8 +2,8 @@
 
 Cells are chosen by hand and are not a full product. A recording of n windows is not decoded at
 batches above n. Four full batches of windows are timed without the pipeline, which cuts audio its
-own way. What the pipeline and CTranslate2 do with a deep model is timed at one acceptance, since
-they do not depend on it.
+own way. With a deep model, the pipeline and CTranslate2 are timed at one acceptance, because they
+do not depend on it.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def whole(seconds: int, *batches: int, columns: Sequence[str] = COLUMNS) -> tupl
 
 
 def four_batches(window: int, *batches: int, columns: Sequence[str] = ENGINES) -> tuple[Cell, ...]:
-    """Given windows, four times as many as fit into the batch."""
+    """Return cells of given windows, four times as many as fit into the batch."""
     return tuple(Cell(batch, columns, window=window) for batch in batches)
 
 
 def pairs() -> Iterator[Pair]:
-    """All that is timed."""
+    """Yield all pairs of models that are timed."""
     demo = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8, 24))
     yield Pair(DEMO, demo_pair, demo, memory_seconds=600)
     base = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8))
@@ -95,7 +95,7 @@ def pairs() -> Iterator[Pair]:
 
 
 def _deep_pairs() -> Iterator[Pair]:
-    """A pair for each acceptance; whole audio at 0.9 alone."""
+    """Yield a pair for each acceptance; whole audio at 0.9 alone."""
     for acceptance, noise in NOISE.items():
         batches = (1, 8, 24) if acceptance in LARGE_BATCHES else (1, 8)
         cells = four_batches(15, *batches, columns=OWN)
@@ -108,7 +108,7 @@ def _deep_pairs() -> Iterator[Pair]:
 
 
 def quick_pairs() -> Iterator[Pair]:
-    """A minute's smoke test: every kind of model, every column, little audio."""
+    """Yield the pairs of a short smoke test: every kind of model and column, little audio."""
     small = (*whole(8, 1), *four_batches(8, 2))
     yield Pair(DEMO, demo_pair, small, memory_seconds=8)
     yield Pair(f"{DEEP}, 0.9", partial(deep_pair, NOISE[0.9]), small)

@@ -1,9 +1,9 @@
 """The engines that are compared: transformers' pipeline, CTranslate2 and this project.
 
-All of them hold the same weights and are called as their users call them. What an engine does
-beyond decoding (overlapping chunks, a second pass, language detection) is part of its time. Where
-weights are random and no text ever ends, `max_tokens` makes every engine write that many tokens for
-each window.
+All of them hold the same weights and are called as their users call them. An engine's work beyond
+decoding (overlapping chunks, a second pass, language detection) is part of its time. Where weights
+are random and no text ever ends, `max_tokens` makes every engine write that many tokens for each
+window.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TransformersPipeline:
             self.limits = {"max_new_tokens": max_tokens, "force_unique_generate_call": True}
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """The text of whole audio; with an assistant it decodes one chunk at a time."""
+        """Return the text of whole audio; with an assistant it decodes one chunk at a time."""
         generate = {"task": "transcribe", "language": None, "num_beams": 1, **self.limits}
         if assisted:
             generate["assistant_model"] = self.assistant
@@ -117,7 +117,7 @@ class CTranslate2:
             self.apart.call(_load, str(converted), load)
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
-        """Windows in batches of `batch_size`, each of which lasts as long as its longest text."""
+        """Decode windows in batches of `batch_size`; a batch lasts as long as its longest text."""
         decoded: list[Tokens] = []
         for first in range(0, len(windows), batch_size):
             batch = windows[first : first + batch_size]
@@ -153,7 +153,9 @@ class Ours:
         self.assisted_stats = DecodeStats()
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """The text of whole audio, its language detected; random weights decode it as `cut`."""
+        """Return the text of whole audio in the detected language; random weights decode `cut`
+        audio.
+        """
         if self.max_tokens is not None:
             windows = cut(samples)
             encoded = self.engine.detect_language(windows[0]).encoded
@@ -166,9 +168,9 @@ class Ours:
         return transcript.text
 
     def windows(self, samples: Samples) -> list[Samples]:
-        """The windows that `transcribe` plans.
+        """Return the windows that `transcribe` plans.
 
-        What it decodes a second time, where a window ended inside a sentence, is not among them.
+        Windows that it decodes again, because one ended inside a sentence, are not among them.
         """
         if self.max_tokens is not None:
             return cut(samples)
@@ -186,7 +188,7 @@ class Ours:
         assisted: bool,
         first_encoded: Tensor | None = None,
     ) -> list[Tokens]:
-        """The tokens of given windows, in their order; see `decode`."""
+        """Return the tokens of given windows, in their order; see `decode`."""
         options = DecodeOptions(assisted=assisted, batch_size=batch_size)
         tokens, stats = decode(self.engine, windows, options, self.max_tokens, first_encoded)
         self._count(stats, assisted)
@@ -194,9 +196,10 @@ class Ours:
 
     @torch.inference_mode()
     def step_seconds(self) -> tuple[float, float]:
-        """Seconds of one step of the main model and of the assistant at batch 1, the least of some.
+        """Return seconds of one step of the main model and of the assistant at batch 1, the least
+        of some.
 
-        Raises ValueError where there is no assistant.
+        Raises ValueError if there is no assistant.
         """
         engine, device = self.engine, self.engine.models.device
         state = DecodeState.allocate(engine.main, engine.draft_model, 1, MAX_DRAFTS)
@@ -229,9 +232,9 @@ def decode(
     max_tokens: int | None = None,
     first_encoded: Tensor | None = None,
 ) -> tuple[list[Tokens], DecodeStats]:
-    """The tokens of given windows, in their order, and what decoding them took.
+    """Return the tokens of given windows, in their order, and what decoding them took.
 
-    `first_encoded` is the main encoder's output of the first window where it is known.
+    `first_encoded` is the main encoder's output of the first window if it is known.
     """
     prompt = engine.models.special_tokens.prompt(LANGUAGE, "transcribe", options.timestamps)
     requests = []

@@ -21,7 +21,7 @@ SEED = 5
 
 
 def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
-    """A dialogue of `seconds`, mono at 16 kHz; synthesised once and kept in `folder`."""
+    """Return a dialogue of `seconds`, mono at 16 kHz; synthesised once and kept in `folder`."""
     path = folder / f"{seconds}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
 
 
 def cut(samples: Samples, seconds: int = 30) -> list[Samples]:
-    """Windows of at most `seconds`, cut where it is quiet."""
+    """Return windows of at most `seconds`, cut where it is quiet."""
     limit, loudness, windows, start = seconds * SAMPLE_RATE, Loudness(samples), [], 0
     while start < len(samples):
         stop = window_stop(loudness, start, len(samples), limit)

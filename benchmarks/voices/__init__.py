@@ -1,1 +1,1 @@
-"""Who speaks when, who said what and who is known, in real conversations with real weights."""
+"""Diarization, words with speakers and known speakers, on real conversations with real weights."""

@@ -40,7 +40,7 @@ Results = dict[str, Any]
 
 
 def main(options: Namespace) -> int:
-    """Measure what is asked for and write the page; exit status 1 where that cannot be."""
+    """Measure what is asked for and write the page; exit status 1 if that cannot be."""
     path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
     if options.quick:
         options.repeats = 1
@@ -94,7 +94,7 @@ def run(options: Namespace, path: Path) -> None:
 
 
 def _with_stock(measured: Results, last: Results | None) -> Results:
-    """A recording with what pyannote's pipeline found in it the last time."""
+    """Return a recording with the last results of pyannote's pipeline."""
     if last is None or STOCK not in last["seconds"]:
         return measured
     turns = {
@@ -106,7 +106,7 @@ def _with_stock(measured: Results, last: Results | None) -> Results:
 
 
 class Bench:
-    """The endpoint and, where it is heard too, pyannote's pipeline on the same weights."""
+    """The endpoint and, if it is measured too, pyannote's pipeline on the same weights."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Bench:
         self.diarizer: Diarizer = diarizer
 
     def measure(self, conversation: Conversation) -> Results:
-        """Everything that is counted about one conversation, and the seconds of diarizing it."""
+        """Return all counts of one conversation, and the seconds of its diarization."""
         samples = decoded(conversation.recording)
         judge = partial(score_turns, conversation, duration=len(samples) / SAMPLE_RATE)
         measured: Results = {
@@ -178,6 +178,6 @@ class Bench:
         return name_everybody(heard, vectors, self._found, same_voice)
 
     def _found(self, samples: Samples) -> Diarization:
-        """The speakers that the endpoint would name."""
+        """Return the speakers that the endpoint would name."""
         found = self.diarizer.diarize(samples, SpeakerHints())
         return found.touching(self.handler.endpoint.recogniser.transcriber.find_speech(samples))

@@ -28,7 +28,7 @@ class Answer:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """All words in order."""
+        """Return all words in order."""
         return tuple(chain.from_iterable(chunk.words for chunk in self.chunks))
 
 

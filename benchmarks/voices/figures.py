@@ -62,7 +62,7 @@ def _turns(recordings: Sequence[Results]) -> Iterator[dict[str, str]]:
 
 
 def _measured(recordings: Sequence[Results]) -> list[str]:
-    """The systems that were measured with every recording."""
+    """Return the systems that were measured with every recording."""
     return [
         each
         for each in SYSTEMS
@@ -116,6 +116,6 @@ def _recording(each: Results) -> dict[str, str]:
 
 
 def _added(scores: Sequence[Results], kind: str) -> DiarizationParts:
-    """The parts of all recordings together."""
+    """Return the parts of all recordings together."""
     keys = ("missed", "false_alarm", "confusion", "total")
     return DiarizationParts(*(sum(score[kind][key] for score in scores) for key in keys))

@@ -28,7 +28,7 @@ class DiarizationParts:
 
     @property
     def count(self) -> Count:
-        """All errors out of the speech: the diarization error rate."""
+        """Return all errors out of the speech, for the diarization error rate."""
         return Count(self.missed + self.false_alarm + self.confusion, self.total)
 
 

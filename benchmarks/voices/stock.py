@@ -24,7 +24,7 @@ class StockPipeline:
         self._pipeline = pipeline.to(device)
 
     def __call__(self, samples: Samples, hints: SpeakerHints) -> list[SpeakerTurn]:
-        """The turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
+        """Return the turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
         found = self._pipeline(file, num_speakers=hints.num_speakers)
         annotation = getattr(found, "speaker_diarization", found)
