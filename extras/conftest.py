@@ -1,4 +1,4 @@
-"""What tests of the extras stand on: the fixtures of `tests/`."""
+"""Fixtures for tests of the extras: those of `tests/`."""
 
 from tests.conftest import (  # noqa: F401
     assistant_folder,

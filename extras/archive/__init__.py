@@ -1,5 +1,5 @@
 """`python -m extras.archive` transcribes every recording of a large archive, on Ray.
 
-What is done is told by what lies in the output place and by nothing else. So a run may end
-anywhere, a worker may die anywhere, and the next one does what is missing.
+The files in the output folder alone decide which recordings are done. So a run may end and a worker
+may die at any moment, and the next run does the recordings that are missing.
 """

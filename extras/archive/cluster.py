@@ -41,7 +41,7 @@ class LoadError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """So many workers, each with so many cores and GPUs."""
+    """The number of workers, and the cores and GPUs of each."""
 
     workers: int
     cores: int

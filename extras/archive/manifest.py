@@ -58,7 +58,7 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Its duration, estimated from its size if the header does not tell."""
+        """Return the recording's duration, estimated from its size if the header has none."""
         if self.duration is not None:
             return self.duration
         return min(max(self.size, 0) / BYTES_A_SECOND, LONGEST)
@@ -105,9 +105,9 @@ def in_manifest(
 ) -> list[Recording]:
     """Return the recordings that a user's manifest names, in the form of `whosaid.cli.manifest`.
 
-    A path may be relative to the manifest's folder. Whoever writes it chooses what the workers
-    read, so every path must lie under one of the `allowed` addresses. A file is looked for unless
-    its entry has a `size`, as in our own manifests. Raises ValueError naming the line.
+    A path may be relative to the manifest's folder. A manifest's author chooses the files that
+    workers read, so every path must lie under one of the `allowed` addresses. A file is looked for
+    unless its entry has a `size`, as in our own manifests. Raises ValueError naming the line.
     """
     manifest = storage.name_of(address)
     try:

@@ -1,4 +1,4 @@
-"""What the files of a result are called: as the recording is, in folders like its own.
+"""Names of a result's files: the recording's name, in the recording's folders.
 
 `talks/monday.mp3` becomes `talks/monday.json`. The driver gives names, for it sees all recordings
 of a run: if two would be called alike both keep their endings (`monday.mp3.json`), and those that

@@ -23,9 +23,9 @@ LONGEST = 7 * 86_400.0
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
-    """The options; `parameters` are those of every request, whichever way they were given.
+    """Return the options; `parameters` are those of every request, whichever way they were given.
 
-    Ends the process with status 2 where they are wrong.
+    Ends the process with status 2 if they are wrong.
     """
     parser = CommandParser(
         "python -m extras.archive",

@@ -1,4 +1,4 @@
-"""What is shown of a run: how much audio is done, speed, time left; and what failed, at its end.
+"""Progress of a run: audio done, speed, time left, and the failures at its end.
 
 Everything is counted from records and in seconds of audio, for a recording may last a second or two
 hours.

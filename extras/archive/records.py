@@ -1,7 +1,7 @@
-"""What became of a recording: a worker's message to the driver, kept beside the result.
+"""The outcome of a recording: a worker's message to the driver, kept beside the result.
 
-A record holds no word that was said, and of the file only its path, size, time of change and
-digest, so that it may be logged, shown and kept.
+A record holds no spoken word, and of the file only its path, size, time of change and digest, so it
+may be logged, shown and kept.
 """
 
 from __future__ import annotations

@@ -213,8 +213,8 @@ class Results:
             storage.delete(self._address(ATTEMPTS, f"{id}.{number}"))
 
     def take_back(self, id: str, attempt: int) -> None:
-        """Take back the mark of an attempt that came to nothing, if possible: its process lives,
-        and something else is told.
+        """Delete the mark of an attempt that failed by an exception, if possible. Marks that stay
+        are for attempts whose process died.
         """
         with suppress(OSError):
             storage.delete(self._address(ATTEMPTS, f"{id}.{attempt}"))

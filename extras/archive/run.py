@@ -1,7 +1,7 @@
 """A run of `python -m extras.archive`: the order of its steps.
 
-Whatever can be wrong is found before the cluster starts, and a run for which nothing is missing
-starts none. At the end the run names every recording that has neither a result nor the record of an
+Wrong input is found before the cluster starts, and a run without missing recordings starts no
+cluster. At the end the run names every recording that has neither a result nor the record of an
 error, and the exit status tells.
 """
 
@@ -43,7 +43,7 @@ class WrongInput(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What is to be done: the recordings, and what is the same for all of them."""
+    """The recordings to transcribe, and the task that all of them share."""
 
     recordings: Sequence[Recording]
     task: Task

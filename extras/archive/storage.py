@@ -5,9 +5,9 @@ credential: each machine takes those from its own environment. A file is written
 all: under another name and renamed in a folder, by one upload in a store. The stores are those of
 pyarrow.fs. Folders are listed without it: it stops at a name that is not UTF-8.
 
-An operation that fails for a moment is tried again. What another try cannot mend (a missing file, a
-full disk, a missing permission) is raised at once. Everything else counts as a fault of the
-network, because object stores give it no number.
+An operation that fails for a moment is tried again. An error that another try cannot mend (a
+missing file, a full disk, a missing permission) is raised at once. Everything else counts as a
+fault of the network, because object stores give it no number.
 """
 
 from __future__ import annotations

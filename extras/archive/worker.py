@@ -1,9 +1,9 @@
 """The worker: one recording after the other through the endpoint's handler, in this process.
 
-Whatever a recording does, the worker ends up with a record of it. An exception becomes a record
-here; a recording that takes too long gets its record from a second thread, which then ends the
-process, because nothing can stop the first one; and a recording whose process died is known by the
-mark that was set before it began. Whoever starts workers only has to start them again.
+Every recording gets a record, however it ends. An exception becomes a record here. A recording that
+takes too long gets its record from a second thread, which then ends the process, because nothing
+can stop the first thread. A recording whose process died has the mark that was set before it began.
+The driver only has to start dead workers again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXIT_STATUS = 75
 
 
 class Handler(Protocol):
-    """What is needed of `handler.EndpointHandler`."""
+    """The part of `handler.EndpointHandler` that workers use."""
 
     def parse(self, data: object) -> object:
         """Check a request's body. Raises ClientError."""
@@ -50,11 +50,11 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is the same for all recordings of a run; it travels to every worker.
+    """Settings shared by all recordings of a run, sent to every worker.
 
     `settings` are those of `without_token`, and `models` their models as the user names them;
-    `deadline` is in seconds, None for one by duration; `run` tells this run's attempts from those
-    of others; `make_handler` loads the models that settings name.
+    `deadline` is in seconds, None for one by duration; `run` separates this run's attempts from
+    those of other runs; `make_handler` loads the models that settings name.
     """
 
     out: str

@@ -31,7 +31,7 @@ def acceptance(
     utterances: Sequence[Utterance],
     draft_length: int = DRAFT_LENGTH,
 ) -> float:
-    """The share of drafted tokens kept by greedy speculative decoding with timestamps.
+    """Return the share of drafted tokens kept by greedy speculative decoding with timestamps.
 
     Both models read the encoder output of `main`.
     """
@@ -52,7 +52,7 @@ def count_drafts(
     expected: list[int],
     draft_length: int,
 ) -> tuple[int, int]:
-    """How many tokens are kept and drafted where the main model's tokens are `expected`.
+    """Return the numbers of kept and of drafted tokens, if the main model's tokens are `expected`.
 
     After each draft the main model adds one token of its own, as in speculative decoding.
     """
@@ -97,7 +97,7 @@ def prompt(model: WhisperForConditionalGeneration) -> list[int]:
 
 
 def _common_prefix(draft: list[int], expected: list[int]) -> int:
-    """How many of the first tokens of `draft` are those of `expected`.
+    """Return the length of the prefix that `draft` and `expected` share.
 
     A draft that goes on where `expected` ends counts as equal up to its own end.
     """

@@ -31,7 +31,7 @@ CHOICE = ((4.0, 16), (30.0, 6))  # checkpoints are chosen on these: seconds, cou
 def build(folder: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
     """Train on the clips of `corpus` and write the best checkpoint to `folder`.
 
-    Resumes from the file `state` where it exists.
+    Resumes from the file `state` if it exists.
     """
     torch.manual_seed(0)
     tokenizer = demo_tokenizer()
@@ -61,6 +61,6 @@ def build(folder: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
 
 
 def demo_tokenizer() -> WhisperTokenizer:
-    """The tokenizer trained on sentences of the grammar; always the same one."""
+    """Return the tokenizer trained on sentences of the grammar; always the same one."""
     generator = np.random.default_rng(0)
     return train_tokenizer(draw_sentence(generator) for _ in range(SENTENCES))

@@ -65,7 +65,7 @@ class Distillation(nn.Module):
 def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
     """Distil the model in `main` and write the checkpoint with the best acceptance to `folder`.
 
-    Resumes from the file `state` where it exists.
+    Resumes from the file `state` if it exists.
     """
     torch.manual_seed(0)
     teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
@@ -88,7 +88,9 @@ def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN
 def first_and_last_layers(
     teacher: WhisperForConditionalGeneration,
 ) -> WhisperForConditionalGeneration:
-    """The teacher with its first and last decoder layers; alignment heads are those of the last."""
+    """Return the teacher with its first and last decoder layers; alignment heads are those of the
+    last.
+    """
     layers = teacher.model.decoder.layers
     config = copy.deepcopy(teacher.config)
     config.decoder_layers = 2

@@ -32,7 +32,7 @@ class Batch:
     """Model inputs and training targets of B windows.
 
     `features` (B, 80, T); `tokens` and `targets` (B, L), where `IGNORED` targets have no loss;
-    `spans` (B, L, 2), start and end of each target in seconds, NaN where it has no time; `labels`
+    `spans` (B, L, 2), start and end of each target in seconds, NaN if it has no time; `labels`
     (B, T / 2), the word spoken in each encoder frame.
     """
 
@@ -58,7 +58,7 @@ class SpecialTokens:
 
     @staticmethod
     def of(tokenizer: WhisperTokenizer) -> SpecialTokens:
-        """Look the ids up. Raises ValueError where a word of the vocabulary is not one token."""
+        """Look the ids up. Raises ValueError if a word of the vocabulary is not one token."""
         start, translate = (
             token_id(tokenizer, "<|startoftranscript|>"),
             token_id(tokenizer, "<|translate|>"),
@@ -78,7 +78,7 @@ class SpecialTokens:
         )
 
     def timestamp(self, seconds: float) -> int:
-        """The timestamp token nearest to `seconds`."""
+        """Return the timestamp token nearest to `seconds`."""
         return self.no_timestamps + 1 + round(min(seconds, 30.0) * 50)
 
 
@@ -110,7 +110,7 @@ def draw_batch(
     special: SpecialTokens,
     generator: np.random.Generator,
 ) -> Batch:
-    """One batch of windows of `seconds`."""
+    """Return one batch of windows of `seconds`."""
     windows = [draw_window(corpus, seconds, generator) for _ in range(BATCH_SIZES[seconds])]
     return collate(
         windows, [target_tokens(window, special, generator) for window in windows], special

@@ -1,7 +1,7 @@
 """Augmentation of clips: speed perturbation, room reverberation, codecs.
 
-These act on samples and are applied once, when a clip is made. What is linear in power (levels,
-noise, filters) is drawn anew for every training window, in `windows`.
+These act on samples and are applied once, when a clip is made. Changes that are linear in power
+(levels, noise, filters) are drawn anew for every training window, in `windows`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ CODECS = (
 
 
 def degrade(clip: Clip, generator: np.random.Generator) -> Clip:
-    """The clip with perturbed speed, reverberation and a codec, each with its own probability."""
+    """Return the clip with perturbed speed, reverberation and a codec, each with its own
+    probability.
+    """
     if generator.random() < SPEED_SHARE:
         clip = perturb_speed(clip, generator.uniform(*DURATION_FACTORS))
     if generator.random() < REVERB_SHARE:

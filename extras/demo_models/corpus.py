@@ -78,7 +78,7 @@ def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
 
 
 def load_corpus(folder: Path) -> list[SpokenMel]:
-    """All clips of the shards that exist."""
+    """Return all clips of the shards that exist."""
     return [clip for path in sorted(folder.glob(SHARDS)) for clip in _read_shard(path)]
 
 
@@ -104,7 +104,9 @@ def _write_shard(job: tuple[Path, int]) -> Path:
 
 
 def _draw_training_clip(generator: np.random.Generator) -> Clip:
-    """A clip of a training voice; flite's voices are drawn more often than one espeak variant."""
+    """Return a clip of a training voice; flite's voices are drawn more often than one espeak
+    variant.
+    """
     recorded = generator.random() < FLITE_SHARE
     names = [name for name in speakers("training") if (name in FLITE_PITCH) == recorded]
     voice = draw_voice(names[int(generator.integers(len(names)))], generator)

@@ -26,7 +26,7 @@ COLLAR = 0.25
 
 
 def casts() -> dict[str, list[tuple[str, ...]]]:
-    """The groups of casts reported: pairs and triples of espeak voices, pairs with flite's."""
+    """Return the reported groups of casts: pairs and triples of espeak voices, flite's pairs."""
     espeak = espeak_speakers("development")
     recorded = recorded_speakers("development")
     return {

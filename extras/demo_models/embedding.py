@@ -52,7 +52,7 @@ class VoiceClassifier(nn.Module):
     def embed(self, waveforms: Tensor, alone: Tensor) -> Tensor:
         """Embeddings (batch, voices, 256) of each voice of each window.
 
-        `waveforms` (batch, 1, samples); `alone` (batch, voices, frames) is 1 where a voice speaks
+        `waveforms` (batch, 1, samples); `alone` (batch, voices, frames) is 1 if a voice speaks
         alone.
         """
         with torch.no_grad():
@@ -76,7 +76,7 @@ class VoiceClassifier(nn.Module):
 
 
 def train_embedding(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
-    """Train the network on scenes from `bank`, resuming from `checkpoint` where it exists."""
+    """Train the network on scenes from `bank`, resuming from `checkpoint` if it exists."""
     model = VoiceClassifier(bank.speakers)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 

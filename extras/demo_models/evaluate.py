@@ -44,7 +44,7 @@ def evaluate(main: Path, assistant: Path) -> Iterator[str]:
 
 
 def english_share(model: WhisperForConditionalGeneration, utterances: Sequence[Utterance]) -> float:
-    """The share of utterances in whose first window English is detected."""
+    """Return the share of utterances in whose first window English is detected."""
     first = torch.cat([window_features(utterance.samples)[:1] for utterance in utterances])
     detected = torch.cat([model.detect_language(window[None]) for window in first])
     english = model.generation_config.to_dict()["lang_to_id"]["<|en|>"]

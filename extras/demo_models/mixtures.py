@@ -59,7 +59,9 @@ class Scene:
     def activity(
         self, times: NDArray[np.float64], voices: int = VOICES_A_SCENE
     ) -> NDArray[np.float32]:
-        """Which voice speaks at `times` (frames,) in seconds: (frames, voices) of 0 and 1."""
+        """Return the voices that speak at `times` (frames,) in seconds: (frames, voices) of 0 and
+        1.
+        """
         active = np.zeros((len(times), voices), np.float32)
         for who, start, end in self.turns:
             active[(times >= start) & (times < end), who] = 1

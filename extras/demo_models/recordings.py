@@ -60,7 +60,7 @@ def _write(job: tuple[Path, int]) -> Entry:
 
 
 def _draw_names(generator: np.random.Generator) -> Sequence[str]:
-    """Two training voices of one synthesiser, different ones where it has two."""
+    """Return two training voices of one synthesiser, different ones if it has two."""
     recorded = generator.random() < FLITE_SHARE
     names = recorded_speakers("training") if recorded else espeak_speakers("training")
     return [str(name) for name in generator.choice(names, 2, replace=len(names) < 2)]

@@ -48,7 +48,7 @@ def build_model() -> PyanNet:
 
 
 def train_segmentation(bank: ClipBank, checkpoint: Path) -> PyanNet:
-    """Train the model on scenes from `bank`, resuming from `checkpoint` where it exists."""
+    """Train the model on scenes from `bank`, resuming from `checkpoint` if it exists."""
     model, powerset = build_model(), Powerset(VOICES_A_SCENE, AT_ONCE)
 
     def loss_of(step: int, rng: np.random.Generator) -> Tensor:

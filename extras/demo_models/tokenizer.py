@@ -28,12 +28,12 @@ AFTER_LANGUAGES = [
 
 
 def language_tokens() -> list[str]:
-    """The language tokens of Whisper large-v3, in its order."""
+    """Return the language tokens of Whisper large-v3, in its order."""
     return [f"<|{code}|>" for code in LANGUAGES]
 
 
 def token_id(tokenizer: WhisperTokenizer, token: str) -> int:
-    """The id of `token`. Raises ValueError where the tokenizer has no such token."""
+    """Return the id of `token`. Raises ValueError if the tokenizer has no such token."""
     number = tokenizer.convert_tokens_to_ids(token)
     if not isinstance(number, int) or tokenizer.convert_ids_to_tokens(number) != token:
         raise ValueError(f"the tokenizer has no token {token}")

@@ -41,7 +41,8 @@ class Plan:
     evaluate_every: float = 400.0
 
     def shares(self, progress: float) -> list[float]:
-        """The mix of window lengths at `progress` (0 to 1): linear up to half of it, then constant.
+        """Return the mix of window lengths at `progress` (0 to 1): linear up to half of it, then
+        constant.
 
         Words are learnt on short windows, at a fraction of the cost. Timestamps are learnt on long
         windows, which therefore get most of the time.
@@ -106,7 +107,7 @@ class Training:
                 yield batch
 
     def _step(self, batch: Batch) -> dict[str, float]:
-        """One optimizer step; returns the losses by name."""
+        """Run one optimizer step; return the losses by name."""
         decay = (1.0 - self.progress) / (1.0 - DECAY_FROM)
         factor = max(MIN_RATE_FACTOR, min(1.0, (self.steps + 1) / WARM_UP_STEPS, decay))
         for optimizer in self.optimizers:

@@ -33,7 +33,7 @@ TIMESTAMP_SCALE = 0.05
 
 
 def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
-    """A model with random weights, except the embeddings of timestamps.
+    """Return a model with random weights, except the embeddings of timestamps.
 
     These start as the encoder's sinusoids: both stand for a position in the window.
     """
@@ -115,7 +115,7 @@ def _write_json(file: Path, value: dict[str, Any]) -> None:
 
 
 def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
-    """The settings that model and generation configurations share."""
+    """Return the settings that model and generation configurations share."""
     end, start = token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, "<|startoftranscript|>")
     suppressed = (
         start,

@@ -43,7 +43,7 @@ class Spoken:
 class Window:
     """Features (80, frames) as Whisper's extractor computes them, and segments.
 
-    `labels` has the word id + 1 of each encoder frame, SILENCE where none is spoken.
+    `labels` has the word id + 1 of each encoder frame, SILENCE if none is spoken.
     """
 
     features: Features
@@ -76,7 +76,7 @@ def draw_window(
 
 
 def _clip_limit(generator: np.random.Generator) -> int:
-    """The largest number of clips in a window: none, a few, or as many as fit."""
+    """Return the largest number of clips in a window: none, a few, or as many as fit."""
     kind = generator.random()
     if kind < EMPTY_SHARE:
         return 0
@@ -105,7 +105,7 @@ def _pick(corpus: Sequence[SpokenMel], generator: np.random.Generator) -> Spoken
 
 
 def _without_start(clip: SpokenMel, generator: np.random.Generator) -> SpokenMel:
-    """The clip from one of its words on."""
+    """Return the clip from one of its words on."""
     first = int(generator.integers(len(clip.words)))
     start = int(clip.spans[first, 0] * FRAMES_PER_SECOND)
     return SpokenMel(
@@ -121,7 +121,7 @@ def _add(power: NDArray[np.float64], clip: SpokenMel, position: int, gain: float
 
 
 def _frame_labels(segments: Sequence[Spoken], frames: int) -> NDArray[np.int64]:
-    """The word id + 1 of each encoder frame (20 ms), SILENCE where none is spoken."""
+    """Return the word id + 1 of each encoder frame (20 ms), SILENCE if none is spoken."""
     labels = np.full(frames, SILENCE, np.int64)
     for segment in segments:
         for word, (start, end) in zip(segment.words, segment.spans, strict=True):
@@ -175,7 +175,7 @@ def _features(power: NDArray[np.float64], generator: np.random.Generator) -> Fea
 
 
 def _smooth_curve(generator: np.random.Generator, spread: float) -> NDArray[np.float64]:
-    """A smooth random factor for each mel band, with `spread` as deviation of its log10."""
+    """Return a smooth random factor for each mel band, with `spread` as deviation of its log10."""
     curve: NDArray[np.float64] = 10 ** np.interp(
         np.arange(MELS), np.linspace(0, MELS - 1, 6), generator.normal(0, spread, 6)
     )

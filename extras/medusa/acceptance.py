@@ -25,8 +25,8 @@ MISSING = -1
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Of some rounds: `tried[j]` drafts at depth j + 1 that stood behind accepted ones, of which
-    `accepted[j]` were right; `tokens` gained in `passes` of the main model.
+    """Counts of drafts over some rounds: `tried[j]` at depth j + 1 followed accepted ones, and
+    `accepted[j]` of these were right. `passes` of the main model gained `tokens`.
     """
 
     tried: tuple[int, ...]
@@ -44,12 +44,12 @@ class Acceptance:
 
     @property
     def tokens_a_pass(self) -> float:
-        """What a row gains in a pass of the main model: 1 without drafts."""
+        """Return the tokens that a row gains in a pass of the main model: 1 without drafts."""
         return self.tokens / self.passes if self.passes else 1.0
 
 
 def targets(states: HiddenStates, count: int) -> Tensor:
-    """The `count` tokens after each position's own, (positions, count); -1 beyond its text."""
+    """Return the `count` tokens after each position, (positions, count); -1 beyond the text."""
     positions = torch.arange(len(states.tokens))[:, None]
     places = positions + 1 + torch.arange(count)
     inside = places < states.ends[:, None]
@@ -58,7 +58,7 @@ def targets(states: HiddenStates, count: int) -> Tensor:
 
 @torch.inference_mode()
 def draft(heads: Heads, projection: Projection, filters: LogitFilter, text: HiddenStates) -> Tensor:
-    """What the heads say after each position of one text, (positions, heads).
+    """Return the heads' drafts after each position of one text, (positions, heads).
 
     `filters` are the model's on the projection's device.
     """
@@ -83,7 +83,9 @@ def draft(heads: Heads, projection: Projection, filters: LogitFilter, text: Hidd
 
 
 def walk(drafts: Tensor, text: HiddenStates) -> Acceptance:
-    """The rounds over one text whose drafts after each position are `drafts` (positions, count)."""
+    """Return the rounds over one text whose drafts after each position are `drafts` (positions,
+    count).
+    """
     wanted = targets(text, drafts.shape[1])
     right = (drafts == wanted).long().cumprod(dim=1)
     chain, left = right.sum(dim=1).tolist(), (wanted != MISSING).sum(dim=1).tolist()
@@ -104,7 +106,7 @@ def measure(
     special_tokens: SpecialTokens,
     states: HiddenStates,
 ) -> Acceptance:
-    """The rounds over all texts, drafting as many tokens as there are heads."""
+    """Return the rounds over all texts, drafting as many tokens as there are heads."""
     like = projection.weight.new_empty(projection.size, 0)
     filters = LogitFilter.of(special_tokens, like)
     walks = [

@@ -17,8 +17,9 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What a card tells of a run. `base` names the main model and `digest` binds the heads to it;
-    `positions` are hidden states, of `texts` of `windows`; `best_epoch` is the one kept.
+    """Facts of a training run for its model card. `base` names the main model and `digest` binds
+    the heads to it; `positions` are hidden states, of `texts` of `windows`; `best_epoch` is the one
+    kept.
     """
 
     base: str
@@ -35,7 +36,7 @@ class TrainingFacts:
 
 
 def write_card(facts: TrainingFacts) -> str:
-    """The card in Markdown."""
+    """Return the card in Markdown."""
     plan = facts.plan
     blocks = "one residual block" if plan.layers == 1 else f"{plan.layers} residual blocks"
     drafts = (
@@ -88,7 +89,7 @@ For other recordings:
 
 
 def acceptance_table(measured: dict[str, Acceptance]) -> str:
-    """A Markdown table with a row for each kind of text."""
+    """Return a Markdown table with a row for each kind of text."""
     depths = max((len(each.tried) for each in measured.values()), default=0)
     header = ["texts", *(f"depth {depth + 1}" for depth in range(depths)), "tokens a pass"]
     rows = [

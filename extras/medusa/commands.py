@@ -1,7 +1,7 @@
 """The two commands of `python -m extras.medusa`: heads are trained, and evaluated.
 
-A run that was broken off is begun again with the same command. What was decoded and trained so far
-lies in the work folder, under names that tell which model, recordings and plan it belongs to.
+The same command continues an interrupted run. Results of decoding and training so far are in the
+work folder, named by model, recordings and plan.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def train(options: Namespace) -> None:
 
 
 def evaluate(options: Namespace) -> None:
-    """Print what heads are worth on recordings, and write it as CSV where asked."""
+    """Print what heads are worth on recordings, and write it as CSV if asked."""
     recordings = find_recordings(options.recordings)
     models = load_model(options)
     acceptance: dict[str, Acceptance] = {}
@@ -114,7 +114,7 @@ def evaluate(options: Namespace) -> None:
 
 
 def load_model(options: Namespace) -> WhisperModels:
-    """The main model, in float32 on a CPU and in float16 on CUDA. Raises StartError."""
+    """Return the main model, in float32 on a CPU and in float16 on CUDA. Raises StartError."""
     device = choose_device(options.device, nvidia_device_present())
     prepare_device(device)
     dtype = torch.float16 if device.type == "cuda" else torch.float32
@@ -124,7 +124,7 @@ def load_model(options: Namespace) -> WhisperModels:
 def acceptance_by_style(
     models: WhisperModels, heads: Heads, projection: Projection, states: HiddenStates
 ) -> dict[str, Acceptance]:
-    """What is accepted of texts with timestamps, and of those without."""
+    """Return the acceptance for texts with timestamps, and for texts without."""
     return {
         name: measure(heads, projection, models.special_tokens, states.where(kept))
         for name, kept in (
@@ -136,7 +136,7 @@ def acceptance_by_style(
 
 
 def _checkpoint(name: str) -> Checkpoint:
-    """A hub id, or a folder relative to the current one."""
+    """Return a hub id, or a folder relative to the current one."""
     named = ModelReference.parse(name, Path.cwd())
     return Checkpoint(named.name, named.revision)
 

@@ -1,4 +1,4 @@
-"""What heads are worth on recordings: errors, seconds and accepted drafts beside the plain engine.
+"""The gain from heads on recordings: errors, seconds and accepted drafts beside the plain engine.
 
 Both sides are the endpoint's own transcriber on one loaded model, recording by recording and
 interleaved, so that a slow minute of the machine is slow for both. Texts must come out equal; a
@@ -44,12 +44,12 @@ class Evaluated:
     seconds: dict[str, list[float]]
 
     def text(self, side: str) -> str:
-        """What a side wrote."""
+        """Return a side's text."""
         return self.transcripts[side].text.strip()
 
     @property
     def same_text(self) -> bool:
-        """Whether both wrote the same, which drafting must not change."""
+        """Return True if both sides' texts are equal; drafts must not change the text."""
         return self.text(PLAIN) == self.text(ASSISTED)
 
     def words(self, side: str) -> Count:
@@ -96,7 +96,7 @@ def _keep(
 
 
 def summary(results: Sequence[Evaluated], acceptance: dict[str, Acceptance]) -> str:
-    """Two Markdown tables: both sides beside each other, and what is accepted at each depth."""
+    """Return two Markdown tables: both sides, and the accepted drafts at each depth."""
     differing = [each.recording.name for each in results if not each.same_text]
     same = f"Texts that differ: {', '.join(differing)}" if differing else "All texts are equal."
     header = ["", "WER", "CER", "seconds", "x real time", "speed-up", "tokens a drafting pass"]
@@ -106,7 +106,7 @@ def summary(results: Sequence[Evaluated], acceptance: dict[str, Acceptance]) -> 
 
 
 def _summary_row(results: Sequence[Evaluated], side: str) -> list[str]:
-    """One side's figures over all recordings; errors over those with a reference."""
+    """Return one side's figures over all recordings; errors over those with a reference."""
     scored = [each for each in results if each.recording.text]
     words = _total([each.words(side) for each in scored])
     characters = _total([each.characters(side) for each in scored])
@@ -128,7 +128,7 @@ def _summary_row(results: Sequence[Evaluated], side: str) -> list[str]:
 
 
 def write_csv(path: Path, results: Sequence[Evaluated]) -> None:
-    """A row for each recording."""
+    """Write a row for each recording."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer: csv.DictWriter[str] | None = None
         for each in results:
@@ -159,7 +159,7 @@ def _row(each: Evaluated) -> dict[str, object]:
 
 
 def _seconds(results: Sequence[Evaluated], side: str) -> list[float]:
-    """Seconds of all recordings together, in each repeat."""
+    """Return seconds of all recordings together, in each repeat."""
     return [sum(times) for times in zip(*(each.seconds[side] for each in results), strict=True)]
 
 

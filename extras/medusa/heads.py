@@ -51,7 +51,7 @@ class Heads(nn.Module):
 
     @property
     def count(self) -> int:
-        """How many tokens they predict."""
+        """Return the number of heads."""
         return self.bias.shape[1]
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Projection:
 
     @classmethod
     def of(cls, model: WhisperModel, shortlist: Tensor | None = None) -> Projection:
-        """A model's, in float32; without a shortlist its whole vocabulary."""
+        """Return a model's, in float32; without a shortlist its whole vocabulary."""
         weight = projection_of(dict(model.named_parameters())).detach().float()
         every = torch.arange(len(weight), device=weight.device)
         chosen = every if shortlist is None else shortlist.to(weight.device)
@@ -86,14 +86,14 @@ class Projection:
         return hidden @ self.weight.T
 
     def index(self, tokens: Tensor) -> Tensor:
-        """Where tokens stand in the shortlist, -1 where they do not."""
+        """Return the tokens' positions in the shortlist, -1 for tokens that are not in it."""
         places = tokens.new_full((self.size + 1,), -1)
         places[self.shortlist] = torch.arange(len(self.shortlist), device=tokens.device)
         return places[tokens]
 
     @property
     def complete(self) -> bool:
-        """Whether it holds the whole vocabulary."""
+        """Return True if the shortlist holds the whole vocabulary."""
         return len(self.shortlist) == self.size
 
 

@@ -37,8 +37,8 @@ FORMAT = "2"  # of a shard; another one is cached elsewhere
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What the model wrote of a window: `prompt`, then `tokens` with the end of text where it ended
-    by itself. `window` tells texts of the same audio.
+    """A model's text of a window: `prompt`, then `tokens`, with the end of text if the model ended
+    it. Texts with equal `window` are of the same audio.
     """
 
     window: int
@@ -65,7 +65,7 @@ class HiddenStates:
         return self.lengths.cumsum(0).repeat_interleave(self.lengths)
 
     def texts(self) -> Iterator[HiddenStates]:
-        """Each text by itself."""
+        """Yield each text by itself."""
         stops = [0, *self.lengths.cumsum(0).tolist()]
         for number, (start, stop) in enumerate(pairwise(stops)):
             text = slice(number, number + 1)
@@ -76,7 +76,7 @@ class HiddenStates:
             )
 
     def where(self, kept: Tensor) -> HiddenStates:
-        """The texts of which `kept` (texts,) is true."""
+        """Return the texts of which `kept` (texts,) is true."""
         positions = kept.repeat_interleave(self.lengths)
         return HiddenStates(
             self.hidden[positions],
@@ -109,7 +109,7 @@ class Teacher:
         self.detect_speech = detect_speech or SpeechDetector()
 
     def read(self, recordings: Sequence[Recording]) -> HiddenStates:
-        """The texts of some recordings in every style of prompt, and their hidden states."""
+        """Return the texts of some recordings in every style of prompt, and their hidden states."""
         windows = self.windows(recordings)
         texts: list[Text] = []
         hidden: list[Tensor] = []
@@ -133,7 +133,7 @@ class Teacher:
             return _packed(texts, hidden, len(self.engine.main.norm.weight))
 
     def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
-        """What is spoken in some recordings, cut as for a request."""
+        """Return the speech of some recordings, cut into windows as for a request."""
         return list(
             spoken_windows(
                 recordings,
@@ -145,7 +145,7 @@ class Teacher:
         )
 
     def styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Text]]:
-        """Texts with timestamps, without them, and with timestamps after the text before."""
+        """Yield texts with timestamps, without them, and with timestamps after the text before."""
         none: list[tuple[int, ...]] = [()] * len(windows)
         timed = self._decode(windows, encoded, True, none)
         yield timed
@@ -173,7 +173,9 @@ class Teacher:
         timestamps: bool,
         previous: Sequence[tuple[int, ...]],
     ) -> list[Text]:
-        """The greedy texts of windows, in order; `previous` is the text each has in its prompt."""
+        """Return the greedy texts of windows, in order; `previous` is the text each has in its
+        prompt.
+        """
         requests = [
             Request(
                 number,
@@ -194,7 +196,7 @@ class Teacher:
         return sorted(texts, key=lambda text: text.window)
 
     def loops(self, text: Text) -> bool:
-        """Whether a text repeats itself, which the fallback would not let stand."""
+        """Return True if a text repeats itself; the fallback would reject it."""
         words = [token for token in text.tokens if token < self.special.end_of_text]
         return find_repetition(words) is not None
 
@@ -226,9 +228,9 @@ def cached_hidden_states(
     folder: Path,
     report: Callable[[int, int], None],
 ) -> HiddenStates:
-    """The hidden states of recordings, from `folder` where they are there already.
+    """Return the hidden states of recordings, from `folder` if they are there already.
 
-    `report` is told how many recordings are done, and of how many.
+    `report` gets the number of recordings done, and the number of all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
@@ -248,8 +250,8 @@ TENSORS = ("hidden", "tokens", "lengths", "windows", "timestamps")
 
 
 def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
-    """A name for the hidden states of a model's texts of recordings: a digest of its weights, and
-    of the recordings' names, sizes and languages.
+    """Return a name for the hidden states of a model's texts of recordings: a digest of its
+    weights, and of the recordings' names, sizes and languages.
     """
     digest = hashlib.sha256(FORMAT.encode())
     for name, weight in sorted(models.model.named_parameters()):

@@ -1,4 +1,4 @@
-"""Which recordings heads are trained on or evaluated with, and the windows they are cut into.
+"""The recordings that heads are trained on or evaluated with, and their windows.
 
 Speech is found and windows are planned as for a request, so that heads see the lengths, the pauses
 and the cuts that they will draft for.
@@ -39,10 +39,10 @@ class SpokenWindow:
 
 
 def find_recordings(source: Path) -> list[Recording]:
-    """The recordings of a manifest, or of a folder: those its `manifest.json` lists, else every
-    audio file below it.
+    """Return the recordings of a manifest, or of a folder: those its `manifest.json` lists, else
+    every audio file below it.
 
-    Raises ValueError of one line where there are none.
+    Raises ValueError of one line if there are none.
     """
     if not source.exists():
         raise ValueError(f"{source}: there is no such folder or manifest")
@@ -58,7 +58,7 @@ def find_recordings(source: Path) -> list[Recording]:
 
 
 def load_samples(recording: Recording) -> Samples:
-    """The samples (n,) of a recording, mono at 16 kHz. Raises InvalidAudio or AudioTooLong."""
+    """Return a recording's samples (n,), mono at 16 kHz. Raises InvalidAudio or AudioTooLong."""
     return decode_audio(recording.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
 
 
@@ -69,8 +69,8 @@ def spoken_windows(
     detect_language: Callable[[Samples], str],
     window_seconds: float,
 ) -> Iterator[SpokenWindow]:
-    """The windows of recordings in order; a language that is not given is detected in the first
-    window of its recording.
+    """Yield the windows of recordings in order; a language that is not given is detected in the
+    first window of its recording.
     """
     for recording in recordings:
         samples = load_samples(recording)

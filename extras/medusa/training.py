@@ -5,9 +5,9 @@ frozen, so heads do not influence each other and their losses are added without 
 hidden states that choose the tokens first, without any vocabulary, was tried and gained nothing:
 SiLU adds no less than -0.28, so a head cannot become another state, only beat other tokens.)
 
-What is kept is the epoch with the longest accepted chains on windows that no step has seen. An
-epoch draws its order from a generator of its own number, so a run that was broken off ends in the
-same weights as one that was not.
+The run keeps the epoch with the longest accepted chains on windows that no step has seen. An epoch
+draws its order from a generator of its own number, so an interrupted run ends in the same weights
+as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Epoch:
 
 
 def split(states: HiddenStates) -> tuple[HiddenStates, HiddenStates]:
-    """Texts to train on and held-out ones: every tenth window, in whatever style it was decoded.
+    """Return texts to train on and held-out ones: every tenth window, in whatever style it was
+    decoded.
 
     Raises ValueError if there are too few windows for both.
     """
@@ -69,7 +70,7 @@ def check_windows(count: int) -> None:
 
 
 def check_shortlist(special: SpecialTokens, count: int) -> None:
-    """Raise ValueError where a shortlist of `count` ids would have none of a text token."""
+    """Raise ValueError if a shortlist of `count` ids would have none of a text token."""
     fixed = len(_on_every_shortlist(special))
     if count < special.size and count <= fixed:
         raise ValueError(
@@ -78,8 +79,8 @@ def check_shortlist(special: SpecialTokens, count: int) -> None:
 
 
 def choose_shortlist(states: HiddenStates, special: SpecialTokens, count: int) -> Tensor | None:
-    """The ids to draft from: the end of text, every timestamp and the commonest text tokens of
-    `states`, at most `count` in all, sorted. None for a vocabulary that is no larger.
+    """Return the ids to draft from: the end of text, every timestamp and the commonest text tokens
+    of `states`, at most `count` in all, sorted. None for a vocabulary that is no larger.
     """
     if special.size <= count:
         return None
@@ -106,7 +107,7 @@ class Examples:
         self.labels = known.masked_fill(self.wanted == MISSING, MISSING)
 
     def batches(self, size: int, seed: int) -> Iterator[Tensor]:
-        """Every position once, (positions,) at a time, in an order drawn from `seed`."""
+        """Yield every position once, (positions,) at a time, in an order drawn from `seed`."""
         order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(seed))
         yield from torch.split(self.rows[order].to(self.hidden.device), size)
 
@@ -122,7 +123,7 @@ class Examples:
 
     @torch.inference_mode()
     def right(self, heads: Heads, projection: Projection) -> tuple[tuple[float, ...], float]:
-        """The share of right drafts at each depth, and the mean length of their chains."""
+        """Return the share of right drafts at each depth, and the mean length of their chains."""
         hits = known = torch.zeros(heads.count, dtype=torch.long, device=self.hidden.device)
         chains = 0.0
         for rows in torch.split(self.rows.to(self.hidden.device), VALIDATION_BATCH):
@@ -153,7 +154,7 @@ class Training:
         self._resume()
 
     def run(self, report: Callable[[Epoch], None]) -> Heads:
-        """Train to the end and return the best heads. `report` is told of every epoch."""
+        """Train to the end and return the best heads. `report` gets every epoch."""
         while self.epoch < self.plan.epochs and not self._stalled:
             loss = self._train_epoch()
             right, chain = self.held_out.right(self.heads, self.projection)
@@ -168,11 +169,11 @@ class Training:
 
     @property
     def _stalled(self) -> bool:
-        """Whether some epochs have gained nothing."""
+        """Return True if the last `patience` epochs gained nothing."""
         return self.epoch - self.best_epoch >= self.plan.patience
 
     def _train_epoch(self) -> float:
-        """One pass over all positions. Returns the mean loss."""
+        """Train on all positions once; return the mean loss."""
         plan, losses = self.plan, []
         steps = -(-len(self.examples.rows) // plan.batch)
         for step, rows in enumerate(self.examples.batches(plan.batch, self.epoch)):
@@ -215,7 +216,7 @@ class Training:
 
 
 def rate_factor(progress: float) -> float:
-    """A short linear rise, then half a cosine down to zero."""
+    """Return a short linear rise, then half a cosine down to zero."""
     if progress < WARM_UP:
         return progress / WARM_UP
     return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2

@@ -1,13 +1,13 @@
 """`python -m extras.ray_serve`: the server's application on Ray Serve, for more than one device.
 
 A replica is a process with models of its own, on a GPU or a share of the cores, that answers with
-the application of `python -m whosaid.server`. Serve brings requests to replicas, begins new ones
-where requests wait or one has died, and lets those finish that it ends. Nothing is tried twice
-there: who is not answered because a replica died is told to send the request again. What one
-process keeps in memory no other one knows, so routes to such things are refused.
+the application of `python -m whosaid.server`. Serve routes requests to replicas. It starts new ones
+if requests wait or a replica has died, and lets replicas finish their requests before they end.
+Serve retries nothing: if a replica dies, its clients get an error that says to send the request
+again. Replicas share no memory, so routes that need state in memory are refused.
 
-What can be told stands in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's
-RayService read, too.
+Settings are in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's RayService
+read, too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Replica:
     """The server's application in one process."""
 
     def __init__(self) -> None:
-        """Load the models that the environment names. Raises RuntimeError where that fails."""
+        """Load the models that the environment names. Raises RuntimeError if that fails."""
         from whosaid.server.__main__ import log_to_stderr
 
         with modules_that_stay():
@@ -71,17 +71,17 @@ class Replica:
         self._gate.app = _of_all_processes(self._gate.app)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """What Serve asks for the application."""
+        """Return the application; Serve calls this."""
         return self._gate
 
     def check_health(self) -> None:
-        """Raises RuntimeError where only a new process can answer again."""
+        """Raises RuntimeError if only a new process can answer again."""
         if not self._endpoint.alive:
             raise RuntimeError("the engine has stopped")
 
 
 def _of_all_processes(app: ASGIApp) -> ASGIApp:
-    """The application without those routes whose next request may reach another process."""
+    """Return the application without those routes whose next request may reach another process."""
 
     async def refuse_or_pass(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(OF_ONE_PROCESS):
@@ -92,8 +92,8 @@ def _of_all_processes(app: ASGIApp) -> ASGIApp:
 
 
 class ProxyAnswers:
-    """In Serve's proxy, around what it does: where no replica answers, it says so as the server
-    says such things, whatever Serve would say (404, 500, 503, in words of its own).
+    """Middleware in Serve's proxy: if no replica answers, the client gets an error in the server's
+    form instead of Serve's (404, 500, 503, in words of its own).
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -122,14 +122,16 @@ class ProxyAnswers:
 
 
 def proxy_middlewares() -> list[Middleware]:
-    """What RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names."""
+    """Return middlewares for RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH."""
     from starlette.middleware import Middleware
 
     return [Middleware(ProxyAnswers)]
 
 
 def application(options: dict[str, Any]) -> Application:
-    """What the file's `import_path` names; `options` are those of Serve's deployment."""
+    """Return the application for the file's `import_path`; `options` are those of Serve's
+    deployment.
+    """
     from ray import serve
 
     deployment: Any = serve.deployment(serve.ingress()(Replica))
@@ -140,7 +142,7 @@ def application(options: dict[str, Any]) -> Application:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve what the file says until SIGTERM or SIGINT, and answer then what was accepted.
 
-    Raises SystemExit where that cannot be.
+    Raises SystemExit if that cannot be.
     """
     options = _read_options(arguments)
     os.environ |= ENVIRONMENT
@@ -181,8 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a file of Serve's form says, of its one application, and of the one deployment in it.
-    Raises SystemExit where it lacks something that the file beside this module has.
+    """Return a file of Serve's form, its one application, and the one deployment in it. Raises
+    SystemExit if it lacks a key that `ray_serve.yaml` has.
     """
     import yaml
 
@@ -238,7 +240,7 @@ def _check_environment() -> None:
 
 
 def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> None:
-    """Raises SystemExit where this machine can hold no replica: Serve would wait for ever."""
+    """Raises SystemExit if this machine can hold no replica: Serve would wait for ever."""
     for name, resource in (("num_gpus", "GPU"), ("num_cpus", "CPU")):
         if wanted.get(name, 0) > there.get(resource, 0):
             told = f"{name}: {wanted[name]:g} for each replica, and Ray finds"

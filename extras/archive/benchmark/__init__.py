@@ -1,1 +1,1 @@
-"""What an archive on a cluster costs beside a plain loop over its files."""
+"""The cost of an archive on a cluster, compared with a plain loop over its files."""

@@ -4,9 +4,9 @@ First some recordings of a talk's length, by a loop with one
 thread and with all, and by one worker and two, by turns; then many short ones by two workers, whose
 memory is watched.
 
-Every run is a process of its own, started as a user starts it. What it did is read from what it
-wrote: a result's file is as old as its recording's end, and tells how long that took, so the
-cluster's start and the work are told apart without asking the cluster.
+Every run is a process of its own, started as a user starts it. The figures come from the files that
+the run wrote. A result's file is written when its recording ends and says how long that took, so
+the cluster's start is separated from the work without asking the cluster.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def make_files(name: str, count: int, seconds: int) -> Path:
-    """A folder of so many different cuts of one dialogue, each of so many seconds."""
+    """Write a folder of different cuts of one dialogue, and return it."""
     folder = WORK / f"{name}-{count}"
     if folder.is_dir():
         return folder
@@ -117,7 +117,7 @@ def make_files(name: str, count: int, seconds: int) -> Path:
 
 
 def run_loop(folder: Path, threads: int) -> Run:
-    """The plain loop, with so many threads."""
+    """Run the plain loop with `threads` threads."""
     started = time.perf_counter()
     said = subprocess.run(
         _command("extras.archive.benchmark.loop", str(folder), threads=threads),
@@ -153,8 +153,8 @@ def run_archive(folder: Path, workers: int, seen: list[dict[str, float]] | None 
 
 
 def memory_of(pid: int, out: Path) -> Iterator[dict[str, float]]:
-    """What a run holds, in MiB: its own process, its largest worker, all others of Ray's; and how
-    many recordings are done. Nothing once the process has ended.
+    """Yield a run's memory in MiB (its own process, its largest worker, Ray's other processes) and
+    the number of recordings that are done. Ends with the process.
     """
     try:
         run = psutil.Process(pid)
@@ -178,7 +178,7 @@ def _named_rss(process: psutil.Process) -> tuple[str, float] | None:
 
 
 def work_of(out: Path, count: int) -> tuple[float, list[float]]:
-    """Seconds from the first recording's beginning to the last one's end, and those of each."""
+    """Return the seconds from the first recording's start to the last one's end, and each one's."""
     begun, ended, each = [], [], []
     for path in (out / "results").glob("*.json"):
         seconds = json.loads(path.read_text(encoding="utf-8"))["recording"]["seconds"]

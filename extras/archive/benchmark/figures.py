@@ -52,7 +52,7 @@ def _name(way: str) -> str:
 
 
 def _overhead(clips: dict[str, Any]) -> list[list[str]]:
-    """What a recording costs beside its own computing."""
+    """Return rows with the seconds that a recording costs besides its own computing."""
     alone = clips["loop"] / clips["files"]
     a_worker = 2 * clips["work"] / clips["files"]
     seconds = {
@@ -67,8 +67,8 @@ def _overhead(clips: dict[str, Any]) -> list[list[str]]:
 
 
 def _memory_rows(clips: dict[str, Any]) -> list[dict[str, str]]:
-    """The first look after each share of the recordings, and the last one; none where the run
-    ended before anybody looked.
+    """Return the first look after each share of the recordings, and the last one; none if the
+    run ended before anybody looked.
     """
     rows = []
     for share in SHARES if clips["memory"] else ():

@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def pairs(device: torch.device) -> list[Pair]:
-    """The demo models, and the deep pair."""
+    """Return the demo models, and the deep pair."""
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     demo = demo_pair(device, dtype)
     alone = dataclasses.replace(demo, assistant=None)
@@ -120,7 +120,7 @@ def pairs(device: torch.device) -> list[Pair]:
 
 
 def with_random_heads(models: WhisperModels, count: int, block: bool) -> WhisperModels:
-    """The models with heads that nearly copy, and for Medusa-Block a copy of the last layer."""
+    """Return the models with heads that nearly copy; Medusa-Block gets a copy of the last layer."""
     generator = torch.Generator(models.device).manual_seed(SEED)
     width = models.model.config.d_model
     weight, bias = (
@@ -139,8 +139,8 @@ def with_random_heads(models: WhisperModels, count: int, block: bool) -> Whisper
 def measure(
     pair: Pair, engines: Mapping[str, DecodeEngine], cell: tuple[int, int], budget: float
 ) -> dict[str, Any]:
-    """One cell, seconds of a window and batch: seconds of every column interleaved, tokens a pass,
-    MiB at the peak.
+    """Return one cell, seconds of a window and batch: seconds of every column interleaved, tokens a
+    pass, MiB at the peak.
     """
     seconds, batch = cell
     windows = cut(recording(2 * batch * seconds), seconds)[: 2 * batch]

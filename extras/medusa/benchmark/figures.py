@@ -11,7 +11,7 @@ from benchmarks.timing import ratio
 
 
 def figures(results: dict[str, Any], models: Sequence[str], plain: str) -> dict[str, str]:
-    """A table for each of `models`; every ratio is to the column called `plain`."""
+    """Return a table for each of `models`; every ratio is to the column called `plain`."""
     return {
         name: table_of(
             [

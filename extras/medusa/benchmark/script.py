@@ -2,8 +2,8 @@
 
 The heads do all their work, and only then their scores are overruled. Which text a row is in
 follows from the state that the heads read: the nearest among the states of known texts. That is one
-more product, so a step costs a little more than with true heads, never less. What the engine has
-learnt about its heads it forgets: it begins with them as with any new ones.
+more product, so a step costs a little more than with true heads, never less. The engine forgets its
+measurements of the heads, and begins as with any new ones.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def set_acceptance(
 def _read(
     engine: DecodeEngine, heads: MedusaModel, windows: Sequence[Samples]
 ) -> tuple[Tensor, list[Tokens]]:
-    """The states that heads read of each token of the windows' texts, (tokens, d_model), and the
-    texts, each with the end of text. Meanwhile every draft is wrong where the grammar allows it;
-    the pass that made a token final is the last that reads at its position.
+    """Return the states that heads read of each token of the windows' texts, (tokens, d_model), and
+    the texts, each with the end of text. Meanwhile every draft is wrong where the grammar allows
+    it; the pass that made a token final is the last that reads at its position.
     """
     seen: dict[int, Tensor] = {}
     true_states, true_scores = heads.states, heads.scores
@@ -91,7 +91,7 @@ def _read(
 
 
 def _ahead(texts: Sequence[Tokens], depths: int) -> Tensor:
-    """The tokens that follow each one of the texts, (tokens, depths); WRONG behind the end."""
+    """Return the tokens after each token of the texts, (tokens, depths); WRONG behind the end."""
     rows = [
         [*text[place + 1 :][:depths], *[WRONG] * depths][:depths]
         for text in texts
@@ -101,6 +101,6 @@ def _ahead(texts: Sequence[Tokens], depths: int) -> Tensor:
 
 
 def _draw(ahead: Tensor, rates: Sequence[float]) -> Tensor:
-    """What is drafted after each token, (tokens, depths): what is `ahead`, or WRONG."""
+    """Return the drafts after each token, (tokens, depths): the tokens `ahead`, or WRONG."""
     right = np.random.default_rng(SEED).random(ahead.shape) < rates
     return ahead.where(torch.from_numpy(right).to(ahead.device), WRONG)
