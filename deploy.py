@@ -402,8 +402,8 @@ def client_headers(
 ) -> dict[str, str]:
     """Return the headers that open the endpoint.
 
-    Whoever serves the endpoint may read them. A public endpoint gets at most its own key. Any other
-    gets its own token, or the managing token if there is no other.
+    The operators of the endpoint may read them. A public endpoint gets at most its own key. Any
+    other gets its own token, or the managing token if there is no other.
     """
     own = secrets.values()
     token = own.get("API_KEY") if options.type == "public" else own.get("HF_TOKEN", managing)

@@ -53,8 +53,8 @@ def attribute(
 
     - A word in a turn, or within MAX_DISTANCE of a turn, gets a speaker.
     - A word farther from every turn gets None. Exception: the nearest assigned words before and
-      after it in its chunk have the same speaker and are at most MAX_GAP apart. Then a gap in the
-      diarization is likelier, and the word gets this speaker.
+      after it in its chunk have the same speaker, with at most MAX_GAP between them. Then a gap in
+      the diarization is likelier, and the word gets this speaker.
     - A word without a time (NaN) gets the speaker of the word before it in its chunk or, at the
       chunk's start, of the first word with a time.
     - A chunk without words counts as one word.

@@ -48,7 +48,7 @@ class AudioFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TurnSettings:
-    """When a turn of speech begins and ends, with OpenAI's defaults.
+    """Thresholds for the start and the end of a turn of speech, with OpenAI's defaults.
 
     Speech has a probability above `threshold`. A turn ends after `silence_duration_ms` below it,
     and the turn's audio begins `prefix_padding_ms` before the speech.

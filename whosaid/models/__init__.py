@@ -1,1 +1,1 @@
-"""Where a command's models come from: options, environment, this repository, or a download."""
+"""Finds a command's models: by options, environment, in this repository, or by a download."""

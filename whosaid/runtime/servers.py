@@ -1,5 +1,5 @@
-"""What a start needs of the servers: logs without request bodies, one line for a failed start, and
-a restart without CUDA graphs if a start with graphs lost the device.
+"""Prepares servers for the start: logs without request bodies, one line for a failed start, and a
+restart without CUDA graphs if a start with graphs lost the device.
 
 The log filters know what hf-serve 0.2.0, huggingface-inference-toolkit 0.5.6 and uvicorn write. If
 a release changes a text, its record passes unfiltered; tests against the real servers notice that.

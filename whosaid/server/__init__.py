@@ -1,5 +1,5 @@
 """The endpoint behind an HTTP server of our own: the same answers, for many clients at once.
 
-What a request means is decided by `endpoint`. Here is what one process needs to serve many clients
-over HTTP: a queue, refusals, streams of progress, metrics and a page.
+`endpoint` decides what a request means. Here is what one process needs to serve many clients over
+HTTP: a queue, refusals, streams of progress, metrics and a page.
 """

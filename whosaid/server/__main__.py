@@ -1,6 +1,6 @@
 """`python -m whosaid.server`: loads the models; answers until SIGTERM, or until the engine stops.
 
-Whatever is wrong with the command line or the start is one line and a status that is not 0.
+A wrong command line or a failed start is one line and a status that is not 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(options: Namespace) -> None:
     """Serve what the options and the environment name.
 
-    Raises SystemExit at the end, or where that cannot be.
+    Raises SystemExit at the end, or if that cannot be.
     """
     log_to_stderr()
     # Until requests are accepted there is nothing to drain.
@@ -44,7 +44,7 @@ def run(options: Namespace) -> None:
 
 
 def read_settings(options: Namespace) -> ServerSettings:
-    """What the command line says, and else the environment. Raises StartError."""
+    """Read settings from the command line, then the environment. Raises StartError."""
     try:
         key = None if options.api_key_file is None else _read_key(options.api_key_file)
         said = {"host": options.host, "port": options.port, "api_key": key}
@@ -66,7 +66,7 @@ def _read_key(file: Path) -> str:
 
 
 def log_to_stderr() -> None:
-    """A line for each request, and what goes wrong."""
+    """Log a line for each request, warnings and errors to stderr."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -1,8 +1,8 @@
 """Every rule by which a request is refused before a byte of its body is read.
 
-A request is judged by its head alone, so that a server under pressure spends nothing on a refusal.
-`server.gate` applies the rules, the cheapest first: framing, host and origin, API key, draining,
-queue, announced length, media type.
+Only a request's head decides, so a server under load spends nothing on a refusal. `server.gate`
+applies the rules, the cheapest first: framing, host and origin, API key, draining, queue, announced
+length, media type.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class Permits:
         self._seconds_per_answer += NEWEST * (pause - self._seconds_per_answer)
 
     def _busy(self, reason: str) -> Refusal:
-        """Return the refusal. Each refused client is told a later time, as far apart as answers
-        are.
+        """Return a refusal with `Retry-After`. Each refused client gets a later time, by the
+        average seconds between answers.
         """
         now = self.now()
         latest = now + LONGEST_WAIT_S
@@ -188,7 +188,7 @@ class Admission:
 
     @property
     def free_live_places(self) -> int | None:
-        """How many more live sessions may be opened now; None if the server holds none."""
+        """Return the number of live sessions that may open now; None if the server holds none."""
         if not self.live.most:
             return None
         try:
@@ -198,7 +198,9 @@ class Admission:
         return self.live.most - self.live.taken
 
     def body_limit(self, headers: Headers) -> int:
-        """The most bytes of a body; base64 takes 4/3 of its audio, and line breaks a little."""
+        """Return the limit of a body's bytes; base64 takes 4/3 of its audio, and line breaks a
+        little.
+        """
         kind = media_type(headers)
         binary = kind == FORM or kind.startswith(("audio/", "video/"))
         audio = self.max_audio_bytes if binary else self.max_audio_bytes * 7 // 5
@@ -212,7 +214,7 @@ class Admission:
 
 
 def announced(headers: Headers) -> int:
-    """The length that a head announces; 0 if it announces none."""
+    """Return the length that a head announces; 0 if it announces none."""
     length = headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
 
@@ -241,12 +243,12 @@ def check_type(path: str, headers: Headers) -> None:
 
 
 def media_type(headers: Headers) -> str:
-    """The body's media type in lower case, without parameters; "" if there is none."""
+    """Return the body's media type in lower case, without parameters; "" if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def too_large(limit: int) -> Refusal:
-    """The refusal of a body of more than `limit` bytes."""
+    """Return the refusal of a body of more than `limit` bytes."""
     return Refusal(BODY_TOO_LARGE, f"the body may have {limit} bytes")
 
 
@@ -270,8 +272,8 @@ class ApiKey:
 
 
 def token_of(headers: Headers) -> bytes:
-    """The key in a request's head, empty if there is none: a bearer token or, because browsers can
-    send that, the password of HTTP's Basic scheme.
+    """Return the key in a request's head, empty if there is none: a bearer token or, because
+    browsers can send that, the password of HTTP's Basic scheme.
     """
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     given = credentials.strip().encode("latin-1")
@@ -284,7 +286,7 @@ def token_of(headers: Headers) -> bytes:
 
 
 class OriginPolicy:
-    """Which hosts the server answers to, and which web pages may ask, as `settings` say.
+    """Checks a request's host and the web page that sent it against `settings`.
 
     A browser sends requests to any address on behalf of any page, so a person who opens a foreign
     page lends it their place in the network: this machine's loopback, say, which needs no key. Two
@@ -350,7 +352,7 @@ class OriginPolicy:
 
 
 def host_name(host: str) -> str:
-    """The name or address in a `Host`, without port and brackets; "" if there is none."""
+    """Return the name or address in a `Host`, without port and brackets; "" if there is none."""
     found = AUTHORITY.fullmatch(host.lower())
     return found["name"].strip("[]").removesuffix(".") if found else ""
 

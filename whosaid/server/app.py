@@ -42,8 +42,8 @@ def create_app(
     open_driver: OpenDriver | None = None,
     store: JobStore | None = None,
 ) -> Gate:
-    """The app that answers with `endpoint`, as `settings` say; live sessions have drivers of
-    `open_driver`, and jobs are kept in `store`, which the app closes; without them there are none.
+    """Return the app of `endpoint` and `settings`. Live sessions need `open_driver`. Jobs need a
+    `store`, which the app closes.
     """
     if open_driver is None:
         settings = settings.model_copy(update={"max_live_sessions": 0})
@@ -103,7 +103,7 @@ def _fail(request: Request, error: Exception) -> Response:
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself, in our words: its own may repeat what was sent."""
+    """Return the framework's refusals in our words, because its own may repeat the request."""
     path = request.scope["path"]
     if not isinstance(error, HTTPException):
         return ErrorResponse(
@@ -124,7 +124,7 @@ def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """The methods that a path has; a route that refuses one knows only of its own."""
+    """Return the methods that a path has; a route that refuses one knows only of its own."""
     routes = request.app.routes
     wanted = [{**request.scope, "method": method} for method in METHODS]
     return [

@@ -36,7 +36,7 @@ class Detail(BaseModel):
 
 
 class OpenAIError(BaseModel):
-    """What is wrong, as OpenAI's clients read it."""
+    """An error in the form that OpenAI's clients read."""
 
     message: str = Field(examples=["NOT_FOUND: there is no such job"])
     type: str
@@ -59,7 +59,7 @@ class Spoken(BaseModel):
 
 
 class KnownSpeaker(BaseModel):
-    """What became of a known speaker's name."""
+    """The result for a known speaker's name."""
 
     name: str
     label: str | None
@@ -87,14 +87,14 @@ class Progress(BaseModel):
 
 
 class JobError(BaseModel):
-    """Why a job failed."""
+    """The error of a failed job."""
 
     code: str
     message: str
 
 
 class Callback(BaseModel):
-    """Whether the job's end was told."""
+    """Delivery of a job's callback."""
 
     delivered: bool
     tries: int

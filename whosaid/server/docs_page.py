@@ -35,7 +35,7 @@ POLICY = (
 
 
 def router() -> APIRouter:
-    """The route; it describes the app that it is a part of."""
+    """Return the route; it describes the app that it is a part of."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.head("/docs")
@@ -48,7 +48,7 @@ def router() -> APIRouter:
 
 
 def render(description: Schema) -> str:
-    """The page of an OpenAPI description."""
+    """Return the page of an OpenAPI description."""
     title = escape(description["info"]["title"])
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}: API</title>'
@@ -79,7 +79,9 @@ def _operation(name: str, operation: Schema) -> Iterator[str]:
 
 
 def _fields(schema: Schema, within: str = "") -> Iterator[tuple[str, ...]]:
-    """A row for each field of an object, and for each of theirs: its name, type and description."""
+    """Yield a row for each field of an object, and for each of theirs: its name, type and
+    description.
+    """
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         star = "" if name in required else " (optional)"
@@ -89,7 +91,7 @@ def _fields(schema: Schema, within: str = "") -> Iterator[tuple[str, ...]]:
 
 
 def _about(schema: Schema, text: str) -> tuple[str, str]:
-    """What a value may be, with its default, and what it is for, in one paragraph."""
+    """Return a parameter's type with its default, and the first paragraph of `text`."""
     default = ""
     if schema.get("default") is not None:
         default = f"; default {json.dumps(schema['default'])}"

@@ -4,10 +4,10 @@ answer leaves unseen.
     request ID -> framing -> host, origin -> key -> permit -> deadline -> route
     access log, metrics <- headers <- status <- answer, or the error that ended the request
 
-Whatever ends a request early is handled here, by cancelling the task that answers it, which frees
-its rows: a client that leaves, a body that is too large or too slow, the deadline, the end of
-draining, an exception. What the client gets depends only on how far the answer is: a status, an
-error event at the end of a stream, or nothing.
+The gate handles every early end of a request: a client that leaves, a body that is too large or too
+slow, the deadline, the end of draining, an exception. It cancels the task that answers the request,
+which frees its rows. The client gets a status if no answer has begun, an error event if a stream
+has begun, or nothing.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class RequestContext:
             self.permit.grow(self.received)
 
     async def _watch(self) -> None:
-        """Nothing comes after a body but the news that the client is gone, or has its answer."""
+        """Wait for the message after the body: the client left, or has its answer."""
         await self._receive()
         if not self._complete:
             self.end(None)
@@ -396,7 +396,7 @@ class Gate:
 
 
 def route_of(path: str) -> str:
-    """The name of the route that a path belongs to, "other" if there is none.
+    """Return the name of the route that a path belongs to, "other" if there is none.
 
     Logs and metrics name routes, never paths, queries or file names, which may be secrets.
     """
@@ -408,7 +408,7 @@ def route_of(path: str) -> str:
 
 
 def _without_last_slash(scope: Scope) -> Scope:
-    """The same request for `/predict` if it came for `/predict/`. `/app/` is the page's own."""
+    """Rewrite `/predict/` to `/predict`. `/app/` stays, because the page has it."""
     path = scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
 

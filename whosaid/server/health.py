@@ -1,7 +1,7 @@
-"""What a platform and a person ask a server about itself.
+"""Routes about the server's own state, for platforms and people.
 
-None of these answers waits for the engine, so they come at once whatever is computed; and a full
-queue is no reason to be called unready.
+No answer waits for the engine, so all come at once under any load. A full queue does not make the
+server unready.
 """
 
 from __future__ import annotations

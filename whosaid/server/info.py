@@ -25,7 +25,7 @@ class Language(BaseModel):
 
 
 class Info(BaseModel):
-    """What can be asked of this server."""
+    """The models, limits and features of this server."""
 
     model: str = Field(description="The loaded model: a hub id, or the name of a folder")
     embedded: bool = Field(description="Whether it is the demonstration's, of 133 words")
@@ -47,7 +47,7 @@ class Info(BaseModel):
 
 
 def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
-    """The route; it asks nothing of the engine. `admission` has the places of live sessions."""
+    """Return the route, which never waits for the engine. `admission` has the live sessions."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
@@ -59,8 +59,8 @@ def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
 
 
 def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = False) -> Info:
-    """What a request to this endpoint may ask for without being refused or warned, where so many
-    more live sessions may be opened, and `jobs` are kept or not.
+    """Return the values that this endpoint accepts without a refusal or a warning. `live_places`
+    more live sessions may be opened; `jobs` says whether jobs are kept.
     """
     models = endpoint.recogniser.transcriber.models
     tokens = models.special_tokens

@@ -4,10 +4,10 @@ While models load, a server of its own answers `/health`, so that platforms do n
 that downloads them; all else is 503. Then the port is the server's.
 
 Draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM the port stays open:
-what was accepted is computed and answered, what comes is told 503, `/ready` says so, and only then,
-or after the time limit, uvicorn closes connections. The process ends with status 0, as nothing was
-lost; a second signal ends it at once. Where the engine has stopped it ends by itself, with another
-status, as platforms restart what ends and nothing else.
+accepted requests are computed and answered, new ones get 503, and so does `/ready`. Then, or after
+the time limit, uvicorn closes connections. The process ends with status 0, as nothing was lost; a
+second signal ends it at once. If the engine has stopped, the process ends by itself with another
+status, because platforms restart only processes that end.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def busy(self) -> bool:
-        """Whether anybody waits for an answer, or is in a session."""
+        """Return True if a client waits for an answer or is in a session."""
         admission = self.gate.admission
         return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
 
@@ -126,7 +126,7 @@ class DrainingServer(uvicorn.Server):
         self._says_draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to shut down, asked ten times a second."""
+        """Return True if the server has to shut down. Uvicorn calls this ten times a second."""
         await super().on_tick(counter)
         if not self.endpoint.alive and not self.exit_status:
             self._engine_stopped()
@@ -143,7 +143,7 @@ class DrainingServer(uvicorn.Server):
         return True
 
     def begin_to_drain(self) -> None:
-        """Have every live session complete what it has heard, and end; jobs wait for another
+        """Let every live session complete the audio that it has, and end. Jobs wait for another
         process.
         """
         if self.gate.jobs:
@@ -162,7 +162,7 @@ class DrainingServer(uvicorn.Server):
         self.gate.admission.live.end_all(Ending(status, why))
 
     def close(self) -> None:
-        """End the endpoint's threads, or the process where one does not end; how it drained is the
+        """End the endpoint's threads, or the process if one does not end; how it drained is the
         last that is said.
         """
         closing = threading.Thread(target=self.endpoint.close, daemon=True)
@@ -176,7 +176,9 @@ class DrainingServer(uvicorn.Server):
             os._exit(self.exit_status)
 
     def _engine_stopped(self) -> None:
-        """Begin to end: who waited for the engine has been told, others are about to be."""
+        """Begin to end the process. Requests that waited for the engine have got their errors; the
+        others are about to.
+        """
         logger.critical("the engine has stopped, so the process ends")
         self.exit_status = EXIT_STATUS
         self.gate.admission.draining = True
@@ -184,7 +186,9 @@ class DrainingServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """As many as files may be open, save those of models, libraries and uploads."""
+    """Return the number of connections: the limit of open files, less those of models, libraries
+    and uploads.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
@@ -204,7 +208,7 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 
 
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """The app while models load. Connections end with each answer, as its server is about to."""
+    """Serve while models load. Each answer closes its connection, because this server ends soon."""
     loading = Refusal(
         NOT_READY, "the models are still loading; /ready says when the server takes requests"
     )
@@ -239,6 +243,6 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def address(bound: socket.socket) -> str:
-    """The URL of a bound socket."""
+    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""What Prometheus reads at `/metrics`.
+"""Metrics for Prometheus at `/metrics`.
 
 Every label has a small fixed set of values (routes by name, never a path as it came), so that no
 client can make series; and histograms of seconds reach the ten minutes that a long recording takes.
@@ -38,13 +38,13 @@ disable_created_metrics()
 
 
 class EngineMetrics(Collector):
-    """What the endpoint and its engine say of themselves when somebody reads the metrics."""
+    """Metrics of the endpoint and its engine, collected at each read."""
 
     def __init__(self, endpoint: Endpoint, admission: Admission) -> None:
         self.endpoint, self.admission = endpoint, admission
 
     def collect(self) -> Iterator[Metric]:
-        """Every series with its value of now."""
+        """Yield every series with its value of now."""
         scheduler = (
             None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
         )
@@ -82,13 +82,13 @@ class EngineMetrics(Collector):
 
 
 class JobMetrics(Collector):
-    """What a store says of its jobs."""
+    """Metrics of the jobs in a store."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """Every series with its value of now."""
+        """Yield every series with its value of now."""
         counts, kept = self._store.counts()
         jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
         for status, count in counts.items():
@@ -154,7 +154,7 @@ class Metrics:
         build.labels(describe_versions()).set(1)
 
     async def text(self) -> bytes:
-        """All series in Prometheus' text format."""
+        """Return all series in Prometheus' text format."""
         # No request waits for the disk; the others are of the thread that counts them.
         on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
         return generate_latest(self.registry) + on_disk

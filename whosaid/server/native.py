@@ -44,7 +44,7 @@ TRANSCRIPTION: dict[str, Any] = {
 
 
 def router(service: Service) -> APIRouter:
-    """The routes of the contract."""
+    """Return the routes of the contract."""
     routes = APIRouter()
 
     @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
@@ -61,7 +61,7 @@ def router(service: Service) -> APIRouter:
 
 
 def wants_events(request: Request) -> bool:
-    """Whether the client asks for progress: by media type, or by `?stream=true`."""
+    """Return True if the client asks for progress, by media type or by `?stream=true`."""
     streams = TEXT_BOOLEANS.get(request.query_params.get("stream", "false").lower())
     if streams is None:
         raise InvalidParameter("should be true or false", "stream")
@@ -69,7 +69,7 @@ def wants_events(request: Request) -> bool:
 
 
 def encode(answer: dict[str, Any]) -> bytes:
-    """The JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
+    """Return the JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
     return to_json(answer, inf_nan_mode="null")
 
 

@@ -42,7 +42,7 @@ SETTINGS = (
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
-    """The options; each stands for a variable, and what is not given is read from there."""
+    """Return the options; each stands for a variable, and what is not given is read from there."""
     made = CommandParser(
         "scripts/serve",
         "Serve one set of models to many clients: the endpoint's JSON, audio files, OpenAI's audio"

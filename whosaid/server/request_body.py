@@ -2,7 +2,7 @@
 
 A body is JSON if its type says so, which a foreign page cannot say without asking first (CORS). Any
 other type is a hint that nobody relies on: the decoder looks. Because no audio format begins with a
-brace, a client that forgot the type is told so.
+brace, a client that forgot the type gets an error that says so.
 
 Nothing of a form touches the disk. The framework's own reader writes files beyond a MiB there, and
 refuses longer texts, which clips of known speakers are.
@@ -45,12 +45,12 @@ LISTS = {
 
 
 async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
-    """The request that a body asks for. Raises what `read_body` and `Endpoint.parse` raise."""
+    """Return a body's request. Raises errors of `read_body` and `Endpoint.parse`."""
     return await asyncio.to_thread(endpoint.parse, *await read_body(request))
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
-    """A body as `Endpoint.parse` takes it, and whether its parameters are text.
+    """Return a body as `Endpoint.parse` takes it, and whether its parameters are text.
 
     Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
     so, and InvalidRequest for a form that cannot be read, or parameters beside form and JSON.
@@ -84,7 +84,7 @@ def refuse_in_query(request: Request) -> None:
 
 
 def read_json(text: bytes | str) -> dict[str, Any]:
-    """A JSON object; long texts in it, such as `inputs`, are each a Base64Text.
+    """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text.
 
     Raises InvalidRequest for what is not UTF-8, BodyTooLarge for too much beside such texts, else
     InvalidBody.
@@ -114,8 +114,8 @@ async def _read_all(request: Request) -> bytes:
 def _text_parameters(
     entries: ImmutableMultiDict[str, Any], others: Collection[str]
 ) -> dict[str, str]:
-    """The parameters among the entries of a query string or form, where `others` are none; lists
-    may be given in several entries. Raises InvalidRequest where anything else is.
+    """Return the parameters among the entries of a query string or form, where `others` are none;
+    lists may be given in several entries. Raises InvalidRequest if anything else is.
     """
     given: dict[str, list[str]] = {}
     for name, value in entries.multi_items():
@@ -128,8 +128,8 @@ def _text_parameters(
 
 
 def _form_body(form: FormData) -> dict[str, Any]:
-    """A form's `file` and its parameters, those of the JSON text `parameters` and other fields, as
-    the JSON body would have them.
+    """Return a form's `file` and its parameters, those of the JSON text `parameters` and other
+    fields, as the JSON body would have them.
     """
     file, parameters = form.get("file"), form.get("parameters", "{}")
     if not isinstance(file, UploadFile):
@@ -175,7 +175,7 @@ class _InMemoryParser(MultiPartParser):
 async def multipart_form(
     request: Request, max_files: int, max_fields: int
 ) -> AsyncIterator[FormData]:
-    """The form in a request's body. Raises InvalidRequest for what is none or has too much."""
+    """Yield the form in a request's body. Raises InvalidRequest if it is no form, or too large."""
     parser = _InMemoryParser(
         _in_utf8(request.headers),
         request.stream(),
@@ -194,7 +194,9 @@ async def multipart_form(
 
 
 def _in_utf8(headers: Headers) -> Headers:
-    """The type without a charset, which RFC 7578 does not know: Python's slowest takes minutes."""
+    """Return the type without a charset, which RFC 7578 does not know: Python's slowest takes
+    minutes.
+    """
     kind, parameters = parse_options_header(headers.get("content-type"))
     boundary = parameters.get(b"boundary")
     said = b'%b; boundary="%b"' % (kind, boundary) if boundary is not None else kind
@@ -202,7 +204,7 @@ def _in_utf8(headers: Headers) -> Headers:
 
 
 def is_text(part: UploadFile, data: bytes) -> bool:
-    """Whether the `data` of a part called `file` are a line of text, as of curl's
+    """Return True if the `data` of a part called `file` are a line of text, for example from curl's
     `-F file=talk.mp3`, which lacks the at sign.
     """
     if part.filename or len(data) > LONGEST_LINE:
@@ -214,7 +216,7 @@ def is_text(part: UploadFile, data: bytes) -> bool:
 
 
 def content(file: BinaryIO) -> bytes:
-    """The bytes of a file, of which no call copies more than a slice."""
+    """Return the bytes of a file, of which no call copies more than a slice."""
     read = BytesIO()
     while part := file.read(SLICE):
         read.write(part)

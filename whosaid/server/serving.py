@@ -28,7 +28,9 @@ logger = logging.getLogger("server")
 
 
 def serve(options: Namespace, settings: ServerSettings) -> int:
-    """The exit status at the end. Raises StartError, or SystemExit where a model does not load."""
+    """Return the exit status at the end. Raises StartError, or SystemExit if a model does not
+    load.
+    """
     if warning := settings.warning:
         logger.warning(warning)
     with _bound(settings) as bound:
@@ -42,16 +44,16 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
 
 
 def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServer:
-    """A server that has loaded its models, and does not listen yet.
+    """Return a server that has loaded its models, and does not listen yet.
 
-    Raises StartError, or SystemExit where a model does not load.
+    Raises StartError, or SystemExit if a model does not load.
     """
     gate, endpoint = load_app(models, settings)
     return DrainingServer(gate, endpoint, settings.drain_timeout, settings.page)
 
 
 def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, Endpoint]:
-    """The application and what answers in it, as `load_server` has them; raises the same."""
+    """Return the application and what answers in it, as `load_server` has them; raises the same."""
     for line in misspelt_variables(ServerSettings):
         logger.warning(line)
     store = open_store(settings)
@@ -61,7 +63,7 @@ def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, End
 
 
 def open_store(settings: ServerSettings) -> JobStore | None:
-    """The jobs in DATA_DIR; None where it is not set. Raises StartError."""
+    """Return the jobs in DATA_DIR; None if it is not set. Raises StartError."""
     if settings.data_dir is None:
         return None
     return JobStore(settings.data_dir, settings.max_jobs, settings.max_job_bytes, time.time())

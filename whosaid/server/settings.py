@@ -1,4 +1,4 @@
-"""What the server reads from its environment: `ServerSettings`."""
+"""Settings that the server reads from its environment."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ CallbackHosts = Annotated[
 
 
 def callback_key(secret: SecretStr) -> bytes:
-    """The bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty where it is
-    no base64.
+    """Return the bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty if
+    it is no base64.
     """
     try:
         return b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
@@ -134,7 +134,7 @@ class ServerSettings(EnvironmentSettings):
 
     @property
     def warning(self) -> str | None:
-        """What the deployer should know of the key, in one line."""
+        """Return a warning about a weak key, in one line."""
         if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
             return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
         return None

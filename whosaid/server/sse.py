@@ -61,14 +61,16 @@ class EventStream(StreamingResponse):
 async def native_stream(
     service: Service, request: TranscriptionRequest, permit: Permit | None
 ) -> EventStream:
-    """The answer of the native routes as events. Raises EndpointError until the audio is read."""
+    """Return the answer of the native routes as events. Raises EndpointError until the audio is
+    read.
+    """
     events = service.stream(request, permit)
     decoded = await wait_for_audio(events)
     return EventStream(events, encode_all(native_messages(decoded, events, request.config)))
 
 
 async def wait_for_audio(events: Events) -> Decoded:
-    """The first of a request's events.
+    """Return the first of a request's events.
 
     Up to then an error can have a status of its own. Raises EndpointError, with `events` closed.
     """
@@ -82,7 +84,7 @@ async def wait_for_audio(events: Events) -> Decoded:
 
 
 async def native_messages(decoded: Decoded, events: Events, config: InferenceConfig) -> Messages:
-    """What the native routes say of a request's events: its chunks as in the answer, the answer."""
+    """Yield the native routes' messages for a request's events: its chunks, then the answer."""
     duration = round(decoded.duration, 2)
     yield {"type": "decoded", "duration": duration}
     before: dict[int | None, Chunk] = {}  # the last chunk of each channel
@@ -104,7 +106,7 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
 
 
 async def encode_all(messages: Messages) -> Parts:
-    """The messages as events; one that cannot be had is replaced by an error event, the last.
+    """Yield the messages as events; if one fails, an error event is the last.
 
     Status and headers have left by then, so that there is no other way to say it.
     """
@@ -118,12 +120,12 @@ async def encode_all(messages: Messages) -> Parts:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One event: a line of JSON in UTF-8."""
+    """Return one event: a line of JSON in UTF-8."""
     return b"data: " + to_json(message, inf_nan_mode="null") + b"\n\n"
 
 
 async def with_pings(parts: Parts, seconds: float) -> Parts:
-    """The parts, and a comment after every `seconds` without one. Raises what `parts` raise."""
+    """Yield the parts, and a comment after `seconds` without a part. Raises errors of `parts`."""
     read: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def read_all() -> None:

@@ -1,4 +1,4 @@
-"""What scripts/demo and scripts/transcribe run.
+"""Entry point of scripts/demo and scripts/transcribe.
 
 Both ask models of this process or, with `--url`, a server. scripts/demo prints the answers, and
 scripts/transcribe writes them into files. All other lines go to stderr, one for every failure.

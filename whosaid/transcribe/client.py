@@ -107,8 +107,8 @@ class Client:
     _info: list[dict[str, Any] | None] = field(default_factory=list)
 
     def models(self) -> dict[str, Any] | None:
-        """Return the server's model, and whether it tells speakers apart; None if the server has no
-        such route, as hf-serve. Raises Unusable.
+        """Return the server's model, and whether it has diarization; None if the server has no such
+        route, for example hf-serve. Raises Unusable.
         """
         if not self._info:
             try:

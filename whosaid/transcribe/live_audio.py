@@ -1,4 +1,4 @@
-"""Where live audio comes from: a microphone, standard input, or a file that is played.
+"""Sources of live audio: a microphone, standard input, or a file that is played.
 
 Sources give signed 16-bit little endian samples, mono, in pieces of at most BLOCK_SECONDS. The
 ffmpeg program records microphones, because it knows those of every system.

@@ -120,7 +120,7 @@ class RemoteSessions:
         return connection
 
     async def _open_again(self, rate: int, reason: str) -> ClientConnection | None:
-        """Open another session; return None if there is none to be had, which is told."""
+        """Open another session; print a message and return None if that fails."""
         live, pause, first = self.live, LEAST_PAUSE, True
         while time.monotonic() - live.last_words < SECONDS_TO_RETRY:
             with suppress(TimeoutError):

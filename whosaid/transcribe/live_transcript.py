@@ -1,4 +1,4 @@
-"""What a live session has sent so far, item by item, and the answer that a file would have got.
+"""A live session's items so far, and the answer that a file would have got.
 
 The events are those of OpenAI's realtime transcription, and the server's own with words
 (docs/api.md). An item is a stretch of speech. Its text grows by deltas until `completed` replaces

@@ -153,7 +153,7 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
 def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> None:
     """Raise InTheWay if an output is also another recording's, or would overwrite a recording.
 
-    Names, and folders under `output`, differ only if file systems that ignore case keep them apart.
+    Names, and folders under `output`, differ only if they differ on file systems that ignore case.
     """
     writers: dict[tuple[str, str], Recording] = {}
     for each in recordings:
@@ -270,8 +270,8 @@ def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does for a recording: `write` formats, after it is transcribed or from the kept
-    answer. `why` tells why it is transcribed again. `edited` files were edited, and stay.
+    """A run's work for a recording: `write` these formats, after it is transcribed or from the kept
+    answer. `why` says why it is transcribed again. `edited` files were edited, and stay.
 
     Answers are read when they are written, because those of all recordings do not fit in memory.
     """

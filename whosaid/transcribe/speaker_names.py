@@ -1,8 +1,8 @@
 """Names for the speakers of an answer that is there: `--speaker-names SPEAKER_00=Anna`.
 
-Names are put into the answer and into its files where the labels stand, so that nothing is
-transcribed again. Only the standard library is needed, as for everything that a client of a running
-server imports. What each format cannot hold is replaced as in `answer.subtitles`.
+Names replace the labels in the answer and in its files, so nothing is transcribed again. Only the
+standard library is needed, as for everything that a client of a running server imports. Characters
+that a format cannot hold are replaced as in `answer.subtitles`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def with_speaker_names(answer: Mapping[str, Any], names: Mapping[str, str]) -> d
 
 
 def warnings_of(names: Mapping[str, str], there: Collection[str]) -> list[str]:
-    """A warning if a key of `names` is not one of the labels that are `there`."""
+    """Return a warning if a key of `names` is not one of the labels that are `there`."""
     missing = [label for label in names if label not in there]
     instead = f"the speakers are {', '.join(there)}" if there else "no speaker was found"
     return [f"--speaker-names: there is no {', '.join(missing)}; {instead}"] if missing else []
 
 
 def labels(value: Any) -> Iterator[str]:  # noqa: ANN401
-    """Every `speaker` in a JSON value, as often as it comes."""
+    """Yield every `speaker` in a JSON value, as often as it comes."""
     if isinstance(value, list):
         for each in value:
             yield from labels(each)
@@ -57,7 +57,7 @@ def labels(value: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
-    """A JSON value with other names under every `speaker`."""
+    """Return a JSON value with other names under every `speaker`."""
     if isinstance(value, list):
         return [in_objects(each, names) for each in value]
     if not names or not isinstance(value, dict):
@@ -69,7 +69,7 @@ def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
 
 
 def _in_file(format: str, text: str, names: Mapping[str, str]) -> str:
-    """A file of the answer with other names; an unknown format stays as it is."""
+    """Return a file of the answer with other names; an unknown format stays as it is."""
     if format == "tsv":
         return _in_table(text, names)
     if format not in PLACES:

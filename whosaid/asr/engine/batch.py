@@ -168,7 +168,7 @@ class Batch:
         return self.memory.state
 
     def _stop_rejected(self) -> None:
-        """Every few steps, stop rows whose text will be rejected or cut anyway."""
+        """Stop rows whose text will be rejected or cut anyway, every few steps."""
         state, results = self._state, self.context.results
         if self.num_beams == 1:
             if self._steps % STEPS_BETWEEN_LOOKS == 0:

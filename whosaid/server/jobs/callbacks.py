@@ -68,7 +68,7 @@ def read_target(url: str, allowed: Collection[str]) -> str:
 
 
 def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
-    """The headers of a message that is called `name`, sent `now`."""
+    """Return the headers of a message that is called `name`, sent `now`."""
     signature = hmac.digest(secret, f"{name}.{now}.".encode() + body, "sha256")
     return {
         "webhook-id": name,
@@ -109,7 +109,7 @@ class Callbacks:
         self._called: set[str] = set()  # hosts
 
     def wake(self) -> None:
-        """A job has ended."""
+        """Look for callbacks to send, because a job has ended."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -142,7 +142,7 @@ class Callbacks:
         return TICK_S
 
     def _host(self, job: Job) -> str:
-        """Whom a callback goes to; "" where nobody may be called, as under other settings."""
+        """Return the host that a callback goes to; "" if today's settings allow no call to it."""
         with suppress(EndpointError):
             return read_target(job.callback_url or "", self._hosts)
         return ""

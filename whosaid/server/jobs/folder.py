@@ -1,8 +1,8 @@
 """The folder `DATA_DIR`: who has it, and the recordings in it.
 
-One server has it at a time: the lock is the kernel's, so that it ends with the process, however
-that ends. What is in it is for this user alone, as recordings and transcripts are private; the
-folder itself keeps the mode that it has, as a volume may be another user's.
+One server has the folder at a time. The lock is the kernel's, so it ends with the process. Files in
+it are for this user alone, because recordings and transcripts are private. The folder itself keeps
+its mode, because a volume may be another user's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whosaid.errors import StartError
 
 
 class DataFolder:
-    """The folder at `path`, which is made where there is none. Raises StartError where it cannot
+    """The folder at `path`, which is made where there is none. Raises StartError if it cannot
     be had.
     """
 
@@ -38,8 +38,8 @@ class DataFolder:
         os.close(self._lock)
 
     def database(self) -> Path:
-        """The path of the database, which this user alone may read: a restored file may have had
-        another mode. SQLite gives the journal the mode of the database. Raises OSError.
+        """Return the path of the database, which this user alone may read: a restored file may have
+        had another mode. SQLite gives the journal the mode of the database. Raises OSError.
         """
         path = self.path / "jobs.sqlite"
         path.touch(0o600)
@@ -60,7 +60,7 @@ class DataFolder:
             raise
 
     def read(self, name: str) -> bytes:
-        """A recording. Raises OSError."""
+        """Read a recording. Raises OSError."""
         return (self._audio / name).read_bytes()
 
     def remove(self, name: str) -> None:
@@ -68,11 +68,11 @@ class DataFolder:
         (self._audio / name).unlink(missing_ok=True)
 
     def names(self) -> set[str]:
-        """Of all recordings."""
+        """Return the names of all recordings."""
         return {path.name for path in self._audio.iterdir()}
 
     def _sync(self) -> None:
-        """Names are on the disk only when their folder is."""
+        """Sync the folder, because new names are on the disk only after that."""
         folder = os.open(self._audio, os.O_RDONLY)
         try:
             os.fsync(folder)

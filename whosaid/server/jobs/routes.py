@@ -1,6 +1,6 @@
-"""The routes of jobs: one is written to the disk before its id is told.
+"""Routes of jobs. A job is written to the disk before the client gets its id.
 
-Nobody sees another key's jobs, nor that there are some.
+A client sees only the jobs of its own key.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}
 
 
 def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str]) -> APIRouter:
-    """The routes, which say that there are no jobs where there is no `runner`; callbacks may go to
-    `hosts`.
+    """Return the routes. Without a `runner` every answer says that there are no jobs. Callbacks may
+    go to `hosts`.
     """
     if runner is None:
         return _without_jobs()
@@ -152,8 +152,8 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
 
 
 def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | None:
-    """The address in a body's parameters, of which the transcription knows nothing; None where
-    there is none. Raises InvalidParameter, Refusal.
+    """Take the callback's address out of a body's parameters, because the transcription does not
+    know it; None if there is none. Raises InvalidParameter, Refusal.
     """
     parameters = body.get("parameters")
     url = parameters.pop("callback_url", None) if isinstance(parameters, dict) else None
@@ -182,7 +182,7 @@ def _told(runner: JobRunner, job: Job) -> dict[str, Any]:
 
 
 def _body(runner: JobRunner, job: Job, answer: bytes | None = None) -> bytes:
-    """What is told of one job; its answer has the bytes that `/` would answer with."""
+    """Return a job as JSON; its `answer` has the bytes of an answer of `/`."""
     told = to_json(_told(runner, job))
     return told[:-1] + b',"answer":' + (answer or b"null") + b"}"
 

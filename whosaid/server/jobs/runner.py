@@ -65,7 +65,7 @@ class JobRunner:
             self.store.close()
 
     def wake(self) -> None:
-        """There may be a job to run."""
+        """Look for a job to run."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -136,7 +136,7 @@ class JobRunner:
             logger.info("%s %s in %.2f s", job, told, seconds)
 
     async def _result(self, job: str, kept: bytes) -> Result:
-        """What a job is answered with. Raises EndpointError, OSError."""
+        """Transcribe a job's recording. Raises EndpointError, OSError."""
         request = await asyncio.to_thread(self._read_request, job, kept)
         async with aclosing(self._service.stream(request)) as events:
             async for event in events:
@@ -149,7 +149,7 @@ class JobRunner:
         raise AssertionError("a request ends with its answer")
 
     def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
-        """The request as it was sent; its warnings are told once, and those of today as well."""
+        """Return the request as it was sent, with the warnings of then and of today, each once."""
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
         request = self._service.endpoint.request_of(self.store.audio(job), config)
@@ -158,7 +158,7 @@ class JobRunner:
 
 
 async def _written(end: Callable[[float], bool]) -> bool:
-    """Write the end of a job, as often as the disk asks for; False where it runs no longer. Until
+    """Write the end of a job, as often as the disk asks for; False if it runs no longer. Until
     then it holds its place among those that run.
     """
     while True:
@@ -168,16 +168,17 @@ async def _written(end: Callable[[float], bool]) -> bool:
 
 
 def write_request(request: TranscriptionRequest) -> bytes:
-    """What is kept of a request beside its audio, until it has ended: clips of known speakers, too.
+    """Return a request without its audio as JSON, kept until the job ends. Clips of known speakers
+    are included.
 
-    What an older server has kept a newer one reads: only what was given is written.
+    Only parameters that the client sent are written, so a newer server can read the file.
     """
     parameters = request.config.model_dump(mode="json", exclude_unset=True)
     return json.dumps({"parameters": parameters, "warnings": request.warnings}).encode()
 
 
 def render(answer: Answer, config: InferenceConfig) -> Result:
-    """The body that `/` would answer with, and every file that can be made of it."""
+    """Return the body that `/` would answer with, and every file that can be made of it."""
     body = response(answer, config)
     files = response(answer, config.model_copy(update={"output": [*FORMATS]}))["output"]
     return Result(encode(body), encode(files))

@@ -76,7 +76,7 @@ RETURNING id
 
 
 class Status(StrEnum):
-    """What has become of a job."""
+    """The state of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -86,7 +86,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will become of it any more."""
+        """Return True if the job's state is final."""
         return self not in (Status.QUEUED, Status.RUNNING)
 
 
@@ -140,17 +140,15 @@ class JobStore:
         self._folder.close()
 
     def owner(self, token: bytes) -> bytes:
-        """Whose jobs are those of a client with this token: a digest of it, by a key that is made
-        with the database, so that no token can be told from what is kept.
+        """Return the owner of jobs for a client's token: a digest by a key that is made with the
+        database. The database does not reveal the token.
         """
         return hmac.digest(self._owner_key, token, "sha256")
 
     # What clients ask
 
     def check_room(self, size: int) -> None:
-        """Raises JobsFull where there is no room for a job of `size` bytes now, BodyTooLarge where
-        there never is.
-        """
+        """Raise JobsFull if `size` bytes do not fit now, BodyTooLarge if they never fit."""
         if size > self._most_bytes:
             raise Refusal(
                 BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
@@ -167,7 +165,7 @@ class JobStore:
     def add(
         self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
     ) -> Job:
-        """A new job, which is on the disk when this returns.
+        """Add a job and return it after it is on the disk.
 
         Raises Refusal if there is no room, or if the disk takes no more.
         """
@@ -190,27 +188,27 @@ class JobStore:
         return self.job(owner, job)
 
     def job(self, owner: bytes, job: str) -> Job:
-        """One of the owner's jobs. Raises NotFound."""
+        """Return one of the owner's jobs. Raises NotFound."""
         return _job(
             self._first(f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?", job, owner)
         )
 
     def jobs(self, owner: bytes) -> list[Job]:
-        """All of the owner's jobs, the newest first."""
+        """Return all of the owner's jobs, the newest first."""
         rows = self._rows(
             f"SELECT {COLUMNS} FROM jobs WHERE owner = ? ORDER BY number DESC", (owner,)
         )
         return [_job(row) for row in rows]
 
     def result(self, owner: bytes, job: str) -> Result | None:
-        """The answer of one of the owner's jobs; None where there is none. Raises NotFound."""
+        """Return the answer of one of the owner's jobs; None if there is none. Raises NotFound."""
         answer, files = self._first(
             "SELECT answer, files FROM jobs WHERE id = ? AND owner = ?", job, owner
         )
         return None if answer is None else Result(answer, files)
 
     def cancel(self, owner: bytes, job: str, now: float) -> bool:
-        """End one of the owner's jobs; False where it has ended before. Raises NotFound."""
+        """End one of the owner's jobs; False if it has ended before. Raises NotFound."""
         return self._end(self.job(owner, job).id, Status.CANCELLED, now)
 
     def remove(self, owner: bytes, job: str) -> None:
@@ -223,10 +221,10 @@ class JobStore:
     # What runs them
 
     def claim(self, most: int, now: float) -> tuple[str, bytes] | None:
-        """The next job and its request, which runs from now on; None where none may, because
-        `most` do, or because one does that was running when a process ended.
+        """Set the next job to running; return it with its request.
 
-        Raises Refusal.
+        None if no job may run: `most` are running, or one that was running when an earlier process
+        ended. Raises Refusal.
         """
         if not self._recovered:
             self._recover(now)
@@ -234,15 +232,15 @@ class JobStore:
         return rows[0] if rows else None
 
     def audio(self, job: str) -> bytes:
-        """A running job's recording. Raises OSError."""
+        """Return a running job's recording. Raises OSError."""
         return self._folder.read(job)
 
     def succeed(self, job: str, result: Result, now: float) -> bool:
-        """Keep a running job's answer; False where it runs no longer."""
+        """Keep a running job's answer; False if it runs no longer."""
         return self._end(job, Status.SUCCEEDED, now, result=result)
 
     def fail(self, job: str, error: str, now: float) -> bool:
-        """Keep why a running job has no answer; False where it runs no longer."""
+        """Keep why a running job has no answer; False if it runs no longer."""
         return self._end(job, Status.FAILED, now, error=error)
 
     def put_back(self) -> None:
@@ -254,7 +252,7 @@ class JobStore:
         return len(self._rows("DELETE FROM jobs WHERE ended < ? RETURNING id", (ended_before,)))
 
     def counts(self) -> tuple[dict[Status, int], int]:
-        """How many jobs there are by status, and the bytes of their recordings and answers."""
+        """Return the number of jobs by status, and the bytes of their recordings and answers."""
         rows = self._rows("SELECT status, count(*), sum(bytes) FROM jobs GROUP BY status")
         found = {Status(status): count for status, count, _ in rows}
         return {each: found.get(each, 0) for each in Status}, sum(row[2] for row in rows)
@@ -262,7 +260,7 @@ class JobStore:
     # Who is told
 
     def callbacks(self) -> list[tuple[Job, float]]:
-        """The jobs whose callbacks are to be sent, and when, the first one first."""
+        """Return the jobs whose callbacks are to be sent, and when, the first one first."""
         rows = self._rows(
             f"SELECT {COLUMNS}, callback_due FROM jobs WHERE callback_due IS NOT NULL"
             " ORDER BY callback_due"

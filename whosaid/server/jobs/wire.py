@@ -11,8 +11,8 @@ from whosaid.server.jobs.store import Job
 
 
 def job_json(job: Job, kept_seconds: float, progress: Progress | None = None) -> dict[str, Any]:
-    """What `/v1/jobs` says of a job that is kept for so long after its end; times are whole seconds
-    since 1970.
+    """Return a job in the form of `/v1/jobs`, kept for `kept_seconds` after its end. Times are
+    whole seconds since 1970.
     """
     expires = None if job.ended is None else job.ended + kept_seconds
     times = {
@@ -35,7 +35,7 @@ def job_json(job: Job, kept_seconds: float, progress: Progress | None = None) ->
 
 
 def callback_json(job: Job) -> bytes:
-    """The body of a callback."""
+    """Return the body of a callback."""
     ended = datetime.fromtimestamp(job.ended or 0, UTC)
     body = {
         "type": f"job.{job.status}",

@@ -32,18 +32,18 @@ SEEKS_PER_SECOND = 100  # OpenAI counts in frames of 10 ms
 
 
 def text_of(answer: Answer) -> str:
-    """The transcript without the tokenizer's space in front."""
+    """Return the transcript without the tokenizer's space in front."""
     return answer.transcript.text.strip()
 
 
 def file_of(answer: Answer, asked: AudioRequest) -> str:
-    """The answer as a file of subtitles; speakers are named in it if they were looked for."""
+    """Return the answer as a file of subtitles, with speakers if they were asked for."""
     files: dict[str, str] = response(with_labels(answer), asked.request.config)["output"]
     return files[asked.format]
 
 
 def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """The body of the formats that are JSON, without log-probabilities."""
+    """Return the body of the formats that are JSON, without log-probabilities."""
     if asked.format == "verbose_json":
         return verbose(answer, asked)
     if asked.format == "diarized_json":
@@ -67,7 +67,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """The verbose body, with the granularities that were asked for."""
+    """Return the verbose body, with the granularities that were asked for."""
     answer = with_labels(answer)
     chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
     code = "en" if asked.task == TRANSLATE else answer.transcript.language
@@ -88,7 +88,9 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """What nobody says of a text that was given, as in the native answer; nothing without one."""
+    """Return the parts of the client's `text` that nobody says, as in the native answer; nothing if
+    the client sent no text.
+    """
     if asked.request.config.text is None:
         return {}
     chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
@@ -97,13 +99,13 @@ def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def known_speakers(answer: Answer) -> dict[str, Any]:
-    """What became of each known name, if any were given; speakers are called as in the answer."""
+    """Return the results for known speakers, if there are any, with the answer's labels."""
     told = with_labels(answer).known_speakers
     return {"known_speakers": known_speakers_json(told)} if told else {}
 
 
 def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
-    """What one speaker says at a time, each a `transcript.text.segment`."""
+    """Return a `transcript.text.segment` for each stretch of one speaker."""
     labelled = with_labels(answer)
     chunks = labelled.transcript.chunks
     blocks = Rendering(_seconds(answer), chunks, labelled.segments or ()).blocks
@@ -124,15 +126,15 @@ def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
 
 
 def languages(transcript: Transcript) -> list[dict[str, str]]:
-    """The codes of the languages that were heard, in order; none where nobody speaks."""
+    """Return the codes of the spoken languages, in order; none if nobody speaks."""
     codes = [chunk.language for chunk in transcript.chunks]
     codes = list(filter(None, dict.fromkeys(codes))) or [transcript.language]
     return [{"code": code} for code in codes if code]
 
 
 def token_usage(answer: Answer) -> dict[str, Any]:
-    """The usage that ends a stream, in tokens: positions of the encoder, 50 a second, and tokens of
-    the text.
+    """Return the usage that ends a stream, in tokens: positions of the encoder, 50 a second, and
+    tokens of the text.
     """
     heard = math.ceil(answer.duration * TOKENS_PER_SECOND)
     written = sum(len(chunk.tokens) for chunk in answer.transcript.chunks)

@@ -1,4 +1,4 @@
-"""What a form of OpenAI's audio API asks for, checked before any audio is decoded.
+"""Forms of OpenAI's audio API, checked before any audio is decoded.
 
 `TranscriptionForm` and `TranslationForm` are the fields that the API's description names. Every
 field of the form is taken by the code that serves it; a warning names the fields that are left. The
@@ -307,7 +307,7 @@ def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:
 
 
 def shown(name: str) -> str:
-    """A client's name for a field, in ASCII and cut short: it may hold anything."""
+    """Return a client's name for a field, in ASCII and cut short: it may hold anything."""
     return ascii(name[:40])[1:-1] or "(no name)"
 
 
@@ -497,7 +497,7 @@ def _parse(
 
 
 def model_id(endpoint: Endpoint) -> str:
-    """The hub id of the loaded model, or the name of its folder: paths stay here."""
+    """Return the hub id of the loaded model, or the name of its folder: paths stay here."""
     name = endpoint.recogniser.transcriber.models.name
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
@@ -536,7 +536,7 @@ def _size(name: str) -> str:
 
 
 def model_json(endpoint: Endpoint, created: int) -> dict[str, Any]:
-    """The loaded model; `created` is in seconds since 1970."""
+    """Return the loaded model; `created` is in seconds since 1970."""
     name = model_id(endpoint)
     owner = name.partition("/")[0] if "/" in name else "local"
     return {"id": name, "object": "model", "created": created, "owned_by": owner}

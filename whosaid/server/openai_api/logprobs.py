@@ -20,7 +20,7 @@ PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 def token_logprobs(
     chunks: Iterable[Chunk], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """An entry for every token of the chunks, in order; joined, their bytes are the text's."""
+    """Return an entry for every token of the chunks, in order; joined, the bytes are the text's."""
     return [
         entry
         for chunk in chunks
@@ -31,7 +31,7 @@ def token_logprobs(
 def logprob_entries(
     tokens: Sequence[int], log_probs: Sequence[float], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """An entry for every one of these token ids."""
+    """Return an entry for every one of these token ids."""
     entries = []
     written = tokenizer.convert_ids_to_tokens(list(tokens))
     for each, logprob in zip(written, log_probs, strict=True):
@@ -42,7 +42,7 @@ def logprob_entries(
 
 
 def token_bytes(written: str) -> bytes:
-    """The bytes of a token as vocabularies of byte-level pairs write it (OpenAI's GPT-2)."""
+    """Return the bytes of a token as vocabularies of byte-level pairs write it (OpenAI's GPT-2)."""
     table = _bytes_by_letter()
     return bytes(table[letter] for letter in written)
 

@@ -57,22 +57,22 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/audio/transcriptions", **described(TRANSCRIBE))
     async def transcribe(request: Request) -> Response:
-        """The transcript of an audio file."""
+        """Transcribe an audio file."""
         return await _answer(request, TRANSCRIBE, service)
 
     @routes.post("/audio/translations", **described(TRANSLATE))
     async def translate(request: Request) -> Response:
-        """The transcript of an audio file, in English."""
+        """Translate an audio file into English."""
         return await _answer(request, TRANSLATE, service)
 
     @routes.get("/models")
     async def models() -> JSONResponse:
-        """The model that is loaded."""
+        """List the loaded model."""
         return JSONResponse({"object": "list", "data": [model_json(endpoint, created)]})
 
     @routes.get("/models/{model:path}", responses={404: {"description": "Another model is loaded"}})
     async def model(model: str) -> JSONResponse:
-        """The loaded model, under any name that requests may give it."""
+        """Return the loaded model, under any name that requests may give it."""
         require_model(model, endpoint)
         return JSONResponse(model_json(endpoint, created))
 
@@ -91,7 +91,7 @@ async def _answer(request: Request, task: str, service: Service) -> Response:
 
 
 def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
-    """The answer in the response format; text is sent as it is, not as a JSON string."""
+    """Return the answer in the response format; text is sent as it is, not as a JSON string."""
     if asked.format in (*FILES, "text"):
         text = text_of(answer) if asked.format == "text" else file_of(answer, asked)
         headers = _warning_header(answer.warnings + _unspoken(answer))
@@ -107,12 +107,14 @@ def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizer
 
 
 def _unspoken(answer: Answer) -> tuple[str, ...]:
-    """What is told of a given text where there is no place for the parts that nobody says."""
+    """Return a warning if the client's `text` has unspoken parts, for formats that cannot list
+    them.
+    """
     parts = len(answer.transcript.unspoken)
     return (f"text: not all is spoken; json lists {parts} as unspoken",) if parts else ()
 
 
 def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:
-    """What the client should know, also where the format has no place for it."""
+    """Return the warnings as a header, because not every format has a field for them."""
     line = "; ".join(warnings).encode("ascii", "backslashreplace").decode("ascii")
     return {"X-Warnings": " ".join(line.split())[:LONGEST_HEADER]} if line else {}

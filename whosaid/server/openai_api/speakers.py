@@ -16,8 +16,8 @@ from whosaid.transcript import Chunk, SpeakerSegment, Word
 
 
 def with_labels(answer: Answer) -> Answer:
-    """The answer with labels in place of the diarization's; who has no speaker keeps none, and who
-    is known by name keeps the name. `known_speakers` tell the labels of this answer.
+    """Return the answer with labels in place of the diarization's. Known speakers keep their names,
+    and segments without a speaker get none. `known_speakers` has the labels of this answer.
     """
     segments = answer.segments or ()
     found = [each.speaker for each in segments]
@@ -49,8 +49,8 @@ def with_labels(answer: Answer) -> Answer:
 
 
 def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
-    """What each speaker is called: a known one's or a channel's name, others by letters that are
-    nobody's name.
+    """Return each speaker's label: a known speaker's or a channel's name, and for others letters
+    that are nobody's name.
     """
     channels = {each.name for each in answer.channels}
     names = channels | {each.name for each in answer.known_speakers}
@@ -60,7 +60,7 @@ def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
 
 
 def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
-    """A label for every one of the labelled segments."""
+    """Return a label for every one of the labelled segments."""
     first = next((each.speaker for each in segments if each.speaker), label(0))
     found: list[str] = []
     for each in segments:
@@ -69,7 +69,7 @@ def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
 
 
 def label(place: int) -> str:
-    """A to Z, then AA, AB and so on, as spreadsheets count."""
+    """Return a label by number: A to Z, then AA, AB and so on, as spreadsheets count."""
     letters = ""
     while place >= 0:
         place, letter = divmod(place, len(ascii_uppercase))

@@ -33,7 +33,7 @@ from whosaid.server.sse import Events, Messages
 async def stream_messages(
     events: Events, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase
 ) -> Messages:
-    """What the SDK is told of a request's `events`, after its audio was decoded."""
+    """Yield OpenAI's messages for a request's `events`, after its audio was decoded."""
     text, sent = "", ""
     async with aclosing(events):
         async for event in events:
@@ -60,7 +60,7 @@ async def stream_messages(
 def _done(
     answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Any]:
-    """The last event; of a verbose answer or a file it has the rest too."""
+    """Return the last event; of a verbose answer or a file it has the rest too."""
     message = {
         "type": "transcript.text.done",
         "text": text_of(answer),

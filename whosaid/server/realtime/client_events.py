@@ -1,8 +1,7 @@
 """Reads what a client sends: its events, as JSON or, of audio alone, as bytes.
 
-Every type that OpenAI's clients send is known by name, those too that a transcription session has
-no use for. What is read takes time and memory that do not grow with what is sent
-(`payload.encodings`).
+All types that OpenAI's clients send are known by name, including those without use in a
+transcription session. Time and memory of a read do not grow with the message (`payload.encodings`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ REFUSED = {
 
 
 class EventGiven(Given):
-    """What every event has."""
+    """Fields of every event."""
 
     type: str
     event_id: str | None = Field(default=None, max_length=LONGEST_ID)
@@ -112,7 +111,7 @@ ClientEvent = Update | Commit | Clear | Audio
 
 
 def read_object(message: str) -> dict[str, Any]:
-    """The JSON object of a message. Raises InvalidJson."""
+    """Return the JSON object of a message. Raises InvalidJson."""
     try:
         value = parse_json(message)
     except TooMuchJson:
@@ -127,7 +126,7 @@ def read_object(message: str) -> dict[str, Any]:
 
 
 def event_id(event: dict[str, Any]) -> str | None:
-    """The client's name of an event; None where it gave none that can be repeated."""
+    """Return the client's name of an event; None if it gave none that can be repeated."""
     given = event.get("event_id")
     if not isinstance(given, str) or len(given) > LONGEST_ID:
         return None
@@ -135,7 +134,7 @@ def event_id(event: dict[str, Any]) -> str | None:
 
 
 def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
-    """What an event asks for; an append has at most so many bytes. Raises Refusal."""
+    """Parse an event; an append has at most `most_bytes` bytes of audio. Raises Refusal."""
     kind = event.get("type")
     if kind is None:
         raise Refusal(MISSING_PARAMETER, "is required", "type")
@@ -156,7 +155,7 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
 
 
 def read_bytes(data: bytes, most_bytes: int) -> Audio:
-    """The audio of a binary frame. Raises AppendTooLarge."""
+    """Return the audio of a binary frame. Raises AppendTooLarge."""
     if len(data) > most_bytes:
         raise _too_large(most_bytes)
     return Audio(data)
@@ -180,7 +179,7 @@ def _too_large(most_bytes: int) -> Refusal:
 
 
 def _is_small(value: dict[str, Any]) -> bool:
-    """Whether it has at most MOST_VALUES values, however deep."""
+    """Return True if an event has at most MOST_VALUES values, at any depth."""
     left: list[Any] = [value]
     count = 0
     while left:

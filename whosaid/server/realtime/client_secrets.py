@@ -1,8 +1,8 @@
 """Secrets that live for minutes, for clients that should not have the server's key: browsers.
 
-Whoever has the key makes one, with the settings that its sessions begin with; until it expires it
-opens any number of sessions, and nothing else. Secrets are kept in memory, so a server that starts
-anew knows none.
+A client with the API key makes a secret, with the settings of its sessions. Until it expires, the
+secret opens any number of sessions and nothing else. Secrets are kept in memory, so a server that
+starts anew knows none.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """Its `value` opens sessions that begin as `config` until `expires_at`, in seconds since
-    1970.
-    """
+    """A secret: `value` opens sessions with `config` until `expires_at`, in seconds since 1970."""
 
     value: str
     expires_at: int
@@ -44,7 +42,7 @@ class ClientSecrets:
         self._secrets: dict[bytes, ClientSecret] = {}
 
     def create(self, seconds: int, config: SessionConfig) -> ClientSecret:
-        """A secret for so many seconds. Raises Busy where there are too many."""
+        """Make a secret for so many seconds. Raises Busy if there are too many."""
         self._forget_expired()
         if len(self._secrets) >= MOST_SECRETS:
             first = min(each.expires_at for each in self._secrets.values())
@@ -60,7 +58,9 @@ class ClientSecrets:
         return secret
 
     def find(self, given: bytes) -> ClientSecret:
-        """The secret that a client sends. Raises Unauthorized where there is none, or no more."""
+        """Return the secret that a client sends. Raises Unauthorized if there is none, or no
+        more.
+        """
         secret = self._secrets.get(_digest(given))
         if secret is None or not hmac.compare_digest(given, secret.value.encode()):
             raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")

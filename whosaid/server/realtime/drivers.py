@@ -29,7 +29,7 @@ class LiveDrivers:
         self._workers = ThreadPoolExecutor(THREADS, "live", partial(set_threads, 1))
 
     def __call__(self, send: Send) -> LiveDriver:
-        """A driver with the default settings."""
+        """Return a driver with the default settings."""
         detector = TurnDetector(self._detector, TurnSettings())
         recogniser, open_speakers = self._endpoint.recogniser, self._endpoint.session_speakers
         return LiveDriver(recogniser, self._workers, detector, self._options, send, open_speakers)

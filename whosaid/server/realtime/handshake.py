@@ -1,7 +1,7 @@
 """One WebSocket from the request for it to its close, between the HTTP library and the route.
 
-What is refused is refused before the upgrade, as HTTP with a status; so it looks like every other
-refusal, and needs nothing of the client but HTTP.
+A refusal comes before the upgrade, as HTTP with a status; so it looks like every other refusal, and
+needs nothing of the client but HTTP.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPENED = "opened"  # in the scope
 
 
 class Handshake:
-    """Knows what went out and how it ended: `status` is HTTP's, 101 where a session began, `code`
+    """Knows what went out and how it ended: `status` is HTTP's, 101 if a session began, `code`
     that of its error, and `close_status` WebSocket's.
     """
 
@@ -44,12 +44,12 @@ class Handshake:
 
     @property
     def seconds(self) -> float:
-        """How long ago the request came."""
+        """Return the seconds since the request came."""
         return time.monotonic() - self.started
 
     @property
     def token(self) -> bytes:
-        """The key or secret that the client sends; empty where there is none."""
+        """The key or secret that the client sends; empty if there is none."""
         for name in self.scope["subprotocols"]:
             if name.startswith(KEY_PROTOCOL):
                 given: str = name.removeprefix(KEY_PROTOCOL)
@@ -100,6 +100,6 @@ class Handshake:
 
 
 def opened(scope: Any) -> tuple[LivePlace, SessionConfig]:  # noqa: ANN401
-    """The place and the first settings of the session that a scope is for."""
+    """Return the place and the first settings of the session that a scope is for."""
     place, config = scope[OPENED]
     return place, config

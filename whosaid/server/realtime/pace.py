@@ -1,4 +1,4 @@
-"""How far ahead of real time a client's audio is."""
+"""Measures how far a client's audio is ahead of real time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Ahead:
         self._played_at = -math.inf
 
     def came(self, seconds: float) -> None:
-        """So many seconds of audio came."""
+        """Note `seconds` of audio that came."""
         self._played_at = max(self._played_at, self._now()) + seconds
 
     @property
     def wait(self) -> float:
-        """Seconds until more may come; 0 where it may now."""
+        """Seconds until more may come; 0 if it may now."""
         return max(0.0, self._played_at - self._now() - self._most)

@@ -26,15 +26,16 @@ MOST_SLOWED = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """With which `status` a session ends, and the `error` that its client is told before."""
+    """The `status` with which a session ends, and the `error` that its client gets before."""
 
     status: int
     error: EndpointError | None = None
 
 
 class Stage(IntEnum):
-    """How far a session is; none goes back. While it is `FINISHING` what it has heard is completed,
-    and nothing more is taken; once it has `ENDED` its client is told how; `GONE` is the client.
+    """A session's stages, which only advance. A session that is `FINISHING` completes the audio
+    that it has and takes no more. If it has `ENDED`, its client gets the status. `GONE` means that
+    the client left.
     """
 
     OPEN = 0
@@ -44,8 +45,8 @@ class Stage(IntEnum):
 
 
 class LivePlace:
-    """One session's place: its `stage`, which the session itself and the server move, and the
-    `ending` that the last move gave. It counts its `audio_seconds`, and is heard by its `driver`.
+    """A live session as the server sees it. Session and server move its `stage`; `ending` comes
+    from the last move. `audio_seconds` counts its audio, and `driver` transcribes it.
     """
 
     driver: LiveDriver | None = None
@@ -56,15 +57,15 @@ class LivePlace:
         self._reached = {stage: asyncio.Event() for stage in Stage}
 
     def finish(self, ending: Ending) -> None:
-        """Complete what was heard, and end so. Changes nothing where it ends already."""
+        """Complete the session's audio, then end with `ending`. No effect if it ends already."""
         self._move(Stage.FINISHING, ending)
 
     def end(self, ending: Ending) -> None:
-        """End at once, whatever is completed by now. Changes nothing where it has ended."""
+        """End at once, whatever is completed by now. Changes nothing if it has ended."""
         self._move(Stage.ENDED, ending)
 
     def leave(self) -> None:
-        """The client is gone, and told nothing more."""
+        """Note that the client left; nothing more is sent."""
         self._move(Stage.GONE, self.ending)
 
     async def wait_until(self, stage: Stage, seconds: float) -> None:
@@ -93,7 +94,7 @@ class LivePlaces:
 
     @property
     def taken(self) -> int:
-        """How many sessions are open."""
+        """Return the number of open sessions."""
         return len(self._taken)
 
     @property
@@ -102,7 +103,7 @@ class LivePlaces:
         return self._ended_seconds + sum(each.audio_seconds for each in self._taken)
 
     def check(self) -> None:
-        """Raises Busy where there is no place, or sessions lag behind."""
+        """Raises Busy if there is no place, or sessions lag behind."""
         if self.taken >= self.most:
             text = f"{self.most} live sessions are open, and no more may be"
             raise Refusal(BUSY, text, retry_after=RETRY_AFTER_S)
@@ -113,7 +114,7 @@ class LivePlaces:
 
     @contextmanager
     def take(self) -> Iterator[LivePlace]:
-        """A place until the block ends. Raises Busy as `check` does."""
+        """Yield a place until the block ends. Raises Busy as `check` does."""
         self.check()
         place = LivePlace()
         self.opened += 1
@@ -125,7 +126,7 @@ class LivePlaces:
             self._ended_seconds += place.audio_seconds
 
     def finish_all(self, ending: Ending) -> None:
-        """Ask every session to complete what it has heard and to end."""
+        """Ask every session to complete the audio that it has, and to end."""
         for place in self._taken:
             place.finish(ending)
 

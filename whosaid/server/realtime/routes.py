@@ -43,7 +43,7 @@ INTENT = "transcription"
 
 
 class Expiry(Given):
-    """When a secret expires."""
+    """The expiry of a secret."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int = Field(default=DEFAULT_S, ge=SHORTEST_S, le=LONGEST_S)
@@ -63,8 +63,8 @@ def router(
     secrets: ClientSecrets,
     open_driver: OpenDriver,
 ) -> APIRouter:
-    """The routes; a session's driver comes from `open_driver`. No secret is made where `admission`
-    would refuse a session: browsers are not told why a socket was.
+    """Return the routes; a session's driver comes from `open_driver`. If `admission` would refuse a
+    session, its secret is refused too, because browsers hide why a socket was.
     """
     routes = APIRouter(prefix="/v1/realtime")
 
@@ -109,7 +109,7 @@ def router(
 
 
 def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
-    """A warning for everything in the address of a session that has no meaning here."""
+    """Return a warning for everything in the address of a session that has no meaning here."""
     others = [name for name in query if name not in ("intent", "model")]
     model = query.get("model")
     warnings = (
@@ -121,7 +121,7 @@ def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
 
 
 async def _read(request: Request) -> SecretGiven:
-    """What a request for a secret asks for. Raises ClientError, or BodyTooLarge."""
+    """Parse a request for a secret. Raises ClientError, BodyTooLarge."""
     body = b""
     async for part in request.stream():
         body += part

@@ -42,23 +42,23 @@ NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMEN
 
 
 def new_id(kind: str) -> str:
-    """A name that no other has: `kind`_..."""
+    """Return a name that no other has: `kind`_..."""
     return f"{kind}_{uuid.uuid4().hex[:24]}"
 
 
 def named(kind: str, **fields: Any) -> Message:  # noqa: ANN401
-    """An event of type `kind` with a name of its own."""
+    """Return an event of type `kind` with a name of its own."""
     return {"type": kind, "event_id": new_id("event"), **fields}
 
 
 def error_event(error: EndpointError, event_id: str | None) -> Message:
-    """What is wrong with the client's event `event_id`, or with the session."""
+    """Return an error about the client's event `event_id`, or about the session."""
     body = openai_body(error)["error"]
     return named("error", error={**body, "event_id": event_id})
 
 
 def warning_event(error: EndpointError, event_id: str | None) -> Message:
-    """What the client's event `event_id` has not done, though nothing is wrong with it."""
+    """Return a warning about a part of the client's event `event_id` that has no effect."""
     body = openai_body(error)["error"]
     del body["type"]
     return named("warning", warning={**body, "event_id": event_id})

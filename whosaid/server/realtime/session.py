@@ -1,9 +1,9 @@
 """One client's session, from its first event to the close of its socket.
 
 Two tasks talk through the driver: this one reads events and hands audio on, and the driver sends
-what was heard. Nothing is queued between them and the socket. While the client does not take what
-is sent the driver waits, and decodes nothing more for it; while the driver has enough, or the
-client is too far ahead of real time, nothing is read, and the client's own sending stops.
+the transcript. Nothing is queued between them and the socket. While the client does not read, the
+driver waits and decodes nothing more for it. While the driver has enough audio, or the client is
+too far ahead of real time, nothing is read, so the client's own sending stops.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class RealtimeSession:
     # How it ends
 
     async def _finish(self) -> None:
-        """Complete what was heard, within the time that a request has; a drain may end earlier."""
+        """Complete the session's audio within a request's time limit; a drain may end earlier."""
         await self._tell_why()
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
@@ -179,7 +179,7 @@ class RealtimeSession:
             await self._place.wait_until(Stage.FINISHING, seconds)
 
     async def _receive(self) -> MutableMapping[str, Any]:
-        """Raises TimeoutError where nothing comes though something should."""
+        """Raises TimeoutError if nothing comes though something should."""
         if self._place.stage is not Stage.OPEN:
             return await self._socket.receive()
         async with asyncio.timeout(self._ahead.wait + self._settings.live_idle_seconds):
@@ -252,7 +252,7 @@ class RealtimeSession:
     # What the client is told
 
     def _shown(self, warnings: tuple[str, ...]) -> Message:
-        """The session as it is now, beside the `warnings`, if there are any."""
+        """Return the session as it is now, beside the `warnings`, if there are any."""
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 

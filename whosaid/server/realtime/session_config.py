@@ -1,9 +1,8 @@
-"""What a session does, as `session.update` says it part by part.
+"""The settings of a session, which `session.update` changes in parts.
 
-An update has only what changes: what it does not name stays, and null turns off, or back to the
-default where there is nothing to turn off. An update that is refused changes nothing. What OpenAI's
-conversations have and a transcription session does not is ignored with a warning, and the flat form
-of OpenAI's beta is read.
+An update has only the fields that change. Null turns a field off, or sets its default if it cannot
+be off. A refused update changes nothing. Fields of OpenAI's conversations that a transcription
+session lacks are ignored with a warning. The flat form of OpenAI's beta is accepted.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ Text = Annotated[Base64Text | str, PlainValidator(_text)]
 
 
 def _or_empty(part: Any) -> Any:  # noqa: ANN401
-    """A part of a session as it came; an empty one for null."""
+    """Return a part of a session as it came; an empty one for null."""
     return {} if part is None else part
 
 
@@ -96,7 +95,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True)
 
     def ignored(self, path: str = "") -> list[str]:
-        """The paths of all unknown fields."""
+        """Return the paths of all unknown fields."""
         names = [f"{path}{name}" for name in self.model_extra or ()]
         for name in type(self).model_fields:
             part = getattr(self, name)
@@ -146,8 +145,8 @@ class TranscriptionGiven(Part):
 
 
 class TurnsGiven(Part):
-    """`audio.input.turn_detection`. Whether a response is created or interrupted means nothing
-    here, as in OpenAI's transcription sessions: there is none.
+    """`audio.input.turn_detection`. `create_response` and `interrupt_response` have no effect,
+    because a transcription session has no responses.
     """
 
     type: str | None = Field(default=None, max_length=LONGEST_NAME)
@@ -255,7 +254,7 @@ class SessionConfig:
 
 
 def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> SessionConfig:
-    """The settings after an update.
+    """Return the settings after an update.
 
     Raises ClientError; a Refusal's `param` begins below `session`.
     """
@@ -291,7 +290,9 @@ def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -
 
 
 def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
-    """A warning for everything in an update that is ignored, or served otherwise than it says."""
+    """Return a warning for everything in an update that is ignored, or served otherwise than it
+    says.
+    """
     part = (given.audio and given.audio.input) or InputGiven()
     heard, turns = part.transcription or TranscriptionGiven(), part.turn_detection or TurnsGiven()
     off = "transcription" in part.model_fields_set and part.transcription is None
@@ -314,7 +315,7 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
 
 
 def at_fault(error: ValidationError) -> Refusal:
-    """The first fault that pydantic found, with its path in the checked object."""
+    """Return the first fault that pydantic found, with its path in the checked object."""
     detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
     steps = [f"[{each}]" if isinstance(each, int) else f".{shown(each)}" for each in detail["loc"]]
     path = "".join(steps).removeprefix(".")
@@ -370,7 +371,7 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
 
 
 def _is_other_vad(kind: str | None) -> bool:
-    """Whether it is another detector of turns, as OpenAI's `semantic_vad`."""
+    """Return True if `kind` is another turn detector, for example OpenAI's `semantic_vad`."""
     return kind is not None and "vad" in kind and kind != "server_vad"
 
 
@@ -404,7 +405,9 @@ def _language(given: TranscriptionGiven) -> str | None:
 
 
 def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
-    """The clips of known speakers as the endpoint's parameter; None where the update names none."""
+    """Return the clips of known speakers as the endpoint's parameter; None if the update names
+    none.
+    """
     if not given.model_fields_set & {"known_speaker_names", "known_speaker_references"}:
         return None
     names, references = given.known_speaker_names or [], given.known_speaker_references or []
@@ -418,8 +421,8 @@ def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
 def _check(
     settings: LiveSettings, clips: list[dict[str, Any]], endpoint: Endpoint
 ) -> tuple[ReferenceClip, ...]:
-    """The `clips`, checked. Raises ClientError where a file could not be transcribed with these
-    settings.
+    """Return the `clips`, checked. Raises ClientError if a file could not be transcribed with
+    these settings.
     """
     parameters = {
         "language": settings.language,
