@@ -43,9 +43,7 @@ class Ratio:
 def time_interleaved(
     actions: Mapping[str, Action], repeats: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Return wall seconds of each action in each repeat; every other repeat runs them in reverse
-    order.
-    """
+    """Return the wall seconds of each action in each repeat; every other one reverses the order."""
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for repeat in range(repeats):
         for name in actions if repeat % 2 == 0 else reversed(list(actions)):
@@ -106,6 +104,6 @@ def reset_peak() -> None:
 
 
 def resident_peak() -> float:
-    """Return MiB of the process's resident memory at the highest since `reset_peak`."""
+    """Return the MiB of the process's resident memory at its peak since `reset_peak`."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

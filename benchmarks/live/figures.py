@@ -105,7 +105,7 @@ def _errors(results: Results) -> list[dict[str, str]]:
 
 
 def _quantiles(sessions: Sequence[Results], column: str) -> str:
-    """Return median and p95 of a column's seconds."""
+    """Return the median and p95 of a column's seconds."""
     seconds = list(chain.from_iterable(each[column] for each in sessions))
     if not seconds:
         return "-"

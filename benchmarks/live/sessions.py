@@ -160,7 +160,7 @@ class Plays:
         }
 
     def _memory(self, second: float) -> list[float]:
-        """Return a second of the session, and MiB that the server's process holds then."""
+        """Return the session's time in seconds, and the MiB of the server's process then."""
         held: int = psutil.Process(self.server.process).memory_info().rss
         return [second, round(held / MIB, 1)]
 

@@ -196,8 +196,8 @@ class Ours:
 
     @torch.inference_mode()
     def step_seconds(self) -> tuple[float, float]:
-        """Return seconds of one step of the main model and of the assistant at batch 1, the least
-        of some.
+        """Return the least of several measurements of one step's seconds at batch 1, of the main
+        model and of the assistant.
 
         Raises ValueError if there is no assistant.
         """

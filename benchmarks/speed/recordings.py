@@ -34,7 +34,7 @@ def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
 
 
 def cut(samples: Samples, seconds: int = 30) -> list[Samples]:
-    """Return windows of at most `seconds`, cut where it is quiet."""
+    """Return windows of at most `seconds`, cut in quiet places."""
     limit, loudness, windows, start = seconds * SAMPLE_RATE, Loudness(samples), [], 0
     while start < len(samples):
         stop = window_stop(loudness, start, len(samples), limit)

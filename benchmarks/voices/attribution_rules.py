@@ -47,7 +47,9 @@ def whisperx_rule(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[
 
 
 def _merge(turns: Sequence[SpeakerTurn]) -> list[tuple[str, float]]:
-    """Return speaker and end of each run of turns; the last run ends where its last turn ends."""
+    """Return the speaker and the end of each run of turns; the last run ends where its last turn
+    ends.
+    """
     in_time = sorted(turns, key=lambda turn: (turn.start, turn.end))
     runs = [list(run) for _, run in groupby(in_time, key=lambda turn: turn.speaker)]
     ends = [after[0].start for _, after in pairwise(runs)]
