@@ -50,7 +50,7 @@ def word_error_rate(
     tokenizer: WhisperTokenizer,
     utterances: Sequence[Utterance],
 ) -> float:
-    """Return word error rate over all utterances."""
+    """Return the word error rate over all utterances."""
     references = [utterance.text for utterance in utterances]
     hypotheses = [transcribe(model, tokenizer, utterance.samples) for utterance in utterances]
     return float(jiwer.wer(references, hypotheses))

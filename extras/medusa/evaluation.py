@@ -159,7 +159,7 @@ def _row(each: Evaluated) -> dict[str, object]:
 
 
 def _seconds(results: Sequence[Evaluated], side: str) -> list[float]:
-    """Return seconds of all recordings together, in each repeat."""
+    """Return the seconds of all recordings together, in each repeat."""
     return [sum(times) for times in zip(*(each.seconds[side] for each in results), strict=True)]
 
 

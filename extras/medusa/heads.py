@@ -75,7 +75,7 @@ class Projection:
 
     @classmethod
     def of(cls, model: WhisperModel, shortlist: Tensor | None = None) -> Projection:
-        """Return a model's, in float32; without a shortlist its whole vocabulary."""
+        """Return a model's projection in float32, without a shortlist onto its whole vocabulary."""
         weight = projection_of(dict(model.named_parameters())).detach().float()
         every = torch.arange(len(weight), device=weight.device)
         chosen = every if shortlist is None else shortlist.to(weight.device)

@@ -216,7 +216,7 @@ class Training:
 
 
 def rate_factor(progress: float) -> float:
-    """Return a short linear rise, then half a cosine down to zero."""
+    """Return the learning rate's factor: a short linear rise, then half a cosine down to zero."""
     if progress < WARM_UP:
         return progress / WARM_UP
     return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2

@@ -139,8 +139,8 @@ def with_random_heads(models: WhisperModels, count: int, block: bool) -> Whisper
 def measure(
     pair: Pair, engines: Mapping[str, DecodeEngine], cell: tuple[int, int], budget: float
 ) -> dict[str, Any]:
-    """Return one cell, seconds of a window and batch: seconds of every column interleaved, tokens a
-    pass, MiB at the peak.
+    """Measure one cell, a window's seconds and a batch: seconds of every column, interleaved;
+    tokens a pass; MiB at the peak.
     """
     seconds, batch = cell
     windows = cut(recording(2 * batch * seconds), seconds)[: 2 * batch]
