@@ -115,7 +115,7 @@ def _text_parameters(
     entries: ImmutableMultiDict[str, Any], others: Collection[str]
 ) -> dict[str, str]:
     """Return the parameters among the entries of a query string or form, where `others` are none;
-    lists may be given in several entries. Raises InvalidRequest if anything else is.
+    lists may be given in several entries. Raises InvalidRequest if another entry is repeated.
     """
     given: dict[str, list[str]] = {}
     for name, value in entries.multi_items():
