@@ -1,8 +1,8 @@
 """Live sessions in real time: `scripts/bench live`.
 
-A server in a process of its own gets recordings in real time, from one client at first and then
-from several, alone and beside a file of ten minutes that is sent again and again. In the first
-round faster-whisper transcribes each recording too, after the server. Results are kept in
+A server in a process of its own gets recordings in real time, first from one client, then from
+several, alone and beside a file of ten minutes that is sent again and again. In the first round
+faster-whisper transcribes each recording too, after the server. Results are kept in
 build/bench/live.json after every measurement.
 """
 
