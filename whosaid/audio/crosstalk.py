@@ -65,7 +65,7 @@ async def without_crosstalk(audio: Audio) -> Audio:
     """
     warnings = await silence_crosstalk(audio.channels)
     if len(audio.channels) == 1:
-        warnings = ("channels: the audio has one, which is heard as it is",)
+        warnings = ("channels: the audio has one channel, which is transcribed as it is",)
     return replace(audio, warnings=(*audio.warnings, *warnings))
 
 

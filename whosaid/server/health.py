@@ -22,14 +22,14 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
     routes = APIRouter()
 
     @routes.head("/health", include_in_schema=False)
-    @routes.get("/health", summary="Whether the process lives")
+    @routes.get("/health", summary="200 while the process lives")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
     @routes.head("/ready", include_in_schema=False)
     @routes.get(
         "/ready",
-        summary="Whether requests are accepted",
+        summary="200 if requests are accepted",
         responses=refusals(503),
     )
     async def ready() -> dict[str, str]:

@@ -28,20 +28,20 @@ class Info(BaseModel):
     """The models, limits and features of this server."""
 
     model: str = Field(description="The loaded model: a hub id, or the name of a folder")
-    embedded: bool = Field(description="Whether it is the demonstration's, of 133 words")
-    multilingual: bool = Field(description="Whether it knows other languages than English")
-    languages: list[Language] = Field(description="By name")
-    tasks: list[str] = Field(description="Values of `task` that it can do")
-    prompts: bool = Field(description="Whether it takes `prompt` and `hotwords`")
+    embedded: bool = Field(description="True for the demonstration model of 133 words")
+    multilingual: bool = Field(description="True if the model knows other languages than English")
+    languages: list[Language] = Field(description="The languages of the model, by name")
+    tasks: list[str] = Field(description="The accepted values of `task`")
+    prompts: bool = Field(description="True if `prompt` and `hotwords` are accepted")
     drafts: Literal["assistant", "medusa"] | None = Field(
-        description="What drafts, unless `assisted` is false; null: nothing does"
+        description="The source of drafts, unless `assisted` is false; null: no drafts"
     )
-    diarization: bool = Field(description="Whether speakers can be told apart")
-    known_speakers: bool = Field(description="Whether clips can give speakers names")
+    diarization: bool = Field(description="True if diarization is available")
+    known_speakers: bool = Field(description="True if clips can name speakers")
     live_places: int | None = Field(
-        description="How many more live sessions may be opened now; null: none are held here"
+        description="The number of live sessions that may open now; null: no live sessions here"
     )
-    jobs: bool = Field(description="Whether `/v1/jobs` takes recordings")
+    jobs: bool = Field(description="True if `/v1/jobs` takes recordings")
     max_audio_seconds: float
     max_audio_bytes: int
 
@@ -51,7 +51,7 @@ def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
-    @routes.get("/info", summary="What the loaded models can do", responses=refusals(401))
+    @routes.get("/info", summary="Features of the loaded models", responses=refusals(401))
     async def info() -> Info:
         return describe(endpoint, admission.free_live_places, jobs)
 

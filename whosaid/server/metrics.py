@@ -59,7 +59,7 @@ class EngineMetrics(Collector):
                 scheduler.waiting if scheduler else 0,
             ),
             "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
-            "asr_engine_alive": ("Whether the engine's thread runs", int(self.endpoint.alive)),
+            "asr_engine_alive": ("1 if the engine's thread runs", int(self.endpoint.alive)),
         }
         for name, (what, number) in gauges.items():
             yield GaugeMetricFamily(name, what, number)
@@ -70,7 +70,7 @@ class EngineMetrics(Collector):
             "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
             "asr_tokens": ("Tokens decoded", counts.decoded.tokens),
             "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
-            "asr_live_audio_seconds": ("Audio of them", self.admission.live.audio_seconds),
+            "asr_live_audio_seconds": ("Seconds of live audio", self.admission.live.audio_seconds),
             "asr_fallbacks": ("Windows decoded again", counts.decoded.retries),
         }
         for name, (what, total) in counters.items():
@@ -107,7 +107,7 @@ class Metrics:
         self.registry.register(engine)
         self.requests = Counter(
             "asr_requests",
-            "Requests by route, HTTP status and error code (OK where there is none)",
+            "Requests by route, HTTP status and error code (OK if there is none)",
             ["route", "status", "code"],
             registry=self.registry,
         )

@@ -33,7 +33,7 @@ NOT_FOUND = {404: {"description": "The key has no such job", "model": ErrorBody}
 NO_ROOM = {507: {"description": "The disk takes no more", "model": ErrorBody}}
 CALLBACK_URL = {
     "type": ["string", "null"],
-    "description": "Who is told of the job's end, a host of CALLBACK_HOSTS",
+    "description": "The URL that is called after the job's end, on a host of CALLBACK_HOSTS",
 }
 FORMAT = {
     "name": "format",
@@ -43,7 +43,7 @@ FORMAT = {
 }
 CREATE: dict[str, Any] = {
     "summary": "Take a recording, and transcribe it later",
-    "description": "What `/` takes, and among the parameters `callback_url`.",
+    "description": "The bodies that `/` takes, with one more parameter, `callback_url`.",
     "status_code": 202,
     "responses": {
         202: {"description": "The job", "model": JobBody},
