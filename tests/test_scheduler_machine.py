@@ -58,12 +58,12 @@ class WatchedScheduler(Scheduler):
         self.present: dict[Sequence, None] = {}  # those that wait or run
         self.given = 0  # rows so far
         self.came = {}  # by session: the rows given when it came, or was given one last
-        self.overtaken = Counter()  # by session that has no row: rows given to later ones
+        # By session that has no row, and whether of its class: rows given to later ones.
+        self.overtaken = Counter()
 
     def add(self, sequences):
         for session in {each.session for each in sequences} - set(self.sessions):
-            self.came[session] = self.given
-            del self.overtaken[session]
+            self._reset(session)
         self.present.update(dict.fromkeys(sequences))
         super().add(sequences)
 
@@ -92,15 +92,20 @@ class WatchedScheduler(Scheduler):
         queue = self._queues[sequence.lane]
         running = {each.session for each in self.present if each in self._rows()}
         waiting = {
-            session
+            session: work
             for work in Work
             for session, sequences in queue.allowed(work)
             if not self._gathers(queue, session, sequences)
         }
-        for session in waiting - running - {sequence.session}:
-            self.overtaken[session] += self.came[sequence.session] > self.came[session]
-        self.came[sequence.session] = self.given
-        del self.overtaken[sequence.session]
+        for session in waiting.keys() - running - {sequence.session}:
+            later = self.came[sequence.session] > self.came[session]
+            self.overtaken[session, waiting[session] is sequence.work] += later
+        self._reset(sequence.session)
+
+    def _reset(self, session):
+        self.came[session] = self.given
+        for of_its_class in True, False:
+            del self.overtaken[session, of_its_class]
 
     def _rows(self):
         return {each for queue in self._queues.values() for each in queue.running}
@@ -310,12 +315,15 @@ class EngineMachine(RuleBasedStateMachine):
     def nobody_is_passed_over(self):
         """Before nobody go many later ones; long recordings share their turns."""
         long = self.long
-        for session, count in self.scheduler.overtaken.items():
+        overtaken = self.scheduler.overtaken
+        for session in {session for session, _ in overtaken}:
+            count = overtaken[session, True] + overtaken[session, False]
             if session in long or self.limits.shared:
                 turns = len(long) if session in long else 1
                 assert count <= MOST_BESIDE_CLASSES * turns * (4 if self.limits.shared else 1)
             else:
-                assert count <= (MOST_BESIDE_CLASSES if long else MOST_OVERTAKING)
+                assert overtaken[session, True] <= MOST_OVERTAKING
+                assert overtaken[session, False] <= MOST_BESIDE_CLASSES
 
     def teardown(self):
         if hasattr(self, "engine"):

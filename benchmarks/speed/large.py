@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python3 -m benchmarks.speed.large
 
-prints the table of docs/gpu.md: full batches of windows of 27 s, 110 tokens each, without an
-assistant and with one of two layers that is nearly always right. torch, transformers and pydantic
-suffice. Random weights write nonsense, so only times mean something.
+prints a table like that of docs/gpu.md: full batches of windows of 27 s, 110 tokens each, without
+an assistant and with one of two layers that is nearly always right. PyAV, silero-vad and pyannote
+are not needed. Random weights write nonsense, so only times mean something.
 """
 
 from __future__ import annotations
