@@ -13,7 +13,6 @@ from recogniser_stand_ins import resident
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.server.error_response import openai_body
 from whosaid.server.openai_api.form import (
-    FORMATS,
     FORMS,
     TRANSCRIBE,
     TRANSLATE,
@@ -128,7 +127,7 @@ def test_granularities(endpoint, fields, expected):
 
 @pytest.mark.parametrize("task", [TRANSCRIBE, TRANSLATE])
 def test_every_format_is_read(endpoint, task):
-    for response_format in FORMATS[task]:
+    for response_format in FORMS[task].schema()["properties"]["response_format"]["enum"]:
         asked = read(endpoint, task, response_format=response_format)
         assert asked.request.config.task == task
         assert asked.speakers is (response_format == "diarized_json")
