@@ -32,8 +32,7 @@ from whosaid.live.events import (
     SpeechStoppedEvent,
     Words,
 )
-from whosaid.live.item import WantedPass
-from whosaid.live.rest import words_after
+from whosaid.live.item import WantedPass, words_after
 from whosaid.live.session import EmptyBuffer, LiveSession
 from whosaid.live.settings import LiveSettings, TurnSettings
 from whosaid.live.turn_detection import SpeechStarted, SpeechStopped

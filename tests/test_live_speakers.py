@@ -21,8 +21,7 @@ from whosaid.diarization.known_speakers import Naming
 from whosaid.errors import InvalidParameter, ModelError
 from whosaid.live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
 from whosaid.live.settings import LiveSettings
-from whosaid.live.speakers import LiveSpeakers, SpeakerTracker
-from whosaid.live.wanted_speakers import WantedSpeakers
+from whosaid.live.speakers import LiveSpeakers, SpeakerTracker, WantedSpeakers
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
 

@@ -22,7 +22,7 @@ from renamed import renamed
 
 from tests.support.audio_files import speech
 from whosaid.errors import InvalidAudio, ModelError, OutOfMemory
-from whosaid.server.errors import BUSY, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.transcript import KnownSpeaker, Unspoken
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
@@ -267,7 +267,7 @@ def test_what_goes_wrong_midway_is_raised_by_the_stream(client, endpoint):
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
-        (Refusal(BUSY, "full", retry_after=3), openai.RateLimitError, "BUSY"),
+        (Refusal(Kind.BUSY, "full", retry_after=3), openai.RateLimitError, "BUSY"),
         (OutOfMemory("too large"), openai.InternalServerError, "OUT_OF_MEMORY"),
         (ValueError("/a/secret/path"), openai.InternalServerError, "MODEL_ERROR"),
     ],

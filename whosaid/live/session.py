@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from whosaid.asr import Guess, Hypothesis, Prior, TranscriptionOptions
 from whosaid.errors import EndpointError, InvalidRequest
 from whosaid.live.audio_buffer import AudioBuffer
-from whosaid.live.ended_items import SHORTEST_ITEM, EndedItems
 from whosaid.live.events import Cadence, Cleared, LiveEvent, SpeechStartedEvent, SpeechStoppedEvent
 from whosaid.live.item import Item, WantedPass, moved
 from whosaid.live.settings import Delay, LiveSettings
@@ -42,6 +41,8 @@ DELAYS: dict[Delay, tuple[float, float]] = {
 DEFAULT_DELAY: Delay = "low"
 # Seconds of the model's window that stay empty, so that a text ends by itself.
 SPARE_SECONDS = 3.0
+# Least samples that a client may commit, by OpenAI's rule.
+SHORTEST_ITEM = SAMPLE_RATE // 10
 # Samples after which an item without a pause or commit ends.
 LONGEST_ITEM = 600 * SAMPLE_RATE
 # Samples kept before the current sample, because the detector reports speech late.
@@ -73,6 +74,57 @@ class Speech:
     speaks: bool = False
     until: int = 0
     silent_for: float = 0.0
+
+
+class EndedItems:
+    """Ended items that have no final text (`unfinished`, in order) or that serve as context.
+
+    The final pass of a later item reads an item again as context, if a window of `longest` samples
+    holds both. Audio before sample `until` is committed or dropped: no later item begins before it.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.unfinished: list[Item] = []
+        self.until = 0
+        self._context: list[Item] = []
+        self._longest = longest
+
+    def add(self, item: Item, end: int) -> None:
+        """End `item` at sample `end`."""
+        item.end = self.until = end
+        self.unfinished.append(item)
+        self._context.append(item)
+
+    def skip(self, until: int) -> None:
+        """Let no item begin before sample `until`, because nothing needs the audio before it."""
+        self.until = max(self.until, until)
+
+    def clear(self, until: int) -> None:
+        """Drop the audio before sample `until`. Later items have no earlier items as context,
+        because the audio between them is missing.
+        """
+        self.until = until
+        self._context.clear()
+
+    def context(self, item: Item, end: int) -> list[Item]:
+        """Return the items before `item`, in its language, that fit into its window up to `end`."""
+        found: list[Item] = []
+        for each in reversed(self._context):
+            if each is item or each.begin >= item.begin:
+                continue
+            if each.language != item.language or end - each.begin > self._longest:
+                break
+            found.insert(0, each)
+        return found
+
+    def forget(self, begin: int) -> int:
+        """Drop the context that no unfinished item and no item from `begin` on needs. Return the
+        first sample that is still needed.
+        """
+        first = min([begin, *(each.begin for each in self.unfinished)])
+        reach = first + SHORTEST_ITEM - self._longest
+        self._context = [each for each in self._context if each.begin >= reach]
+        return min([first, *(each.begin for each in self._context)])
 
 
 class LiveSession:

@@ -43,7 +43,7 @@ from whosaid.server.admission import (
     too_large,
 )
 from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, translated
-from whosaid.server.errors import BODY_TIMEOUT, DEADLINE_EXCEEDED, NOT_FOUND, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.metrics import Metrics
 from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
@@ -140,7 +140,7 @@ class RequestContext:
             if why := self._ended.result():
                 raise why
         elif not in_time:
-            raise Refusal(DEADLINE_EXCEEDED, "the request took longer than the server allows")
+            raise Refusal(Kind.DEADLINE_EXCEEDED, "the request took longer than the server allows")
         elif error is not None and not self._complete:
             raise translated(error)
 
@@ -168,7 +168,7 @@ class RequestContext:
             async with asyncio.timeout(self._due - time.monotonic()):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(BODY_TIMEOUT, "the body does not arrive") from None
+            raise Refusal(Kind.BODY_TIMEOUT, "the body does not arrive") from None
         if message["type"] == "http.disconnect":
             self.end(None)
             return message
@@ -335,7 +335,7 @@ class Gate:
         try:
             self._check_sender(handshake)
             if handshake.scope["path"] != REALTIME:
-                raise Refusal(NOT_FOUND, "there is nothing here")
+                raise Refusal(Kind.NOT_FOUND, "there is nothing here")
             secret = self._open(handshake)
             with self.admission.live_place() as place:
                 await handshake.run(self.app, place, secret)

@@ -32,7 +32,7 @@ from whosaid.asr import stopped
 from whosaid.endpoint import Endpoint
 from whosaid.errors import EndpointError
 from whosaid.runtime.errors import EXIT_STATUS
-from whosaid.server.errors import DRAINING, NOT_READY, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.gate import PAGE, Gate, RequestContext
 from whosaid.server.realtime.handshake import Handshake
 from whosaid.server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
@@ -148,14 +148,14 @@ class DrainingServer(uvicorn.Server):
         """
         if self.gate.jobs:
             self.gate.jobs.stop()
-        why = Refusal(DRAINING, "the server is about to stop")
+        why = Refusal(Kind.DRAINING, "the server is about to stop")
         self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
         """Answer whatever is not answered yet with `error`, or that the server drains; streams end
         with an error event.
         """
-        why = error or Refusal(DRAINING, "the server stops before this request is answered")
+        why = error or Refusal(Kind.DRAINING, "the server stops before this request is answered")
         for context in self.gate.running:
             context.end(why)
         status = INTERNAL_ERROR if error else GOING_AWAY
@@ -210,7 +210,7 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve while models load. Each answer closes its connection, because this server ends soon."""
     loading = Refusal(
-        NOT_READY, "the models are still loading; /ready says when the server takes requests"
+        Kind.NOT_READY, "the models are still loading; /ready says when the server takes requests"
     )
     if scope["type"] == "websocket":
         await Handshake(scope, receive, send).fail(loading)
@@ -228,18 +228,11 @@ def bind(settings: ServerSettings) -> socket.socket:
 
     Raises OSError if the address is taken, or is not one of this machine.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
+    family, _, _, _, address = socket.getaddrinfo(
         settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    bound = socket.socket(family, kind, protocol)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(address)
-        bound.listen(BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+    both = family is socket.AF_INET6
+    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def address(bound: socket.socket) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -105,48 +106,35 @@ class Metrics:
     def __init__(self, engine: Collector) -> None:
         self.registry, self.on_disk = CollectorRegistry(), CollectorRegistry()
         self.registry.register(engine)
-        self.requests = Counter(
+        counter = partial(Counter, registry=self.registry)
+        seconds = partial(Histogram, buckets=SECONDS, registry=self.registry)
+        self.requests = counter(
             "asr_requests",
             "Requests by route, HTTP status and error code (OK if there is none)",
             ["route", "status", "code"],
-            registry=self.registry,
         )
-        self.refused = Counter(
-            "asr_refused",
-            "Requests refused before their body was understood",
-            ["code"],
-            registry=self.registry,
+        self.refused = counter(
+            "asr_refused", "Requests refused before their body was understood", ["code"]
         )
-        self.cancelled = Counter(
-            "asr_cancelled", "Requests whose client left", registry=self.registry
-        )
-        self.seconds = Histogram(
+        self.cancelled = counter("asr_cancelled", "Requests whose client left")
+        self.audio_seconds = counter("asr_audio_seconds", "Seconds of audio answered")
+        self.seconds = seconds(
             "asr_request_duration_seconds",
             "From a request's head to the end of its answer",
             ["route"],
-            buckets=SECONDS,
-            registry=self.registry,
         )
-        self.first_event = Histogram(
+        self.first_event = seconds(
             "asr_time_to_first_event_seconds",
             "From the head of a streaming request to its first event",
-            buckets=SECONDS,
-            registry=self.registry,
         )
-        self.until_decoded = Histogram(
-            "asr_queue_wait_seconds",
-            "From a complete request to its audio being decoded",
-            buckets=SECONDS,
-            registry=self.registry,
+        self.until_decoded = seconds(
+            "asr_queue_wait_seconds", "From a complete request to its audio being decoded"
         )
         self.body_bytes = Histogram(
             "asr_body_bytes",
             "Bytes of the bodies of requests",
             buckets=BYTES,
             registry=self.registry,
-        )
-        self.audio_seconds = Counter(
-            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
         )
         build = Gauge(
             "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry

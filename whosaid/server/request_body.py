@@ -27,7 +27,7 @@ from whosaid.errors import InvalidRequest
 from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
 from whosaid.request import TranscriptionRequest
 from whosaid.server.admission import FORM, media_type
-from whosaid.server.errors import BODY_TOO_LARGE, INVALID_BODY, UNSUPPORTED_MEDIA_TYPE, Refusal
+from whosaid.server.errors import Kind, Refusal
 
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
@@ -67,7 +67,7 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     if is_json:
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
-        raise Refusal(UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
     return {
         "inputs": body,
         "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
@@ -93,14 +93,14 @@ def read_json(text: bytes | str) -> dict[str, Any]:
         value = parse_json(text)
     except TooMuchJson:
         raise Refusal(
-            BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
+            Kind.BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
         ) from None
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise Refusal(INVALID_BODY, "the body is not JSON") from None
+        raise Refusal(Kind.INVALID_BODY, "the body is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(INVALID_BODY, "the body should be a JSON object")
+        raise Refusal(Kind.INVALID_BODY, "the body should be a JSON object")
     return value
 
 
@@ -149,7 +149,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
         if isinstance(parameters, str):
             return read_json(parameters or "{}")
     except Refusal as error:
-        if error.kind is not INVALID_BODY:
+        if error.kind is not Kind.INVALID_BODY:
             raise
     raise InvalidRequest("parameters: should be a JSON object")
 

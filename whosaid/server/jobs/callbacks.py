@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.admission import is_loopback
-from whosaid.server.errors import CALLBACK_NOT_ALLOWED, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.store import Job, JobStore
 from whosaid.server.jobs.wire import callback_json
 from whosaid.server.settings import PORT, callback_key
@@ -61,7 +61,7 @@ def read_target(url: str, allowed: Collection[str]) -> str:
     named = {f"{name}:{port}", *([name] if port == PORTS[scheme] else [])}
     if named.isdisjoint(allowed):
         text = "CALLBACK_HOSTS of this server does not name it"
-        raise Refusal(CALLBACK_NOT_ALLOWED, text, "callback_url")
+        raise Refusal(Kind.CALLBACK_NOT_ALLOWED, text, "callback_url")
     if scheme == "http" and not is_loopback(name.strip("[]")):
         raise InvalidParameter("should be https", "callback_url")
     return f"{name}:{port}"

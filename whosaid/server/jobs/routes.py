@@ -21,7 +21,7 @@ from whosaid.errors import InvalidParameter
 from whosaid.request import TranscriptionRequest
 from whosaid.server.admission import token_of
 from whosaid.server.description import ErrorBody, JobBody, JobList, bodies, refusals
-from whosaid.server.errors import JOB_NOT_DONE, JOBS_DISABLED, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.callbacks import read_target
 from whosaid.server.jobs.runner import FORMATS, JobRunner, write_request
 from whosaid.server.jobs.store import Job, Status
@@ -133,7 +133,7 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
             answer = None if result is None else result.answer
             return Response(_body(runner, found, answer), media_type=JSON)
         if result is None:
-            raise Refusal(JOB_NOT_DONE, f"the job is {found.status}")
+            raise Refusal(Kind.JOB_NOT_DONE, f"the job is {found.status}")
         if form == "json":
             return Response(result.answer, media_type=JSON)
         text = json.loads(result.files)[form]
@@ -194,7 +194,7 @@ def _without_jobs() -> APIRouter:
     @routes.api_route("/jobs/{job}", methods=["GET", "DELETE"])
     async def refuse() -> None:
         raise Refusal(
-            JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
+            Kind.JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
         )
 
     return routes

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from whosaid.errors import StartError
-from whosaid.server.errors import BODY_TOO_LARGE, JOBS_FULL, NOT_FOUND, STORAGE_FAILED, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.folder import DataFolder
 
 logger = logging.getLogger("server")
@@ -151,15 +151,15 @@ class JobStore:
         """Raise JobsFull if `size` bytes do not fit now, BodyTooLarge if they never fit."""
         if size > self._most_bytes:
             raise Refusal(
-                BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
+                Kind.BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
             )
         with self._lock:
             count, kept = self._first("SELECT count(*), coalesce(sum(bytes), 0) FROM jobs")
             if count + len(self._arriving) >= self._most:
-                raise Refusal(JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
+                raise Refusal(Kind.JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
             if kept + sum(self._arriving) + size > self._most_bytes:
                 raise Refusal(
-                    JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
+                    Kind.JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
                 )
 
     def add(
@@ -180,7 +180,7 @@ class JobStore:
                 )
             except OSError as error:
                 raise Refusal(
-                    STORAGE_FAILED, "the recording cannot be written to the disk"
+                    Kind.STORAGE_FAILED, "the recording cannot be written to the disk"
                 ) from error
             except Refusal:
                 self._folder.remove(job)
@@ -349,7 +349,7 @@ class JobStore:
     def _first(self, statement: str, *values: object) -> Any:  # noqa: ANN401  # of any columns
         rows = self._rows(statement, values)
         if not rows:
-            raise Refusal(NOT_FOUND, "there is no such job")
+            raise Refusal(Kind.NOT_FOUND, "there is no such job")
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
@@ -362,7 +362,7 @@ class JobStore:
                 return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             logger.error("DATA_DIR: jobs.sqlite: %s", error)
-            raise Refusal(STORAGE_FAILED, "the disk of the server is full or fails") from error
+            raise Refusal(Kind.STORAGE_FAILED, "the disk of the server is full or fails") from error
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:

@@ -31,7 +31,7 @@ from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
 from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS
 from whosaid.request import TranscriptionRequest, ignored_names
-from whosaid.server.errors import BODY_TOO_LARGE, MODEL_NOT_FOUND, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.request_body import LISTS, content, is_text, multipart_form, refuse_in_query
 
 MAX_FIELDS, MAX_FILES = 1000, 8
@@ -226,7 +226,7 @@ def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:
             characters += len(name) + (len(value) if field != REFERENCES else 0)
             if characters > MAX_CHARACTERS:
                 text = f"beside audio a form may have {MAX_CHARACTERS} characters"
-                raise Refusal(BODY_TOO_LARGE, text)
+                raise Refusal(Kind.BODY_TOO_LARGE, text)
             fields[field] = (*fields.get(field, ()), value)
         elif name == "file":
             data = content(value.file)
@@ -442,7 +442,7 @@ def require_model(name: str, endpoint: Endpoint) -> None:
     if not means_loaded(name, endpoint):
         loaded = model_id(endpoint)
         raise Refusal(
-            MODEL_NOT_FOUND,
+            Kind.MODEL_NOT_FOUND,
             f"{shown(name)} is not loaded; this server has {loaded} alone: send that name,"
             " whisper-1, or none",
             "model",

@@ -19,16 +19,7 @@ from whosaid.payload.encodings import (
     decode_digits,
     parse_json,
 )
-from whosaid.server.errors import (
-    APPEND_TOO_LARGE,
-    INVALID_BASE64,
-    INVALID_JSON,
-    INVALID_TYPE,
-    MISSING_PARAMETER,
-    UNKNOWN_EVENT,
-    UNSUPPORTED_EVENT,
-    Refusal,
-)
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import shown
 from whosaid.server.realtime.session_config import Given, SessionGiven, Text, at_fault
 
@@ -115,13 +106,13 @@ def read_object(message: str) -> dict[str, Any]:
     try:
         value = parse_json(message)
     except TooMuchJson:
-        raise Refusal(INVALID_JSON, "the event is too large beside its audio") from None
+        raise Refusal(Kind.INVALID_JSON, "the event is too large beside its audio") from None
     except (ValueError, RecursionError):
-        raise Refusal(INVALID_JSON, "the message is not JSON") from None
+        raise Refusal(Kind.INVALID_JSON, "the message is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(INVALID_JSON, "the message should be a JSON object")
+        raise Refusal(Kind.INVALID_JSON, "the message should be a JSON object")
     if not _is_small(value):
-        raise Refusal(INVALID_JSON, f"an event has at most {MOST_VALUES} values")
+        raise Refusal(Kind.INVALID_JSON, f"an event has at most {MOST_VALUES} values")
     return value
 
 
@@ -137,13 +128,13 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     """Parse an event; an append has at most `most_bytes` bytes of audio. Raises Refusal."""
     kind = event.get("type")
     if kind is None:
-        raise Refusal(MISSING_PARAMETER, "is required", "type")
+        raise Refusal(Kind.MISSING_PARAMETER, "is required", "type")
     if not isinstance(kind, str):
-        raise Refusal(INVALID_TYPE, "should be a string", "type")
+        raise Refusal(Kind.INVALID_TYPE, "should be a string", "type")
     if kind in REFUSED:
-        raise Refusal(UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
+        raise Refusal(Kind.UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
     if kind not in SERVED:
-        raise Refusal(UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+        raise Refusal(Kind.UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
     try:
         read = SERVED[kind].model_validate(event)
     except ValidationError as error:
@@ -170,12 +161,14 @@ def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
     except (Base64Error, UnicodeEncodeError):
         data = None
     if data is None:
-        raise Refusal(INVALID_BASE64, "should be in base64", "audio")
+        raise Refusal(Kind.INVALID_BASE64, "should be in base64", "audio")
     return read_bytes(data, most_bytes).data
 
 
 def _too_large(most_bytes: int) -> Refusal:
-    return Refusal(APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio")
+    return Refusal(
+        Kind.APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio"
+    )
 
 
 def _is_small(value: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whosaid.server.errors import BUSY, UNAUTHORIZED, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.realtime.session_config import SessionConfig
 
 PREFIX = "ek_"
@@ -48,7 +48,7 @@ class ClientSecrets:
             first = min(each.expires_at for each in self._secrets.values())
             wait = max(1, first - int(self._now()))
             raise Refusal(
-                BUSY,
+                Kind.BUSY,
                 f"{MOST_SECRETS} secrets have not expired, and no more may be",
                 retry_after=wait,
             )
@@ -63,9 +63,9 @@ class ClientSecrets:
         """
         secret = self._secrets.get(_digest(given))
         if secret is None or not hmac.compare_digest(given, secret.value.encode()):
-            raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")
+            raise Refusal(Kind.UNAUTHORIZED, "the client secret is unknown, or has expired")
         if secret.expires_at <= self._now():
-            raise Refusal(UNAUTHORIZED, "the client secret is unknown, or has expired")
+            raise Refusal(Kind.UNAUTHORIZED, "the client secret is unknown, or has expired")
         return secret
 
     def _forget_expired(self) -> None:

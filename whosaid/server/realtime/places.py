@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from whosaid.errors import EndpointError
-from whosaid.server.errors import BUSY, Refusal
+from whosaid.server.errors import Kind, Refusal
 
 if TYPE_CHECKING:
     from whosaid.live.driver import LiveDriver
@@ -106,10 +106,10 @@ class LivePlaces:
         """Raises Busy if there is no place, or sessions lag behind."""
         if self.taken >= self.most:
             text = f"{self.most} live sessions are open, and no more may be"
-            raise Refusal(BUSY, text, retry_after=RETRY_AFTER_S)
+            raise Refusal(Kind.BUSY, text, retry_after=RETRY_AFTER_S)
         if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
             raise Refusal(
-                BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
+                Kind.BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
             )
 
     @contextmanager

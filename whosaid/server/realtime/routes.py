@@ -15,7 +15,7 @@ from whosaid.errors import InvalidRequest
 from whosaid.request import ignored_names
 from whosaid.server.admission import Admission
 from whosaid.server.description import refusals
-from whosaid.server.errors import BODY_TOO_LARGE, UPGRADE_REQUIRED, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id, model_warning
 from whosaid.server.realtime.client_events import read_object
 from whosaid.server.realtime.client_secrets import (
@@ -80,7 +80,7 @@ def router(
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:
         raise Refusal(
-            UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
+            Kind.UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
         )
 
     @routes.post(
@@ -126,7 +126,7 @@ async def _read(request: Request) -> SecretGiven:
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise Refusal(BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
+            raise Refusal(Kind.BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
     try:
         fields = read_object(body.decode()) if body else {}
     except UnicodeDecodeError:

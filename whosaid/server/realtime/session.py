@@ -9,6 +9,7 @@ too far ahead of real time, nothing is read, so the client's own sending stops.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
@@ -23,13 +24,7 @@ from whosaid.live.driver import LiveDriver, Send
 from whosaid.live.events import LiveEvent
 from whosaid.live.session import EmptyBuffer
 from whosaid.server.error_response import translated
-from whosaid.server.errors import (
-    DEADLINE_EXCEEDED,
-    SESSION_ENDING,
-    SESSION_EXPIRED,
-    SESSION_IDLE,
-    Refusal,
-)
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id
 from whosaid.server.realtime.client_events import (
     OLD_UPDATE,
@@ -42,7 +37,6 @@ from whosaid.server.realtime.client_events import (
     read_event,
     read_object,
 )
-from whosaid.server.realtime.pace import Ahead
 from whosaid.server.realtime.places import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -70,6 +64,26 @@ PIECE_SECONDS = 8
 LONG = 2**16
 
 OpenDriver = Callable[[Send], LiveDriver]
+
+
+class Ahead:
+    """Audio as if it were played from when it comes on: at most `most` seconds of it may be left.
+
+    `now` returns seconds.
+    """
+
+    def __init__(self, most: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._now = most, now
+        self._played_at = -math.inf
+
+    def came(self, seconds: float) -> None:
+        """Note `seconds` of audio that came."""
+        self._played_at = max(self._played_at, self._now()) + seconds
+
+    @property
+    def wait(self) -> float:
+        """Seconds until more may come; 0 if it may now."""
+        return max(0.0, self._played_at - self._now() - self._most)
 
 
 class RealtimeSession:
@@ -102,7 +116,9 @@ class RealtimeSession:
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
-            self._place.finish(Ending(GOING_AWAY, Refusal(SESSION_EXPIRED, "the session is over")))
+            self._place.finish(
+                Ending(GOING_AWAY, Refusal(Kind.SESSION_EXPIRED, "the session is over"))
+            )
             if self._place.stage is Stage.FINISHING:
                 await self._finish()
             await self._close()
@@ -119,7 +135,7 @@ class RealtimeSession:
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
         late = Refusal(
-            DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
+            Kind.DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
         )
         self._place.end(Ending(INTERNAL_ERROR, late))
         completing.cancel()
@@ -165,7 +181,7 @@ class RealtimeSession:
             try:
                 message = await self._receive()
             except TimeoutError:
-                idle = Refusal(SESSION_IDLE, "nothing came for as long as may be")
+                idle = Refusal(Kind.SESSION_IDLE, "nothing came for as long as may be")
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
@@ -202,7 +218,7 @@ class RealtimeSession:
                 name = event_id(fields)
                 event = await asyncio.to_thread(read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
-                raise Refusal(SESSION_ENDING, "the session ends, and takes nothing more")
+                raise Refusal(Kind.SESSION_ENDING, "the session ends, and takes nothing more")
             async with self._driving:
                 await self._do(event, name)
         except EndpointError as error:
