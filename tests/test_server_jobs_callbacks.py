@@ -186,25 +186,6 @@ def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(tmp_pa
     asyncio.run(run())
 
 
-def test_one_that_cannot_be_sent_holds_up_no_other(tmp_path, receiver, monkeypatch):
-    async def overflow(*_: object) -> int:
-        raise OverflowError("port must be 0-65535")
-
-    monkeypatch.setattr(callbacks, "PAUSES", ())
-    real = callbacks.post
-
-    async def run():
-        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
-            endpoint.release.set()
-            for post, delivered in ((overflow, False), (real, True)):
-                monkeypatch.setattr(callbacks, "post", post)
-                sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}"))
-                found = await told(app, sent.json["id"], 1)
-                assert found["callback"]["delivered"] is delivered
-
-    asyncio.run(run())
-
-
 def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeypatch):
     """It takes connections, one at a time, and says nothing on them."""
     monkeypatch.setattr(callbacks, "SECONDS_TO_ANSWER", 3600)
@@ -239,7 +220,7 @@ def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeyp
 def test_a_callback_is_noted_when_the_disk_takes_it_and_not_sent_again(
     tmp_path, receiver, monkeypatch
 ):
-    monkeypatch.setattr(callbacks, "TICK_S", 0.01)
+    monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.01)
 
     async def run():
         async with jobs(tmp_path, [receiver.host]) as (endpoint, app):

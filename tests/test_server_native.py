@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
-from config import InferenceConfig
 from tests.support.audio_files import speech
 from whosaid.server.app import create_app
 from whosaid.server.gate import Gate
@@ -248,17 +247,6 @@ def test_what_a_form_says_twice_is_refused_but_for_lists(app, audio):
     assert "repeats a field of the form" in refused.json["detail"]
 
 
-def test_a_form_takes_clips_of_known_speakers_as_json_does(app, audio):
-    clip = base64.b64encode(bytes(3 << 20)).decode()
-    voices = [{"name": "Anna", "reference": clip}]
-    body = form(
-        file=("a.wav", audio), parameters=("", json.dumps({"known_speakers": voices}).encode())
-    )
-    expected = post(app, json_body(audio, known_speakers=voices), "application/json")
-    assert post(app, body, FORM).body == expected.body
-    assert expected.status == 200
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -316,14 +304,3 @@ def test_no_answer_and_no_log_repeats_a_body(app, caplog, body, kind):
     reply = post(app, body, kind, query=b"language=canary-5ecret", **{"x-any": CANARY})
     assert 400 <= reply.status < 500
     assert CANARY not in reply.body.decode() + str(reply.headers) + caplog.text
-
-
-def test_the_description_names_the_routes_and_loads_nothing(app):
-    description = asyncio.run(call(app, "GET", "/openapi.json")).json
-    assert {"/", "/predict", "/health", "/ready", "/metrics"} <= description["paths"].keys()
-    content = description["paths"]["/predict"]["post"]["requestBody"]["content"]
-    assert content.keys() == {"application/json", "multipart/form-data", "application/octet-stream"}
-    sent = content["application/json"]["schema"]["properties"]["parameters"]["anyOf"][0]
-    assert sent["properties"].keys() == InferenceConfig.model_fields.keys()
-    routes = [route for path in description["paths"].values() for route in path.values()]
-    assert len({route["operationId"] for route in routes}) == len(routes)

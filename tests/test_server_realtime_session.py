@@ -105,26 +105,6 @@ def test_every_event_is_of_the_types_that_the_sdk_reads():
     assert (segment["speaker"], segment["start"], segment["end"]) == ("A", 0.0, 0.5)
 
 
-def test_a_session_is_shown_as_the_sdk_reads_it():
-    async def talk(socket):
-        return socket.created
-
-    shown, _ = run(talk)
-    reader = TypeAdapter(
-        sdk.realtime_transcription_session_create_response.__dict__[
-            "RealtimeTranscriptionSessionCreateResponse"
-        ]
-    )
-    read = reader.validate_python(shown, strict=True)
-    assert read.object == "realtime.transcription_session"
-    assert read.id.startswith("sess_")
-    assert read.audio.input.transcription.model == "org/whisper"
-    assert read.audio.input.format.rate == 24000
-    turns = read.audio.input.turn_detection
-    assert (turns.type, turns.threshold) == ("server_vad", 0.5)
-    assert (turns.prefix_padding_ms, turns.silence_duration_ms) == (300, 500)
-
-
 def test_updates_change_what_they_name_and_null_turns_off():
     def update(socket, **given):
         socket.send("session.update", session={"type": "transcription", "audio": {"input": given}})
@@ -570,15 +550,6 @@ def test_a_session_that_is_not_completed_in_time_says_so_and_is_closed_as_failed
     assert drivers.opened[0].closed == 1
 
 
-def test_an_empty_session_may_end_too():
-    async def talk(socket):
-        socket.send("input_audio_buffer.commit", final=True)
-        return await socket.read(), socket.closed
-
-    (told, status), _ = run(talk)
-    assert (told["type"], status) == ("closed", 1000)
-
-
 def test_a_client_that_leaves_frees_what_it_had():
     async def hold():
         drivers = Drivers(lambda driver: driver.free.clear())
@@ -636,36 +607,6 @@ def test_a_client_that_takes_nothing_stalls_itself_alone():
             return stalled
 
     assert asyncio.run(hold()) == 3  # connect, audio, and the commit that is told
-
-
-def test_a_client_that_takes_nothing_for_too_long_is_gone(monkeypatch):
-    monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.01)
-
-    async def hold():
-        drivers = Drivers()
-        async with Socket(live(drivers)) as slow:
-            await slow.read()
-            slow.takes.clear()
-            slow.send("response.create")
-            await asyncio.wait_for(slow.running, 60)
-        return drivers.opened[0].closed
-
-    assert asyncio.run(hold()) == 1
-
-
-def test_audio_is_as_far_ahead_as_if_it_were_played():
-    now = [100.0]
-    ahead = Ahead(60, lambda: now[0])
-    assert ahead.wait == 0
-    ahead.came(60)
-    assert ahead.wait == 0
-    ahead.came(25)
-    assert ahead.wait == 25
-    now[0] += 20
-    assert ahead.wait == 5
-    now[0] += 1_000
-    ahead.came(61)
-    assert ahead.wait == 1
 
 
 def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(monkeypatch):

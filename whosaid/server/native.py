@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from config import TEXT_BOOLEANS, InferenceConfig
 from whosaid.answer.response import Answer, response
 from whosaid.errors import InvalidParameter
-from whosaid.server.description import AnswerBody, bodies, refusals
+from whosaid.server.description import ANY_BODY, AnswerBody, bodies, refusals
 from whosaid.server.metrics import Service
 from whosaid.server.request_body import read_request
 from whosaid.server.sse import native_stream
@@ -37,7 +37,7 @@ TRANSCRIPTION: dict[str, Any] = {
             "model": AnswerBody,
             "content": {"text/event-stream": {}},
         },
-        **refusals(),
+        **refusals(*ANY_BODY),
     },
     "openapi_extra": {"parameters": [STREAM], **bodies()},
 }

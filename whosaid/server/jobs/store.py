@@ -9,24 +9,29 @@ the second time it has failed. Times are seconds since 1970 and come from the ca
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from whosaid.errors import StartError
+from whosaid.errors import EndpointError, StartError
+from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.folder import DataFolder
 
 logger = logging.getLogger("server")
+T = TypeVar("T")
 
+# Seconds between two tries to write to a disk that fails.
+TICK_S = 60.0
 # So often may the process end while a job runs.
 MOST_CRASHES = 2
 CRASHED = "JOB_CRASHED: the server ended twice while this job was running"
@@ -105,6 +110,12 @@ class Job:
     callback_url: str | None
     callback_tries: int
     callback_delivered: bool
+
+    @property
+    def error_json(self) -> dict[str, str] | None:
+        if self.error is None:
+            return None
+        return {"code": self.error.partition(":")[0], "message": self.error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,3 +406,11 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
 def _job(row: tuple[Any, ...]) -> Job:
     job = Job(*row)  # SQLite knows neither of the two
     return replace(job, status=Status(row[1]), callback_delivered=bool(row[-1]))
+
+
+async def until_written(write: Callable[..., T], *values: object) -> T:
+    """Return what `write` returns, called in a thread as often as the disk asks for."""
+    while True:
+        with suppress(EndpointError), endpoint_errors():
+            return await asyncio.to_thread(write, *values)
+        await asyncio.sleep(TICK_S)

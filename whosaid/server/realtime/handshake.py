@@ -7,7 +7,6 @@ needs nothing of the client but HTTP.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +22,6 @@ SUBPROTOCOL = "realtime"
 # Browsers cannot send headers with a WebSocket, but can name protocols.
 KEY_PROTOCOL = "openai-insecure-api-key."
 UPGRADED, NO_STATUS = 101, 1005
-OPENED = "opened"  # in the scope
 
 
 class Handshake:
@@ -59,7 +57,9 @@ class Handshake:
     async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
         """Let `app` hold the session that has `place`. Raises EndpointError before it begins."""
         self.place = place
-        self.scope[OPENED] = place, secret.config if secret else SessionConfig()
+        # The route's `socket.state`.
+        config = secret.config if secret else SessionConfig()
+        self.scope.setdefault("state", {}).update(place=place, config=config)
         try:
             await app(self.scope, self._received, self.send)
         except Exception as error:
@@ -97,9 +97,3 @@ class Handshake:
     @staticmethod
     def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:
         return {**message, "headers": [*message.get("headers", ()), *headers]}
-
-
-def opened(scope: Any) -> tuple[LivePlace, SessionConfig]:  # noqa: ANN401
-    """Return the place and the first settings of the session that a scope is for."""
-    place, config = scope[OPENED]
-    return place, config

@@ -24,7 +24,7 @@ from whosaid.server.realtime.client_secrets import (
     SHORTEST_S,
     ClientSecrets,
 )
-from whosaid.server.realtime.handshake import SUBPROTOCOL, opened
+from whosaid.server.realtime.handshake import SUBPROTOCOL
 from whosaid.server.realtime.server_events import new_id
 from whosaid.server.realtime.session import OpenDriver, RealtimeSession
 from whosaid.server.realtime.session_config import (
@@ -71,10 +71,11 @@ def router(
     @routes.websocket("")
     async def realtime(socket: WebSocket) -> None:
         warnings = query_warnings(socket.query_params, endpoint)
-        place, config = opened(socket.scope)
         offered = socket.scope["subprotocols"]
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        session = RealtimeSession(socket, place, config, endpoint, settings, open_driver)
+        session = RealtimeSession(
+            socket, socket.state.place, socket.state.config, endpoint, settings, open_driver
+        )
         await session.run(warnings)
 
     @routes.get("", include_in_schema=False)
