@@ -45,7 +45,6 @@ class AudioInput:
         self._detector = detector
 
     def push(self, data: bytes) -> Detected:
-        """Decode `data` and detect speech in the samples that it completes."""
         return self._detected(self._stream.push(data))
 
     def flush(self) -> Detected:
@@ -59,7 +58,6 @@ class AudioInput:
         self._detector.change(turns or TurnSettings())
 
     def reset(self) -> None:
-        """Reset the detector: ongoing speech starts anew."""
         self._detector.reset()
 
     def _detected(self, samples: NDArray[np.float32]) -> Detected:
@@ -100,7 +98,6 @@ class LiveDriver:
         return max(waits, default=0.0) / self.session.cadence
 
     async def append(self, data: bytes) -> None:
-        """Add audio in the session's format."""
         await self._feed(lambda: self._input.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
@@ -125,7 +122,6 @@ class LiveDriver:
         await self._tell()
 
     async def clear(self) -> None:
-        """Drop the uncommitted audio."""
         await self._feed(self._input.flush)
         self._input.reset()
         self.session.clear()
@@ -165,7 +161,6 @@ class LiveDriver:
                 await self._send(events)
 
     async def _run(self) -> None:
-        """Start and cancel passes as the session changes, until it is done."""
         async with asyncio.TaskGroup() as group:
             while not self.session.done:
                 await self._changed.wait()
@@ -179,7 +174,6 @@ class LiveDriver:
                 await self._tell()
 
     async def _decode(self, wanted: WantedPass) -> None:
-        """Decode a pass, and give the session its result or failure."""
         result: Hypothesis | Transcript | EndpointError | None = None
         try:
             with endpoint_errors():

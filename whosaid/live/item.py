@@ -82,7 +82,6 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Number of samples of an ended item."""
         assert self.end is not None
         return self.end - self.begin
 
@@ -104,7 +103,6 @@ class Item:
             self.forget_final()
 
     def forget_final(self) -> None:
-        """Drop the final pass, which holds samples, and its result."""
         self.final = self.result = None
 
     def fit_window(self, stop: int, longest: int) -> list[LiveEvent]:
@@ -176,8 +174,6 @@ class Item:
 
 
 def moved(transcript: Transcript, seconds: float) -> Transcript:
-    """Return the transcript with its times shifted by `seconds`."""
-
     def move(chunk: Chunk) -> Chunk:
         words = [replace(w, start=w.start + seconds, end=w.end + seconds) for w in chunk.words]
         return replace(

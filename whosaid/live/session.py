@@ -90,7 +90,6 @@ class EndedItems:
         self._longest = longest
 
     def add(self, item: Item, end: int) -> None:
-        """End `item` at sample `end`."""
         item.end = self.until = end
         self.unfinished.append(item)
         self._context.append(item)
@@ -160,7 +159,6 @@ class LiveSession:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio so far."""
         return self._audio.stop / SAMPLE_RATE
 
     @property
@@ -173,7 +171,6 @@ class LiveSession:
         return wanted is wanted.item.final if wanted.final else wanted.item is self._current
 
     def take_events(self) -> list[LiveEvent]:
-        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -230,7 +227,6 @@ class LiveSession:
         self._events.append(Cleared())
 
     def finish(self) -> None:
-        """End the audio, and the current item with it."""
         self._finished = True
         if self._current is not None:
             self._end_item(self._current, self._audio.stop)
@@ -437,7 +433,6 @@ class LiveSession:
 
 
 def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    """Return the options for all passes of a session, made from `options` for files."""
     return replace(
         options,
         language=settings.language,
@@ -448,7 +443,6 @@ def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> Tran
 
 
 def _with_previous(ids: Iterator[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield (previous id, id) for each id, None before the first."""
     previous = None
     for id in ids:
         yield previous, id

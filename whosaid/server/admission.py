@@ -156,12 +156,10 @@ class Admission:
         self.draining = False
 
     def permit(self) -> AbstractContextManager[Permit]:
-        """Return a permit to hold while a request is answered. Raises Refusal."""
         self.check_draining()
         return self.permits.take()
 
     def live_place(self) -> AbstractContextManager[LivePlace]:
-        """Return a place to hold while a session is open. Raises Refusal."""
         self.check_live()
         return self.live.take()
 
@@ -170,7 +168,6 @@ class Admission:
             raise Refusal(Kind.DRAINING, "the server is about to stop")
 
     def check_live(self) -> None:
-        """Raise Refusal if no live session may be opened now."""
         if not self.live.most:
             raise Refusal(Kind.NOT_FOUND, "this server holds no live sessions")
         self.check_draining()
@@ -197,7 +194,6 @@ class Admission:
         return audio + SLACK_BYTES
 
     def check_length(self, headers: Headers) -> None:
-        """Raise Refusal if the head announces too long a body."""
         limit = self.body_limit(headers)
         if announced(headers) > limit:
             raise too_large(limit)
@@ -233,12 +229,10 @@ def check_type(path: str, headers: Headers) -> None:
 
 
 def media_type(headers: Headers) -> str:
-    """Return the body's media type in lower case, without parameters; "" if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def too_large(limit: int) -> Refusal:
-    """Return the refusal of a body of more than `limit` bytes."""
     return Refusal(Kind.BODY_TOO_LARGE, f"the body may have {limit} bytes")
 
 

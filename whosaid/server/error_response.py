@@ -46,7 +46,6 @@ class ErrorResponse(JSONResponse):
         super().__init__(body, error.status, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         scope.setdefault("state", {})["error_code"] = self.code
         await super().__call__(scope, receive, send)
 

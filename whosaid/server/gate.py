@@ -104,7 +104,6 @@ class RequestContext:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request came."""
         return time.monotonic() - self.started
 
     @property
@@ -298,7 +297,6 @@ class Gate:
             self._log_request(context, request_id)
 
     def _name(self, asked: RequestContext | Handshake) -> str:
-        """Return the request's ID, which the answer has too."""
         given = asked.headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         asked.answer_headers.append((b"x-request-id", request_id.encode()))
@@ -306,7 +304,6 @@ class Gate:
         return request_id
 
     async def _answer(self, context: RequestContext) -> None:
-        """Let a route answer. Raises EndpointError before the answer is complete."""
         scope, headers = context.scope, context.headers
         path, method = scope["path"], scope["method"]
         state = scope.setdefault("state", {})  # the routes' `request.state`

@@ -101,12 +101,10 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def busy(self) -> bool:
-        """Return True if a client waits for an answer or is in a session."""
         admission = self.gate.admission
         return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
         await super().startup(sockets)
         for bound in sockets or []:
             where = address(bound)
@@ -236,6 +234,5 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def address(bound: socket.socket) -> str:
-    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -45,7 +45,6 @@ class EngineMetrics(Collector):
         self.endpoint, self.admission = endpoint, admission
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every series with its value of now."""
         scheduler = (
             None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
         )
@@ -89,7 +88,6 @@ class JobMetrics(Collector):
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every series with its value of now."""
         counts, kept = self._store.counts()
         jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
         for status, count in counts.items():
@@ -142,7 +140,6 @@ class Metrics:
         build.labels(describe_versions()).set(1)
 
     async def text(self) -> bytes:
-        """Return all series in Prometheus' text format."""
         # No request waits for the disk; the others are of the thread that counts them.
         on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
         return generate_latest(self.registry) + on_disk

@@ -44,7 +44,6 @@ TRANSCRIPTION: dict[str, Any] = {
 
 
 def router(service: Service) -> APIRouter:
-    """Return the routes of the contract."""
     routes = APIRouter()
 
     @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")

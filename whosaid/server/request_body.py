@@ -162,7 +162,6 @@ class _InMemoryParser(MultiPartParser):
     spool_max_size = 2**62
 
     def on_headers_finished(self) -> None:
-        """Read the head of a part."""
         part = self._current_part
         _, options = parse_options_header(part.content_disposition)
         if options.get(b"name") == b"file" and b"filename" not in options:

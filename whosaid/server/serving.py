@@ -53,7 +53,6 @@ def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServ
 
 
 def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, Endpoint]:
-    """Return the application and what answers in it, as `load_server` has them; raises the same."""
     for line in misspelt_variables(ServerSettings):
         logger.warning(line)
     store = open_store(settings)

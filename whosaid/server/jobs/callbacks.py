@@ -114,7 +114,6 @@ class Callbacks:
         self._woken.set()
 
     async def run(self) -> None:
-        """Send them, until this is cancelled."""
         async with asyncio.TaskGroup() as calls:
             while True:
                 self._woken.clear()
@@ -174,7 +173,6 @@ class Callbacks:
 
 
 def callback_json(job: Job) -> bytes:
-    """Return the body of a callback."""
     ended = datetime.fromtimestamp(int(job.ended or 0), UTC)
     data = {"id": job.id, "status": job.status, "error": job.error_json}
     return to_json({"type": f"job.{job.status}", "timestamp": ended, "data": data})

@@ -65,7 +65,6 @@ class JobRunner:
             self.store.close()
 
     def wake(self) -> None:
-        """Look for a job to run."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -76,7 +75,6 @@ class JobRunner:
         self.wake()
 
     def cancel(self, job: str) -> None:
-        """End what is computed for a job, if anything is."""
         if task := self._tasks.get(job):
             task.cancel()
 

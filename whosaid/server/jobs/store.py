@@ -145,7 +145,6 @@ class JobStore:
             raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
 
     def close(self) -> None:
-        """Let another server have the folder."""
         with self._lock:
             self._database.close()
         self._folder.close()
@@ -199,7 +198,6 @@ class JobStore:
         return self.job(owner, job)
 
     def job(self, owner: bytes, job: str) -> Job:
-        """Return one of the owner's jobs. Raises NotFound."""
         return _job(
             self._first(f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?", job, owner)
         )
@@ -243,7 +241,6 @@ class JobStore:
         return rows[0] if rows else None
 
     def audio(self, job: str) -> bytes:
-        """Return a running job's recording. Raises OSError."""
         return self._folder.read(job)
 
     def succeed(self, job: str, result: Result, now: float) -> bool:

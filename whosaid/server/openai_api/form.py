@@ -438,7 +438,6 @@ def model_warning(name: str, endpoint: Endpoint, field: str = "model") -> str | 
 
 
 def require_model(name: str, endpoint: Endpoint) -> None:
-    """Raise Refusal for the name of another model than the loaded one."""
     if not means_loaded(name, endpoint):
         loaded = model_id(endpoint)
         raise Refusal(
@@ -455,7 +454,6 @@ def _size(name: str) -> str:
 
 
 def model_json(endpoint: Endpoint, created: int) -> dict[str, Any]:
-    """Return the loaded model; `created` is in seconds since 1970."""
     name = model_id(endpoint)
     owner = name.partition("/")[0] if "/" in name else "local"
     return {"id": name, "object": "model", "created": created, "owned_by": owner}

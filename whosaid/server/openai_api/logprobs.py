@@ -29,7 +29,6 @@ def token_logprobs(
 def logprob_entries(
     tokens: Sequence[int], log_probs: Sequence[float], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """Return an entry for every one of these token ids."""
     entries = []
     written = tokenizer.convert_ids_to_tokens(list(tokens))
     for each, logprob in zip(written, log_probs, strict=True):

@@ -42,7 +42,6 @@ class Handshake:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the request came."""
         return time.monotonic() - self.started
 
     @property
@@ -71,12 +70,10 @@ class Handshake:
                 await self.send({"type": "websocket.close", "code": INTERNAL_ERROR})
 
     async def fail(self, error: EndpointError) -> None:
-        """Refuse with `error`."""
         self.code = error.code
         await ErrorResponse(error, self.scope["path"])(self.scope, self._receive, self.send)
 
     async def send(self, message: Message) -> None:
-        """Pass on what goes out."""
         kind = message["type"]
         if kind == "websocket.accept":
             self.status = UPGRADED

@@ -65,7 +65,6 @@ class LivePlace:
         self._move(Stage.ENDED, ending)
 
     def leave(self) -> None:
-        """Note that the client left; nothing more is sent."""
         self._move(Stage.GONE, self.ending)
 
     async def wait_until(self, stage: Stage, seconds: float) -> None:
@@ -94,7 +93,6 @@ class LivePlaces:
 
     @property
     def taken(self) -> int:
-        """Return the number of open sessions."""
         return len(self._taken)
 
     @property
@@ -126,11 +124,9 @@ class LivePlaces:
             self._ended_seconds += place.audio_seconds
 
     def finish_all(self, ending: Ending) -> None:
-        """Ask every session to complete the audio that it has, and to end."""
         for place in self._taken:
             place.finish(ending)
 
     def end_all(self, ending: Ending) -> None:
-        """Ask every session to end at once."""
         for place in self._taken:
             place.end(ending)

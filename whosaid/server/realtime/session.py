@@ -77,7 +77,6 @@ class Ahead:
         self._played_at = -math.inf
 
     def came(self, seconds: float) -> None:
-        """Note `seconds` of audio that came."""
         self._played_at = max(self._played_at, self._now()) + seconds
 
     @property
@@ -150,7 +149,6 @@ class RealtimeSession:
             self._place.end(Ending(INTERNAL_ERROR, translated(error)))
 
     async def _close(self) -> None:
-        """Say how it ended to a client that is still there."""
         if self._place.stage is Stage.GONE:
             return
         await self._tell_why()
@@ -202,7 +200,6 @@ class RealtimeSession:
             return await self._socket.receive()
 
     async def _handle(self, message: MutableMapping[str, Any]) -> None:
-        """Do what an event asks for, or tell the client what is wrong with it."""
         name: str | None = None
         text, data = message.get("text"), message.get("bytes")
         most = self._settings.max_append_bytes
@@ -225,7 +222,6 @@ class RealtimeSession:
             await self._send(error_event(error, name))
 
     async def _do(self, event: ClientEvent, name: str | None) -> None:
-        """Do what an event asks for, which the client calls `name`."""
         if isinstance(event, Audio):
             seconds = len(event.data) / self._config.format.bytes_per_second
             self._place.audio_seconds += seconds
@@ -260,7 +256,6 @@ class RealtimeSession:
             await self._send(warning_event(error, name))
 
     async def _change(self, config: SessionConfig) -> None:
-        """Hear what comes next as `config` says. Raises EndpointError."""
         await self._driver.change(config.settings, config.format)
         self._config = config
         self._encoder = self._make_encoder()

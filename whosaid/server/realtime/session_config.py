@@ -71,7 +71,6 @@ PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?", 
 
 
 def _text(value: object) -> object:
-    """JSON's text, long or short."""
     if not isinstance(value, Base64Text | str):
         raise PydanticCustomError("string_type", "should be a string")
     return value
@@ -82,7 +81,6 @@ Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 
 def _or_empty(part: Any) -> Any:  # noqa: ANN401
-    """Return a part of a session as it came; an empty one for null."""
     return {} if part is None else part
 
 
