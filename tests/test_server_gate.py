@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from asgi import HELLO, JSON, call, client, served
+from asgi import HELLO, JSON, asynchronous, call, client, served
 
 from whosaid.server.gate import METHODS
 from whosaid.server.lifecycle import DrainingServer
@@ -25,60 +25,52 @@ def freed(endpoint, app) -> bool:
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-def test_a_client_that_leaves_frees_its_rows(stream, caplog):
-    async def run():
-        endpoint, app = served()
-        leaving = client(app, headers=JSON, parts=HELLO, query=stream)
-        running = asyncio.ensure_future(leaving.run())
-        await fed(endpoint)
-        leaving.gone.set()
-        reply = await running
-        assert freed(endpoint, app)
-        assert not reply.complete
-        text = (await call(app, "GET", "/metrics")).body.decode()
-        assert "asr_cancelled_total 1.0" in text
-        assert 'asr_requests_total{code="CLIENT_GONE",route="/",status="499"} 1.0' in text
-
-    asyncio.run(run())
+@asynchronous
+async def test_a_client_that_leaves_frees_its_rows(stream, caplog):
+    endpoint, app = served()
+    leaving = client(app, headers=JSON, parts=HELLO, query=stream)
+    running = asyncio.ensure_future(leaving.run())
+    await fed(endpoint)
+    leaving.gone.set()
+    reply = await running
+    assert freed(endpoint, app)
+    assert not reply.complete
+    text = (await call(app, "GET", "/metrics")).body.decode()
+    assert "asr_cancelled_total 1.0" in text
+    assert 'asr_requests_total{code="CLIENT_GONE",route="/",status="499"} 1.0' in text
 
 
-def test_the_deadline_is_504_and_not_to_be_tried_again():
-    async def run():
-        endpoint, app = served(request_timeout=0.3)
-        reply = await call(app, headers=JSON, parts=HELLO)
-        assert (reply.status, reply.code) == (504, "DEADLINE_EXCEEDED")
-        assert reply.headers["x-should-retry"] == "false"
-        # On a slow machine the deadline passes before the endpoint is asked.
-        assert (endpoint.outstanding, app.admission.permits.taken) == (0, 0)
-
-    asyncio.run(run())
+@asynchronous
+async def test_the_deadline_is_504_and_not_to_be_tried_again():
+    endpoint, app = served(request_timeout=0.3)
+    reply = await call(app, headers=JSON, parts=HELLO)
+    assert (reply.status, reply.code) == (504, "DEADLINE_EXCEEDED")
+    assert reply.headers["x-should-retry"] == "false"
+    # On a slow machine the deadline passes before the endpoint is asked.
+    assert (endpoint.outstanding, app.admission.permits.taken) == (0, 0)
 
 
-def test_the_deadline_ends_a_stream_with_an_error_event():
-    async def run():
-        endpoint, app = served(request_timeout=0.3)
-        reply = await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
-        assert (reply.status, reply.complete) == (200, True)
-        assert last_event(reply)["error"]["code"] == "DEADLINE_EXCEEDED"
-        assert freed(endpoint, app)
-
-    asyncio.run(run())
+@asynchronous
+async def test_the_deadline_ends_a_stream_with_an_error_event():
+    endpoint, app = served(request_timeout=0.3)
+    reply = await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
+    assert (reply.status, reply.complete) == (200, True)
+    assert last_event(reply)["error"]["code"] == "DEADLINE_EXCEEDED"
+    assert freed(endpoint, app)
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-def test_the_end_of_draining_is_told(stream):
-    async def run():
-        endpoint, app = served()
-        running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO, query=stream))
-        await fed(endpoint)
-        DrainingServer(app, endpoint, 600).end_all()
-        reply = await running
-        told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
-        assert told.startswith("DRAINING: ")
-        assert reply.status == (200 if stream else 503)
-        assert freed(endpoint, app)
-
-    asyncio.run(run())
+@asynchronous
+async def test_the_end_of_draining_is_told(stream):
+    endpoint, app = served()
+    running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO, query=stream))
+    await fed(endpoint)
+    DrainingServer(app, endpoint, 600).end_all()
+    reply = await running
+    told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
+    assert told.startswith("DRAINING: ")
+    assert reply.status == (200 if stream else 503)
+    assert freed(endpoint, app)
 
 
 def last_event(reply) -> dict:
@@ -86,33 +78,29 @@ def last_event(reply) -> dict:
 
 
 @pytest.mark.parametrize("stream", [b"", b"stream=true"])
-def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
-    async def run():
-        endpoint, app = served()
-        endpoint.error = KeyError(CANARY)
-        endpoint.release.set()
-        reply = await call(app, headers=JSON, parts=HELLO, query=stream)
-        told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
-        assert told.startswith("MODEL_ERROR: unexpected KeyError")
-        assert reply.status == (200 if stream else 500)
-        assert CANARY not in reply.body.decode() + caplog.text
-        assert freed(endpoint, app)
-
-    asyncio.run(run())
+@asynchronous
+async def test_an_exception_is_500_and_says_nothing_of_its_text(stream, caplog):
+    endpoint, app = served()
+    endpoint.error = KeyError(CANARY)
+    endpoint.release.set()
+    reply = await call(app, headers=JSON, parts=HELLO, query=stream)
+    told = last_event(reply)["error"]["message"] if stream else reply.json["detail"]
+    assert told.startswith("MODEL_ERROR: unexpected KeyError")
+    assert reply.status == (200 if stream else 500)
+    assert CANARY not in reply.body.decode() + caplog.text
+    assert freed(endpoint, app)
 
 
-def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
+@asynchronous
+async def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
     monkeypatch.setattr("whosaid.server.gate.PATIENCE_S", 0.05)
 
-    async def run():
-        _, app = served()
-        chunked = {"transfer-encoding": "chunked"}
-        reply = await call(app, headers=chunked, parts=[b"x"], ends=False)
-        assert (reply.status, reply.code) == (408, "BODY_TIMEOUT")
-        assert reply.headers["connection"] == "close"
-        assert app.admission.permits.taken == 0
-
-    asyncio.run(run())
+    _, app = served()
+    chunked = {"transfer-encoding": "chunked"}
+    reply = await call(app, headers=chunked, parts=[b"x"], ends=False)
+    assert (reply.status, reply.code) == (408, "BODY_TIMEOUT")
+    assert reply.headers["connection"] == "close"
+    assert app.admission.permits.taken == 0
 
 
 @pytest.mark.parametrize(

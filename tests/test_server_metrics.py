@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from asgi import HELLO, JSON, call, served
+from asgi import HELLO, JSON, asynchronous, call, served
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -97,14 +97,12 @@ def test_clients_cannot_make_series():
 
 
 @pytest.mark.parametrize("draining", [False, True])
-def test_a_stopped_engine_is_not_ready_but_lives(draining):
+@asynchronous
+async def test_a_stopped_engine_is_not_ready_but_lives(draining):
     """The server drains when it finds that the engine has stopped."""
 
-    async def run():
-        endpoint, app = served()
-        endpoint.recogniser.alive, app.admission.draining = False, draining
-        ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
-        assert (ready.status, ready.code) == (503, "NOT_READY")
-        assert health.status == 200
-
-    asyncio.run(run())
+    endpoint, app = served()
+    endpoint.recogniser.alive, app.admission.draining = False, draining
+    ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
+    assert (ready.status, ready.code) == (503, "NOT_READY")
+    assert health.status == 200
