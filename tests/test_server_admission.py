@@ -256,13 +256,12 @@ async def test_what_is_announced_reserves_nothing():
         ("/v1/audio/translations", {}, 415),
     ],
 )
-def test_types_that_say_that_there_is_no_sound_are_refused(path, headers, status):
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        return await call(app, path=path, headers=headers, parts=[b"RIFF"])
-
-    assert asyncio.run(run()).status == status
+@asynchronous
+async def test_types_that_say_that_there_is_no_sound_are_refused(path, headers, status):
+    endpoint, app = served()
+    endpoint.release.set()
+    result = await call(app, path=path, headers=headers, parts=[b"RIFF"])
+    assert result.status == status
 
 
 def basic(password: str) -> str:
@@ -283,13 +282,11 @@ def basic(password: str) -> str:
         ("", 401),
     ],
 )
-def test_the_key_comes_as_bearer_token_or_password(given, status):
-    async def run():
-        endpoint, app = served(api_key="key")
-        endpoint.release.set()
-        return await call(app, headers={**JSON, "authorization": given}, parts=HELLO)
-
-    reply = asyncio.run(run())
+@asynchronous
+async def test_the_key_comes_as_bearer_token_or_password(given, status):
+    endpoint, app = served(api_key="key")
+    endpoint.release.set()
+    reply = await call(app, headers={**JSON, "authorization": given}, parts=HELLO)
     assert reply.status == status
     assert reply.headers.get("www-authenticate", "").startswith("Bearer" if status == 401 else "")
 
@@ -312,10 +309,9 @@ def test_without_the_key_only_signs_of_life_are_to_be_had(method, path, status):
     assert asyncio.run(call(served(api_key="key")[1], method, path)).status == status
 
 
-def test_probes_answer_while_draining():
-    async def run():
-        _, app = served()
-        app.admission.draining = True
-        return [(await call(app, "GET", path)).status for path in ("/health", "/ready", "/metrics")]
-
-    assert asyncio.run(run()) == [200, 503, 200]
+@asynchronous
+async def test_probes_answer_while_draining():
+    _, app = served()
+    app.admission.draining = True
+    result = [(await call(app, "GET", path)).status for path in ("/health", "/ready", "/metrics")]
+    assert result == [200, 503, 200]

@@ -157,14 +157,13 @@ def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
 
 
 @pytest.mark.parametrize("path", ["/predict/", "/health/", "//"])
-def test_a_last_slash_changes_nothing(path):
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        method = "GET" if "health" in path else "POST"
-        return await call(app, method, path, headers=JSON, parts=HELLO)
-
-    assert asyncio.run(run()).status == 200
+@asynchronous
+async def test_a_last_slash_changes_nothing(path):
+    endpoint, app = served()
+    endpoint.release.set()
+    method = "GET" if "health" in path else "POST"
+    result = await call(app, method, path, headers=JSON, parts=HELLO)
+    assert result.status == 200
 
 
 def test_the_log_names_routes_and_nothing_of_the_client(caplog):

@@ -103,20 +103,15 @@ async def told(app, job: str, tries: int) -> dict:
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
-def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, receiver, status):
-    async def run():
-        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
-            endpoint.error = InvalidParameter("x") if status == "failed" else None
-            endpoint.release.set()
-            sent = await call(
-                app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/hook?a=b")
-            )
-            job = sent.json["id"]
-            found = await told(app, job, 1)
-            assert found["callback"] == {"delivered": True, "tries": 1}
-            return job
-
-    job = asyncio.run(run())
+@asynchronous
+async def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, receiver, status):
+    async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+        endpoint.error = InvalidParameter("x") if status == "failed" else None
+        endpoint.release.set()
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/hook?a=b"))
+        job = sent.json["id"]
+        found = await told(app, job, 1)
+        assert found["callback"] == {"delivered": True, "tries": 1}
     ((path, headers, body),) = receiver.got
     assert (path, headers["Host"]) == ("/hook?a=b", receiver.host)
     assert headers["webhook-id"] == job

@@ -23,16 +23,14 @@ def values(family) -> dict:
     }
 
 
-def test_what_a_request_took_is_counted():
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        await call(app, headers=JSON, parts=HELLO)
-        await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
-        await call(app, headers={"content-type": "text/html"}, parts=[b"x"])
-        return await read(app)
-
-    found = asyncio.run(run())
+@asynchronous
+async def test_what_a_request_took_is_counted():
+    endpoint, app = served()
+    endpoint.release.set()
+    await call(app, headers=JSON, parts=HELLO)
+    await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
+    await call(app, headers={"content-type": "text/html"}, parts=[b"x"])
+    found = await read(app)
     requests = values(found["asr_requests"])
     assert requests["asr_requests_total", "/", "200", "OK"] == 2
     assert requests["asr_requests_total", "/", "415", "UNSUPPORTED_MEDIA_TYPE"] == 1
@@ -48,20 +46,17 @@ def test_what_a_request_took_is_counted():
     assert last == 600
 
 
-def test_the_engine_is_asked_when_the_metrics_are_read():
-    async def run():
-        endpoint, app = served()
-        endpoint.decode.clear()
-        running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
-        while not endpoint.seen:
-            await asyncio.sleep(0)
-        found = await read(app)
-        endpoint.decode.set()
-        endpoint.release.set()
-        await running
-        return found
-
-    found = asyncio.run(run())
+@asynchronous
+async def test_the_engine_is_asked_when_the_metrics_are_read():
+    endpoint, app = served()
+    endpoint.decode.clear()
+    running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
+    while not endpoint.seen:
+        await asyncio.sleep(0)
+    found = await read(app)
+    endpoint.decode.set()
+    endpoint.release.set()
+    await running
     for name, value in {
         "asr_requests_in_progress": 1,
         "asr_held_body_bytes": len(HELLO[0]),
@@ -80,15 +75,13 @@ def test_the_engine_is_asked_when_the_metrics_are_read():
     }
 
 
-def test_clients_cannot_make_series():
-    async def run():
-        _, app = served()
-        before = await read(app)
-        for number in range(20):
-            await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
-        return before, await read(app)
-
-    before, after = asyncio.run(run())
+@asynchronous
+async def test_clients_cannot_make_series():
+    _, app = served()
+    before = await read(app)
+    for number in range(20):
+        await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
+    before, after = before, await read(app)
     made = values(after["asr_requests"]).keys() - values(before["asr_requests"]).keys()
     assert made <= {
         ("asr_requests_total", "404", "NOT_FOUND", "other"),

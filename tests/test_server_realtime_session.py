@@ -9,6 +9,7 @@ import typing
 
 import openai.types.realtime as sdk
 import pytest
+from asgi import asynchronous
 from live_stand_ins import Drivers, Socket, error_of, failing, live
 from openai.types.realtime import RealtimeClientEvent
 from pydantic import TypeAdapter
@@ -550,63 +551,59 @@ def test_a_session_that_is_not_completed_in_time_says_so_and_is_closed_as_failed
     assert drivers.opened[0].closed == 1
 
 
-def test_a_client_that_leaves_frees_what_it_had():
-    async def hold():
-        drivers = Drivers(lambda driver: driver.free.clear())
-        app = live(drivers)
-        async with Socket(app) as socket:
-            await socket.read()
-            socket.send("input_audio_buffer.append", audio=audio(4))
-            while not drivers.opened[0].calls:
-                await asyncio.sleep(0)
-            assert app.admission.live.taken == 1
-            drivers.opened[0].free.set()
-        return drivers.opened[0], app.admission.live
-
-    driver, places = asyncio.run(hold())
+@asynchronous
+async def test_a_client_that_leaves_frees_what_it_had():
+    drivers = Drivers(lambda driver: driver.free.clear())
+    app = live(drivers)
+    async with Socket(app) as socket:
+        await socket.read()
+        socket.send("input_audio_buffer.append", audio=audio(4))
+        while not drivers.opened[0].calls:
+            await asyncio.sleep(0)
+        assert app.admission.live.taken == 1
+        drivers.opened[0].free.set()
+    driver, places = drivers.opened[0], app.admission.live
     assert (driver.closed, places.taken, places.opened) == (1, 0, 1)
     assert "finish" not in driver.calls
     assert places.audio_seconds == 4 / 48_000
 
 
-def test_a_client_that_leaves_while_it_is_completed_is_not_waited_for():
-    async def hold():
-        drivers = Drivers(lambda driver: driver.done.clear())
-        async with Socket(live(drivers)) as socket:
-            await socket.read()
-            socket.send("input_audio_buffer.commit", final=True)
-            while "finish" not in drivers.opened[0].calls:
-                await asyncio.sleep(0)
-        return drivers.opened[0].closed, socket.closed
+@asynchronous
+async def test_a_client_that_leaves_while_it_is_completed_is_not_waited_for():
+    drivers = Drivers(lambda driver: driver.done.clear())
+    async with Socket(live(drivers)) as socket:
+        await socket.read()
+        socket.send("input_audio_buffer.commit", final=True)
+        while "finish" not in drivers.opened[0].calls:
+            await asyncio.sleep(0)
+    result = drivers.opened[0].closed, socket.closed
+    assert result == (1, None)
 
-    assert asyncio.run(hold()) == (1, None)
 
-
-def test_a_client_that_takes_nothing_stalls_itself_alone():
+@asynchronous
+async def test_a_client_that_takes_nothing_stalls_itself_alone():
     """Its driver waits for it, and nothing more of it is read."""
 
-    async def hold():
-        drivers = Drivers()
-        app = live(drivers)
-        async with Socket(app) as slow, Socket(app) as other:
-            for each in (slow, other):
-                await each.read()
-            slow.takes.clear()
-            slow.send_bytes(bytes(4))
-            for _ in range(50):
-                slow.send("input_audio_buffer.commit")
-            for number in range(1, 40):
-                other.send_bytes(bytes(4))
-                other.send("input_audio_buffer.commit")
-                (*_, done) = await other.read_until("conversation.item.done")
-                assert done["item"]["id"] == f"item_{number}"
-            stalled = slow.received
-            slow.takes.set()
-            for _ in range(50 - 1):
-                await slow.read_until("warning")
-            return stalled
-
-    assert asyncio.run(hold()) == 3  # connect, audio, and the commit that is told
+    drivers = Drivers()
+    app = live(drivers)
+    async with Socket(app) as slow, Socket(app) as other:
+        for each in (slow, other):
+            await each.read()
+        slow.takes.clear()
+        slow.send_bytes(bytes(4))
+        for _ in range(50):
+            slow.send("input_audio_buffer.commit")
+        for number in range(1, 40):
+            other.send_bytes(bytes(4))
+            other.send("input_audio_buffer.commit")
+            (*_, done) = await other.read_until("conversation.item.done")
+            assert done["item"]["id"] == f"item_{number}"
+        stalled = slow.received
+        slow.takes.set()
+        for _ in range(50 - 1):
+            await slow.read_until("warning")
+        result = stalled
+    assert result == 3  # connect, audio, and the commit that is told
 
 
 def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(monkeypatch):

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from asgi import asynchronous
 from openai_answers import SPOKEN, KnownAnswers
 
 from config import InferenceConfig
@@ -133,37 +134,34 @@ def test_pings_go_out_while_nothing_comes():
     assert PING == b": ping\n\n"
 
 
-def test_what_the_parts_raise_is_raised():
+@asynchronous
+async def test_what_the_parts_raise_is_raised():
     async def failing():
         yield b"one"
         raise RuntimeError("broken")
 
-    async def run():
-        return [part async for part in with_pings(failing(), 60)]
-
     with pytest.raises(RuntimeError, match="broken"):
-        asyncio.run(run())
+        assert [part async for part in with_pings(failing(), 60)]
 
 
 @pytest.mark.parametrize("leaves_after", [1, 2])
-def test_a_client_that_leaves_closes_the_request(leaves_after):
-    async def run():
-        closed = []
+@asynchronous
+async def test_a_client_that_leaves_closes_the_request(leaves_after):
+    closed = []
 
-        async def endless():
-            try:
-                yield "the audio is read"
-                yield {"number": 0}
-                await asyncio.Event().wait()
-            finally:
-                closed.append(True)
+    async def endless():
+        try:
+            yield "the audio is read"
+            yield {"number": 0}
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
 
-        events = endless()
-        await anext(events)
-        await sent_by(EventStream(events, encode_all(events)), leaves_after)
-        return closed
-
-    assert asyncio.run(run()) == [True]
+    events = endless()
+    await anext(events)
+    await sent_by(EventStream(events, encode_all(events)), leaves_after)
+    result = closed
+    assert result == [True]
 
 
 def test_a_stream_that_is_never_sent_closes_the_request(endpoint):
