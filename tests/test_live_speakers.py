@@ -158,17 +158,6 @@ def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
     return tuple(whole)
 
 
-def test_turns_in_parts_count_as_whole_ones():
-    """A turn that touches speech in one part is kept in all of them."""
-    said = SpeakerTracker()
-    item = completed("0", spoken(4, 10.0))
-    said.with_speakers([item])
-    for start in np.arange(8.0, 12.0, STEP):
-        said.add_turns(Diarization((SpeakerTurn("A", start, start + STEP),), ()), start + STEP)
-    assert [turn.start for turn in said._turns.within(0.0, inf)] == [8.0]
-    assert [each[2] for each in segments(said.with_speakers([]))] == ["A"]
-
-
 def test_what_failed_or_holds_no_words_has_no_segments():
     said = SpeakerTracker()
     nothing = Completed("1", Transcript((), "en"), "", 1.0)

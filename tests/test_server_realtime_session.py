@@ -623,25 +623,18 @@ async def test_nothing_is_read_of_who_is_too_far_ahead_until_time_has_passed(mon
     assert events[-1]["type"] == "conversation.item.done"
 
 
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [("live_idle_seconds", "session_idle"), ("live_session_seconds", "session_expired")],
+)
 @asynchronous
-async def test_nothing_for_too_long_ends_a_session_in_order():
-    async with opened(live_idle_seconds=0.3) as socket:
+async def test_a_session_ends_in_order_when_its_time_is_over(limit, code):
+    async with opened(**{limit: 0.3}) as socket:
         socket.send_bytes(bytes(4))
         events, status = await socket.read_until("closed"), socket.closed
-    drivers = socket.drivers
-    assert error_of(events[0]) == ("session_idle", None, None)
+    assert error_of(events[0]) == (code, None, None)
     assert events[-2]["type"] == "conversation.item.done"
-    assert (status, drivers.opened[0].calls[-1]) == (1001, "finish")
-
-
-@asynchronous
-async def test_a_session_ends_in_order_when_its_time_is_over():
-    async with opened(live_session_seconds=0.3) as socket:
-        socket.send_bytes(bytes(4))
-        events, status = await socket.read_until("closed"), socket.closed
-    assert error_of(events[0]) == ("session_expired", None, None)
-    assert events[-2]["type"] == "conversation.item.done"
-    assert status == 1001
+    assert (status, socket.drivers.opened[0].calls[-1]) == (1001, "finish")
 
 
 @asynchronous

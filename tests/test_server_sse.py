@@ -134,16 +134,6 @@ def test_pings_go_out_while_nothing_comes():
     assert PING == b": ping\n\n"
 
 
-@asynchronous
-async def test_what_the_parts_raise_is_raised():
-    async def failing():
-        yield b"one"
-        raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError, match="broken"):
-        assert [part async for part in with_pings(failing(), 60)]
-
-
 @pytest.mark.parametrize("leaves_after", [1, 2])
 @asynchronous
 async def test_a_client_that_leaves_closes_the_request(leaves_after):
