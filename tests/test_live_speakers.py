@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from diarization_utils import attribute, speaker_segments
 from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.diarization.known_speakers import Naming
-from whosaid.errors import InvalidParameter, ModelError
+from whosaid.errors import ModelError
 from whosaid.live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
-from whosaid.live.settings import LiveSettings
-from whosaid.live.speakers import LiveSpeakers, SpeakerTracker, WantedSpeakers
+from whosaid.live.speakers import LiveSpeakers, SpeakerTracker
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
 
@@ -337,51 +336,5 @@ def test_who_leaves_ends_what_is_under_way():
         await speakers.close()
         assert finder.closed == 1
         assert speakers._following.cancelled()
-
-    with_workers(session)
-
-
-def test_speakers_are_looked_for_once_settings_ask_for_them():
-    async def session(workers):
-        finders: list[Finder] = []
-
-        async def open_speakers(_clips, threshold):
-            assert threshold == 0.5
-            finders.append(Finder())
-            return finders[-1]
-
-        wanted, words = WantedSpeakers(open_speakers, workers, nothing), Words("0", ())
-        wanted.push(noise(1.0))
-        assert wanted.with_speakers([words]) == [words]
-        assert await wanted.finish() == []
-        asked = LiveSettings(speakers=True, known_speaker_threshold=0.5)
-        await wanted.change(asked, begun=False)
-        await wanted.change(replace(asked, language="de"), begun=True)
-        assert len(finders) == 1
-        wanted.push(noise(1.0))
-        assert await wanted.finish() == [SpeakersFound((), ("ignored",))]
-        await wanted.close()
-        assert finders[0].closed == 1
-
-    with_workers(session)
-
-
-def test_speakers_asked_for_after_audio_came_are_refused_and_others_are_let_go():
-    async def session(workers):
-        finders: list[Finder] = []
-
-        async def open_speakers(_clips, _threshold):
-            finders.append(Finder())
-            return finders[-1]
-
-        wanted = WantedSpeakers(open_speakers, workers, nothing)
-        with pytest.raises(InvalidParameter, match="before the first audio"):
-            await wanted.change(LiveSettings(speakers=True), begun=True)
-        assert finders == []
-        await wanted.change(LiveSettings(speakers=True), begun=False)
-        wanted.push(noise(1.0))
-        await wanted.change(LiveSettings(), begun=True)
-        assert finders[0].closed == 1
-        assert await wanted.finish() == []
 
     with_workers(session)

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whosaid.asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
-from whosaid.errors import EndpointError
+from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.live.audio_stream import AudioStream
 from whosaid.live.events import LiveEvent
 from whosaid.live.item import WantedPass
 from whosaid.live.session import LiveSession, with_settings
 from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
-from whosaid.live.speakers import OpenSpeakers, WantedSpeakers
+from whosaid.live.speakers import LiveSpeakers, OpenSpeakers
 from whosaid.live.turn_detection import Turn, TurnDetector
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.steps import run_steps
@@ -87,7 +87,9 @@ class LiveDriver:
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and its start time
-        self._speakers = WantedSpeakers(open_speakers, workers, self._tell)
+        self._open_speakers = open_speakers
+        self._speakers: LiveSpeakers | None = None
+        self._about_speakers = _about_speakers(LiveSettings())
         self._running = asyncio.create_task(self._run())
 
     @property
@@ -107,7 +109,7 @@ class LiveDriver:
         InvalidReference, Unsupported, and the errors of diarization.
         """
         known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
-        await self._speakers.change(settings, begun=self.session.seconds > 0)
+        await self._change_speakers(settings)
         if audio_format is not self._input.format:
             await self._feed(self._input.flush)
         self._input.change(audio_format, settings.turn_detection)
@@ -134,15 +136,37 @@ class LiveDriver:
         self.session.finish()
         self._changed.set()
         await self._running
-        if found := await self._speakers.finish():
+        if self._speakers is not None:
+            events = await self._speakers.finish()
             async with self._sending:
-                await self._send(found)
+                await self._send(events)
 
     async def close(self) -> None:
         """Cancel all passes, free their rows, and drop the audio."""
         self._running.cancel()
         await asyncio.wait([self._running])
-        await self._speakers.close()
+        if self._speakers is not None:
+            await self._speakers.close()
+
+    async def _change_speakers(self, settings: LiveSettings) -> None:
+        """Start or stop diarization. Raises InvalidParameter after the first audio, because
+        speakers are found from the first sample on.
+        """
+        about = _about_speakers(settings)
+        if about == self._about_speakers:
+            return
+        speakers: LiveSpeakers | None = None
+        if settings.speakers:
+            if self.session.seconds > 0:
+                text = "must be set, with known ones and their threshold, before the first audio"
+                raise InvalidParameter(text, "speakers")
+            finder = await self._open_speakers(
+                settings.known_speakers, settings.known_speaker_threshold
+            )
+            speakers = LiveSpeakers(finder, self._workers, self._tell)
+        if self._speakers is not None:
+            await self._speakers.close()
+        self._speakers, self._about_speakers = speakers, about
 
     async def _feed(self, read: Callable[[], Detected]) -> None:
         """Call `read` in a worker thread, and feed its result to the session."""
@@ -150,14 +174,18 @@ class LiveDriver:
             self._running.result()  # raises the exception that ended it
         loop = asyncio.get_running_loop()
         samples, turns, silent_for = await loop.run_in_executor(self._workers, read)
-        self._speakers.push(samples)
+        if self._speakers is not None:
+            self._speakers.push(samples)
         self.session.feed(samples, turns, silent_for)
         self._changed.set()
         await self._tell()
 
     async def _tell(self) -> None:
         async with self._sending:
-            if events := self._speakers.with_speakers(self.session.take_events()):
+            events = self.session.take_events()
+            if self._speakers is not None:
+                events = self._speakers.with_speakers(events)
+            if events:
                 await self._send(events)
 
     async def _run(self) -> None:
@@ -215,3 +243,8 @@ async def _result(job: Job[T]) -> T:
 def _new_ids() -> Iterator[str]:
     while True:
         yield f"item_{uuid.uuid4().hex[:24]}"
+
+
+def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
+    """Return the settings that may not change after the first audio."""
+    return settings.speakers, settings.known_speakers, settings.known_speaker_threshold

@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 
 from diarization_utils import attribute, speaker_segments
 from whosaid.diarization.diarizer import Diarization, Span
-from whosaid.errors import InvalidParameter
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
-from whosaid.live.settings import LiveSettings
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
 
@@ -102,51 +100,6 @@ class LiveSpeakers:
             self._audio.drop_before(stop)
             self._tracker.add_turns(*await self._finder.push(samples, ending))
             await self._tell()
-
-
-class WantedSpeakers:
-    """The speakers of one session, if its settings ask for them. `open_speakers` opens diarization.
-    `workers` and `tell` are passed to `LiveSpeakers`.
-    """
-
-    def __init__(
-        self, open_speakers: OpenSpeakers, workers: Executor, tell: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._open, self._workers, self._tell = open_speakers, workers, tell
-        self._settings = _about_speakers(LiveSettings())
-        self._found: LiveSpeakers | None = None
-
-    async def change(self, settings: LiveSettings, begun: bool) -> None:
-        """Apply the speaker settings. Raises InvalidParameter after the first audio, because
-        speakers are found from the first sample on, and the errors of `open_speakers`.
-        """
-        wanted = _about_speakers(settings)
-        if wanted == self._settings:
-            return
-        if settings.speakers and begun:
-            text = "must be set, with known ones and their threshold, before the first audio"
-            raise InvalidParameter(text, "speakers")
-        found: LiveSpeakers | None = None
-        if settings.speakers:
-            finder = await self._open(settings.known_speakers, settings.known_speaker_threshold)
-            found = LiveSpeakers(finder, self._workers, self._tell)
-        await self.close()
-        self._found, self._settings = found, wanted
-
-    def push(self, samples: NDArray[np.float32]) -> None:
-        if self._found is not None:
-            self._found.push(samples)
-
-    def with_speakers(self, events: list[LiveEvent]) -> list[LiveEvent]:
-        return events if self._found is None else self._found.with_speakers(events)
-
-    async def finish(self) -> list[LiveEvent]:
-        """Return the last events, after the last audio and text. Raises EndpointError."""
-        return [] if self._found is None else await self._found.finish()
-
-    async def close(self) -> None:
-        if self._found is not None:
-            await self._found.close()
 
 
 class SpeakerTracker:
@@ -269,8 +222,3 @@ def _chunk(words: Sequence[Word]) -> Chunk:
 
 def _end(completed: Completed) -> float:
     return max(word.end for chunk in completed.transcript.chunks for word in chunk.words)
-
-
-def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
-    """Return the settings that may not change after the first audio."""
-    return settings.speakers, settings.known_speakers, settings.known_speaker_threshold

@@ -7,7 +7,6 @@ transcription session. Time and memory of a read do not grow with the message (`
 from __future__ import annotations
 
 from binascii import Error as Base64Error
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
@@ -91,14 +90,7 @@ SERVED: dict[str, type[EventGiven]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """Audio as bytes."""
-
-    data: bytes
-
-
-ClientEvent = Update | Commit | Clear | Audio
+ClientEvent = Update | Commit | Clear | bytes  # bytes: audio
 
 
 def read_object(message: str) -> dict[str, Any]:
@@ -140,16 +132,16 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     except ValidationError as error:
         raise at_fault(error) from None
     if isinstance(read, Append):
-        return Audio(_decoded(read.audio, most_bytes))
+        return _decoded(read.audio, most_bytes)
     assert isinstance(read, Update | Commit | Clear)
     return read
 
 
-def read_bytes(data: bytes, most_bytes: int) -> Audio:
+def read_bytes(data: bytes, most_bytes: int) -> bytes:
     """Return the audio of a binary frame. Raises AppendTooLarge."""
     if len(data) > most_bytes:
         raise _too_large(most_bytes)
-    return Audio(data)
+    return data
 
 
 def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
@@ -162,7 +154,7 @@ def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
         data = None
     if data is None:
         raise Refusal(Kind.INVALID_BASE64, "should be in base64", "audio")
-    return read_bytes(data, most_bytes).data
+    return read_bytes(data, most_bytes)
 
 
 def _too_large(most_bytes: int) -> Refusal:

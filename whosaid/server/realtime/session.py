@@ -28,7 +28,6 @@ from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id
 from whosaid.server.realtime.client_events import (
     OLD_UPDATE,
-    Audio,
     Clear,
     ClientEvent,
     Commit,
@@ -222,13 +221,13 @@ class RealtimeSession:
             await self._send(error_event(error, name))
 
     async def _do(self, event: ClientEvent, name: str | None) -> None:
-        if isinstance(event, Audio):
-            seconds = len(event.data) / self._config.format.bytes_per_second
+        if isinstance(event, bytes):
+            seconds = len(event) / self._config.format.bytes_per_second
             self._place.audio_seconds += seconds
             self._ahead.came(seconds)
             size = PIECE_SECONDS * self._config.format.bytes_per_second
-            for place in range(0, len(event.data), size):
-                await self._driver.append(event.data[place : place + size])
+            for place in range(0, len(event), size):
+                await self._driver.append(event[place : place + size])
         elif isinstance(event, Commit):
             if event.final:
                 self._place.finish(Ending(NORMAL))
