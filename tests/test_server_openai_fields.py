@@ -94,7 +94,7 @@ def test_separate_channels_are_speakers_without_a_model_that_finds_any(tiny_endp
             channel_names=form,
         )
         assert asked.request.config.channel_names == names
-        assert (asked.speakers, asked.request.speakers) == (True, None)
+        assert asked.request.speakers is None
         assert asked.request.warnings == ()
 
 
@@ -126,7 +126,7 @@ def test_every_format_is_read(endpoint, task):
     for response_format in FORMS[task].schema()["properties"]["response_format"]["enum"]:
         asked = read(endpoint, task, response_format=response_format)
         assert asked.request.config.task == task
-        assert asked.speakers is (response_format == "diarized_json")
+        assert asked.request.config.diarize is (response_format == "diarized_json")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_clips_reach_the_endpoint_in_order(endpoint):
     config = asked.request.config
     clips = [(clip.name, clip.reference) for clip in config.known_speakers]
     assert clips == [("Anna", "data:audio/wav;base64,AAAA"), ("Bob", "BBBB"), ("Anna", "CCCC")]
-    assert (config.known_speaker_threshold, asked.speakers) == (0.7, True)
+    assert (config.known_speaker_threshold, config.diarize) == (0.7, True)
 
 
 WRONG = {

@@ -30,7 +30,7 @@ from starlette.types import Receive, Scope, Send
 
 from whosaid.asr import stopped
 from whosaid.endpoint import Endpoint
-from whosaid.errors import EndpointError
+from whosaid.errors import EndpointError, StartError
 from whosaid.runtime.errors import EXIT_STATUS
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.gate import PAGE, Gate, RequestContext
@@ -224,13 +224,17 @@ async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
 def bind(settings: ServerSettings) -> socket.socket:
     """Return the server's socket, which listens: clients wait until they are answered.
 
-    Raises OSError if the address is taken, or is not one of this machine.
+    Raises StartError if the address is taken, or is not one of this machine.
     """
-    family, _, _, _, address = socket.getaddrinfo(
-        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    both = family is socket.AF_INET6
-    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    host, port = settings.host, settings.port
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        both = family is socket.AF_INET6
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    except OSError as error:
+        raise StartError(f"HOST={host} PORT={port}: {error.strerror}") from error
 
 
 def address(bound: socket.socket) -> str:

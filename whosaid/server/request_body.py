@@ -22,10 +22,8 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from config import OTHER_NAMES, InferenceConfig
-from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidRequest
 from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
-from whosaid.request import TranscriptionRequest
 from whosaid.server.admission import FORM, media_type
 from whosaid.server.errors import Kind, Refusal
 
@@ -42,11 +40,6 @@ LISTS = {
     for name, field in InferenceConfig.model_fields.items()
     if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
 }
-
-
-async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
-    """Return a body's request. Raises errors of `read_body` and `Endpoint.parse`."""
-    return await asyncio.to_thread(endpoint.parse, *await read_body(request))
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:

@@ -189,7 +189,7 @@ class AudioRequest:
     """A request of the audio API: what the endpoint is asked, and what becomes of its answer.
 
     `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
-    log-probability of every token, and `speakers` says that there will be some.
+    log-probability of every token.
     """
 
     request: TranscriptionRequest
@@ -197,7 +197,6 @@ class AudioRequest:
     granularities: frozenset[str] = frozenset()
     stream: bool = False
     logprobs: bool = False
-    speakers: bool = False
 
     @property
     def task(self) -> str:
@@ -266,14 +265,12 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         raise InvalidParameter(f"on this route it is {task}", "task")
     if clips := paired_clips(form.known_speaker_names, form.known_speaker_references):
         given["known_speakers"] = clips
-    separate = given.get("channels") == "separate"
-    speakers = _speakers(given, form.diarize, wanted, endpoint)
+    diarize = _diarize(given, form.diarize, wanted, endpoint)
     parameters = {
         **given,
         "task": task,
         "language": one_language(form.language, form.languages),
-        # Separate channels are their speakers, without any diarization.
-        "diarize": form.diarize if separate else speakers,
+        "diarize": diarize,
         "hotwords": form.keywords or given.get("hotwords", []),
         **vad,
         "output": [wanted] if wanted in FILES else [],
@@ -289,9 +286,7 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         ignored_names("fields", unserved) if unserved else None,
     )
     request = request._replace(warnings=(*request.warnings, *filter(None, warnings)))
-    return AudioRequest(
-        request, wanted, granularities, bool(form.stream), bool(form.include), speakers
-    )
+    return AudioRequest(request, wanted, granularities, bool(form.stream), bool(form.include))
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
@@ -369,11 +364,11 @@ def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dic
     return [{"name": name, "reference": reference} for name, reference in pairs]
 
 
-def _speakers(
+def _diarize(
     given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
-) -> bool:
-    """Return whether the answer has speakers: if its format or a field asks for them, or if
-    channels are separate.
+) -> bool | None:
+    """Return the endpoint's parameter of that name: True if the format or a field asks for
+    speakers. Separate channels are their speakers, without any diarization.
 
     Raises Unsupported if no model finds speakers, or if the format has no place for them.
     """
@@ -391,11 +386,10 @@ def _speakers(
         if diarize is False:
             raise InvalidParameter("response_format diarized_json has speakers", "diarize")
         asked += [] if separate else ["response_format"]
-    if diarize is False or not asked:
-        return separate
-    if endpoint.diarizer is None:
+    finds = bool(asked) and diarize is not False
+    if finds and endpoint.diarizer is None:
         raise Unsupported("no diarization model is loaded to find speakers", asked[-1])
-    return True
+    return diarize if separate else finds
 
 
 def _parse(

@@ -75,12 +75,13 @@ class Handshake:
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
+        headers = [*message.get("headers", ()), *self.answer_headers]
         if kind == "websocket.accept":
             self.status = UPGRADED
-            message = self._with(message, self.answer_headers)
+            message = {**message, "headers": headers}
         elif kind == "websocket.http.response.start":
             self.status = message["status"]
-            message = self._with(message, [*self.answer_headers, *GUARDED])
+            message = {**message, "headers": [*headers, *GUARDED]}
         elif kind == "websocket.close":
             self.close_status = message.get("code", NO_STATUS)
         await self._send(message)
@@ -90,7 +91,3 @@ class Handshake:
         if message["type"] == "websocket.disconnect" and self.close_status is None:
             self.close_status = message.get("code", NO_STATUS)
         return message
-
-    @staticmethod
-    def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:
-        return {**message, "headers": [*message.get("headers", ()), *headers]}

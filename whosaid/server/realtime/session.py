@@ -102,7 +102,6 @@ class RealtimeSession:
             new_id("sess"),
             int(time.time() + settings.live_session_seconds),
         )
-        self._encoder = self._make_encoder()
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
         place.driver = self._driver = open_driver(self._send_events)
@@ -257,7 +256,6 @@ class RealtimeSession:
     async def _change(self, config: SessionConfig) -> None:
         await self._driver.change(config.settings, config.format)
         self._config = config
-        self._encoder = self._make_encoder()
 
     # What the client is told
 
@@ -266,13 +264,10 @@ class RealtimeSession:
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
-    def _make_encoder(self) -> EventEncoder:
-        return EventEncoder(
-            self._config.include, self._endpoint.recogniser.transcriber.models.tokenizer
-        )
-
     async def _send_events(self, events: list[LiveEvent]) -> None:
-        await self._send(*filter(None, map(self._encoder.message, events)))
+        tokenizer = self._endpoint.recogniser.transcriber.models.tokenizer
+        encoder = EventEncoder(self._config.include, tokenizer)
+        await self._send(*filter(None, map(encoder.message, events)))
 
     async def _send(self, *messages: Message) -> None:
         """Returns when the client has taken them, but for what the socket holds, or is gone."""
