@@ -12,13 +12,7 @@ from recogniser_stand_ins import resident
 
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.server.error_response import openai_body
-from whosaid.server.openai_api.form import (
-    FORMS,
-    TRANSCRIBE,
-    TRANSLATE,
-    model_warning,
-    read_fields,
-)
+from whosaid.server.openai_api.form import FORMS, TRANSCRIBE, TRANSLATE, model_warning, read_fields
 
 
 @pytest.fixture(scope="module")

@@ -14,16 +14,7 @@ from numpy.typing import NDArray
 from whosaid.asr import Hypothesis, HypothesisWord, Prior, TranscriptionOptions
 from whosaid.errors import EndpointError
 from whosaid.live.commit import FinalWords, spoken
-from whosaid.live.events import (
-    Committed,
-    Completed,
-    Delta,
-    Failed,
-    ItemAdded,
-    ItemDone,
-    LiveEvent,
-    Words,
-)
+from whosaid.live.events import Completed, Delta, Failed, ItemDone, LiveEvent, Words
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, Transcript, Word
 
@@ -86,10 +77,6 @@ class Item:
         return self.end - self.begin
 
     @property
-    def committed(self) -> list[LiveEvent]:
-        return [Committed(self.id, self.previous_id), ItemAdded(self.id, self.previous_id)]
-
-    @property
     def between_words(self) -> int | None:
         """Sample between the last final word and the next word; None without a final word."""
         words = self.found.words
@@ -119,8 +106,8 @@ class Item:
         if not any(word.end >= half for word in before):
             self.found = self.found.forced()
             events = self._events(self.found.words[len(before) :])
-        spoken = any(word.end >= half for word in self.found.words)
-        cut = min(self.found.widest_gap(half), seconds) if spoken else seconds - half
+        follows = any(word.end >= half for word in self.found.words)
+        cut = min(self.found.widest_gap(half), seconds) if follows else seconds - half
         self.found = self.found.from_second(cut)
         self.window += int(cut * SAMPLE_RATE)
         return events

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from whosaid.asr import Guess, Hypothesis, Prior, TranscriptionOptions
 from whosaid.errors import EndpointError, InvalidRequest
 from whosaid.live.audio_buffer import AudioBuffer
-from whosaid.live.events import Cadence, Cleared, LiveEvent, SpeechStartedEvent, SpeechStoppedEvent
+from whosaid.live.events import (
+    Cadence,
+    Cleared,
+    Committed,
+    ItemAdded,
+    LiveEvent,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+)
 from whosaid.live.item import Item, WantedPass, moved
 from whosaid.live.settings import Delay, LiveSettings
 from whosaid.live.turn_detection import SpeechStarted, SpeechStopped
@@ -140,7 +148,8 @@ class LiveSession:
     ) -> None:
         self._settings, self._options = settings, with_settings(options, settings)
         self._longest_window = int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE)
-        self._ids = _with_previous(ids)
+        self._ids = ids
+        self._last_id: str | None = None
         self._audio = AudioBuffer()
         self._speech = Speech()
         self._language: str | None = None  # last detected
@@ -316,13 +325,13 @@ class LiveSession:
         self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
-        previous_id, id = next(self._ids)
-        return Item(id, previous_id, begin, self._language)
+        previous_id, self._last_id = self._last_id, next(self._ids)
+        return Item(self._last_id, previous_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
         self._current = None
         self._ended.add(item, end)
-        self._events += item.committed
+        self._events += [Committed(item.id, item.previous_id), ItemAdded(item.id, item.previous_id)]
         item.speak_until(self._speech.until)
         self._complete_in_order()
 
@@ -440,13 +449,6 @@ def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> Tran
         hotwords=settings.keywords,
         decode=replace(options.decode, live=True),
     )
-
-
-def _with_previous(ids: Iterator[str]) -> Iterator[tuple[str | None, str]]:
-    previous = None
-    for id in ids:
-        yield previous, id
-        previous = id
 
 
 def _samples(milliseconds: int) -> int:

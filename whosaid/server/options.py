@@ -6,12 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from whosaid.cli.options import (
-    VARIABLES,
-    WITHOUT_MODELS,
-    add_models,
-    refuse_models_beside_embedded,
-)
+from whosaid.cli.options import VARIABLES, WITHOUT_MODELS, add_models, refuse_models_beside_embedded
 from whosaid.cli.parser import CommandParser, option, whole_number
 from whosaid.server.settings import ServerSettings
 

@@ -18,12 +18,7 @@ from whosaid.server.description import refusals
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id, model_warning
 from whosaid.server.realtime.client_events import read_object
-from whosaid.server.realtime.client_secrets import (
-    DEFAULT_S,
-    LONGEST_S,
-    SHORTEST_S,
-    ClientSecrets,
-)
+from whosaid.server.realtime.client_secrets import DEFAULT_S, LONGEST_S, SHORTEST_S, ClientSecrets
 from whosaid.server.realtime.handshake import SUBPROTOCOL
 from whosaid.server.realtime.server_events import new_id
 from whosaid.server.realtime.session import OpenDriver, RealtimeSession
