@@ -101,19 +101,6 @@ def test_a_limit_leaves_room_for_the_largest_audio(kind, fits):
     assert asyncio.run(status(fits * 2 + SLACK_BYTES)) == 413
 
 
-@asynchronous
-async def test_a_body_that_announces_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr("whosaid.server.admission.SLACK_BYTES", 0)
-
-    endpoint, app = served()
-    headers = {"content-type": "audio/wav", "transfer-encoding": "chunked"}
-    reply = await call(app, headers=headers, parts=[bytes(1000)] * 9)
-    assert (reply.status, reply.code) == (413, "BODY_TOO_LARGE")
-    assert reply.parts_read == 4
-    assert reply.headers["connection"] == "close"
-    assert (endpoint.seen, app.admission.permits.taken) == ([], 0)
-
-
 CHUNKED = {"content-type": "application/json", "transfer-encoding": "chunked"}
 
 

@@ -194,30 +194,6 @@ def test_names_of_a_query_are_walked_once(app, audio, monkeypatch):
     assert (refused.status, refused.json["detail"][:15]) == (400, "INVALID_REQUEST")
 
 
-MUCH = {
-    "unknown keys": b'{"inputs": "AAAA", %b}' % b",".join(b'"%d":1' % n for n in range(2_000)),
-    "unknown parameters": json.dumps(
-        {"inputs": "AAAA", "parameters": {str(number): 1 for number in range(2_000)}}
-    ).encode(),
-    "a format twice": b'{"inputs": "AAAA", "parameters": {"output": ["srt", "srt"]}}',
-    "numbers": b'{"inputs": "AAAA", "x": [%b1]}' % (b"1," * 2**19),
-    "wrong values": b'{"inputs": "AAAA", "parameters": {"output": [%b1]}}' % (b"1," * 2**19),
-    "digits": b'{"inputs": "AAAA", "x": %b}' % (b"1" * 9_000),
-    "brackets": b'{"inputs": "AAAA", "x": %b}' % (b"[" * 9_000),
-}
-
-
-@pytest.mark.parametrize("name", MUCH)
-def test_much_of_anything_is_refused_in_every_form(app, audio, name):
-    """Of which no part is repeated."""
-    answers = [post(app, MUCH[name], "application/json")]
-    _, _, parameters = MUCH[name][:-1].partition(b'"parameters": ')
-    body = form(file=("a.wav", audio), parameters=("", parameters or MUCH[name]))
-    answers.append(post(app, body, FORM))
-    assert {answer.status for answer in answers} <= {400, 413, 422}
-    assert all(len(answer.body) < 600 for answer in answers)
-
-
 def test_a_form_of_file_and_parameters_is_read(app, audio):
     parameters = b'{"batch_size": "2", "assisted": "false", "language": "en"}'
     body = form(file=("a.wav", audio), parameters=("", parameters))
