@@ -138,13 +138,11 @@ def test_unknown_paths_and_methods_have_our_shape(method, path, status, code):
         ("/v1/audio/transcriptions", {"POST"}),
     ],
 )
-def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        return {method: await call(app, method, path, headers=JSON) for method in METHODS}
-
-    replies = asyncio.run(run())
+@asynchronous
+async def test_a_refused_method_is_told_all_methods_of_the_path(path, methods):
+    endpoint, app = served()
+    endpoint.release.set()
+    replies = {method: await call(app, method, path, headers=JSON) for method in METHODS}
     refused = {method for method, reply in replies.items() if reply.status == 405}
     assert refused == {*METHODS} - methods - {"OPTIONS"}
     assert (replies["OPTIONS"].status, replies["OPTIONS"].body) == (204, b"")

@@ -103,29 +103,29 @@ async def test_a_job_that_fails_says_why(tmp_path):
 
 
 @pytest.mark.parametrize(("ending", "status"), [("succeed", "succeeded"), ("fail", "failed")])
-def test_an_end_that_the_disk_did_not_take_is_written_later(tmp_path, monkeypatch, ending, status):
+@asynchronous
+async def test_an_end_that_the_disk_did_not_take_is_written_later(
+    tmp_path, monkeypatch, ending, status
+):
     monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.001)
     errors = [sqlite3.OperationalError("database or disk is full")] * 2
 
-    async def run():
-        async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
-            write = getattr(app.jobs.store, ending)
+    async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
+        write = getattr(app.jobs.store, ending)
 
-            def full_at_first(*arguments):
-                if errors:
-                    raise errors.pop()
-                return write(*arguments)
+        def full_at_first(*arguments):
+            if errors:
+                raise errors.pop()
+            return write(*arguments)
 
-            monkeypatch.setattr(app.jobs.store, ending, full_at_first)
-            endpoint.error = InvalidAudio("x") if ending == "fail" else None
-            endpoint.release.set()
-            sent = [(await send(app)).json["id"] for _ in range(2)]
-            for job in sent:
-                told = await becoming(app, job, "succeeded", "failed")
-                assert told["status"] == status
-            assert (errors, len(endpoint.seen)) == ([], 2)
-
-    asyncio.run(run())
+        monkeypatch.setattr(app.jobs.store, ending, full_at_first)
+        endpoint.error = InvalidAudio("x") if ending == "fail" else None
+        endpoint.release.set()
+        sent = [(await send(app)).json["id"] for _ in range(2)]
+        for job in sent:
+            told = await becoming(app, job, "succeeded", "failed")
+            assert told["status"] == status
+        assert (errors, len(endpoint.seen)) == ([], 2)
 
 
 @asynchronous
@@ -253,25 +253,23 @@ async def test_the_log_and_the_metrics_name_no_job_of_a_path(tmp_path, caplog):
         assert "canary" not in metrics + caplog.text
 
 
-def test_metrics_wait_for_the_disk_and_nobody_else_does(tmp_path, monkeypatch):
-    async def run():
-        async with jobs(tmp_path) as (_, app):
-            asked, go, counts = threading.Event(), threading.Event(), app.jobs.store.counts
+@asynchronous
+async def test_metrics_wait_for_the_disk_and_nobody_else_does(tmp_path, monkeypatch):
+    async with jobs(tmp_path) as (_, app):
+        asked, go, counts = threading.Event(), threading.Event(), app.jobs.store.counts
 
-            def slow():
-                asked.set()
-                assert go.wait(60)
-                return counts()
+        def slow():
+            asked.set()
+            assert go.wait(60)
+            return counts()
 
-            monkeypatch.setattr(app.jobs.store, "counts", slow)
-            reading = asyncio.create_task(call(app, "GET", "/metrics"))
-            await asyncio.to_thread(asked.wait)
-            assert (await call(app, "GET", "/health")).status == 200
-            assert not reading.done()
-            go.set()
-            assert b"asr_jobs_bytes" in (await reading).body
-
-    asyncio.run(run())
+        monkeypatch.setattr(app.jobs.store, "counts", slow)
+        reading = asyncio.create_task(call(app, "GET", "/metrics"))
+        await asyncio.to_thread(asked.wait)
+        assert (await call(app, "GET", "/health")).status == 200
+        assert not reading.done()
+        go.set()
+        assert b"asr_jobs_bytes" in (await reading).body
 
 
 def test_a_request_is_kept_whole(tmp_path):

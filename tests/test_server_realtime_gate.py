@@ -166,7 +166,8 @@ async def test_a_browser_is_answered_with_the_protocol_and_never_with_its_key():
     assert re.fullmatch(rb"\w+", dict(first["headers"])[b"x-request-id"])
 
 
-def test_a_secret_opens_sessions_that_begin_as_it_says():
+@asynchronous
+async def test_a_secret_opens_sessions_that_begin_as_it_says():
     wanted = {
         "type": "transcription",
         "audio": {
@@ -179,19 +180,15 @@ def test_a_secret_opens_sessions_that_begin_as_it_says():
         "include": ["item.input_audio_transcription.logprobs"],
     }
 
-    async def run():
-        drivers = Drivers()
-        app = live(drivers, api_key=KEY)
-        reply = await ask(app, {"expires_after": {"seconds": 60}, "session": wanted})
-        assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
-        told = reply.json
-        created = []
-        for _ in range(2):
-            async with Socket(app, protocols=protocols(told["value"])) as socket:
-                created.append((await socket.read())["session"])
-        return told, created, drivers
-
-    told, created, drivers = asyncio.run(run())
+    drivers = Drivers()
+    app = live(drivers, api_key=KEY)
+    reply = await ask(app, {"expires_after": {"seconds": 60}, "session": wanted})
+    assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
+    told = reply.json
+    created = []
+    for _ in range(2):
+        async with Socket(app, protocols=protocols(told["value"])) as socket:
+            created.append((await socket.read())["session"])
     reader = TypeAdapter(sdk.ClientSecretCreateResponse)
     read = reader.validate_python(told, strict=True)
     assert read.session.audio.input.transcription.language == "en"

@@ -111,23 +111,20 @@ def test_an_error_midway_is_the_last_event(endpoint, error):
         assert last == {"error": ERROR | {"code": "MODEL_ERROR"}}
 
 
-def test_pings_go_out_while_nothing_comes():
-    async def run():
-        go_on = asyncio.Event()
+@asynchronous
+async def test_pings_go_out_while_nothing_comes():
+    go_on = asyncio.Event()
 
-        async def slow():
-            yield b"first"
-            await go_on.wait()
-            yield b"last"
+    async def slow():
+        yield b"first"
+        await go_on.wait()
+        yield b"last"
 
-        seen = []
-        async for part in with_pings(slow(), 0.001):
-            seen.append(part)
-            if seen.count(PING) == 3:
-                go_on.set()
-        return seen
-
-    seen = asyncio.run(run())
+    seen = []
+    async for part in with_pings(slow(), 0.001):
+        seen.append(part)
+        if seen.count(PING) == 3:
+            go_on.set()
     assert [part for part in seen if part != PING] == [b"first", b"last"]
     assert seen[0] == b"first"
     assert seen.count(PING) >= 3
