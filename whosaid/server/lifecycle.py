@@ -234,7 +234,8 @@ def bind(settings: ServerSettings) -> socket.socket:
         both = family is socket.AF_INET6
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        raise StartError(f"HOST={host} PORT={port}: {error.strerror}") from error
+        reason = str(error.strerror).partition(" (while ")[0]  # which names the address again
+        raise StartError(f"HOST={host} PORT={port}: {reason}") from error
 
 
 def address(bound: socket.socket) -> str:
