@@ -117,7 +117,7 @@ def test_granularities(endpoint, fields, expected):
 
 @pytest.mark.parametrize("task", [TRANSCRIBE, TRANSLATE])
 def test_every_format_is_read(endpoint, task):
-    for response_format in FORMS[task].schema()["properties"]["response_format"]["enum"]:
+    for response_format in FORMS[task].described()["properties"]["response_format"]["enum"]:
         asked = read(endpoint, task, response_format=response_format)
         assert asked.request.config.task == task
         assert asked.request.config.diarize is (response_format == "diarized_json")

@@ -131,7 +131,7 @@ class TranslationForm(BaseModel):
             raise InvalidParameter(reason, name) from None
 
     @classmethod
-    def schema(cls) -> dict[str, Any]:
+    def described(cls) -> dict[str, Any]:
         """Return the form's JSON schema, with the endpoint's parameters that it takes."""
         schema, own = cls.model_json_schema(), InferenceConfig.model_json_schema()["properties"]
         own = {name: each for name, each in own.items() if name not in (*INSTEAD, "task")}

@@ -38,7 +38,7 @@ LONGEST_HEADER = 2000  # characters; proxies refuse long ones
 
 
 def described(task: str) -> dict[str, Any]:
-    form = FORMS[task].schema()
+    form = FORMS[task].described()
     answer = {"description": "The answer, in the response format"}
     return {
         "responses": {200: answer, **refusals(400, 403, 413, 415, 429, 503, 504, model=ErrorBody)},
