@@ -5,6 +5,7 @@ and an endpoint that answers when a test says so.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -102,6 +103,16 @@ def client(app, method="POST", path="/", headers=None, parts=(b"",), ends=True, 
         client=("test", 1),
         state={},
     )
+
+
+def asynchronous(test):
+    """Run a test that is a coroutine function."""
+
+    @functools.wraps(test)
+    def run(*arguments, **options):
+        asyncio.run(test(*arguments, **options))
+
+    return run
 
 
 async def call(app, *arguments, **options) -> Reply:

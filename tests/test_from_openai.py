@@ -33,7 +33,7 @@ from openai.types.audio import (
 from openai_answers import KnownAnswers, openai_client
 
 from config import REPOSITORY
-from whosaid.server.openai_api.form import FORMATS, TRANSLATE
+from whosaid.server.openai_api.form import TranslationForm
 
 SOUND = ("talk.wav", b"never decoded", "audio/wav")
 PAGE = (REPOSITORY / "docs" / "from-openai.md").read_text(encoding="utf-8")
@@ -122,7 +122,8 @@ def test_fields_of_translations_are_told():
     assert len(names) == 5
     assert names <= words(told[0])
     formats = values(get_type_hints(TranslationCreateParams)["response_format"])
-    assert formats == set(FORMATS[TRANSLATE]) == values(AudioResponseFormat) - {"diarized_json"}
+    ours = values(TranslationForm.model_fields["response_format"].annotation)
+    assert formats == ours == values(AudioResponseFormat) - {"diarized_json"}
 
 
 def test_every_value_of_the_sdk_is_told():

@@ -85,25 +85,6 @@ def test_time_goes_on_after_a_flush(audio_format, counts):
         assert len(stream.flush()) == 0
 
 
-@pytest.mark.parametrize("audio_format", [*AudioFormat][:-2])
-def test_a_tone_has_no_clicks(audio_format):
-    """Pushed 20 ms at a time it is the tone alone, to the rounding of 16 bits."""
-    rate = audio_format.rate
-    tone = files.tone(rate, 1.0, 440)
-    data = np.round(tone * 32_767).astype("<i2").tobytes()
-    found = pushed(audio_format, data, list(range(0, len(data), rate // 25)))
-    expected = files.tone(SAMPLE_RATE, 1.0, 440)
-    inside = slice(200, -200)  # where the filter sees no edge
-    assert np.abs(found - expected)[inside].max() < 1e-3
-
-
-def test_half_a_sample_is_forgotten_by_a_flush():
-    stream = AudioStream(AudioFormat.PCM_16000)
-    assert len(stream.push(b"\x00\x40\x01")) == 1
-    stream.flush()
-    np.testing.assert_array_equal(stream.push(b"\x00\x20"), [0.25])
-
-
 def test_a_flushed_stream_leaves_nothing_behind(monkeypatch):
     """Not even to Python's collector."""
     made = weakref.WeakSet()

@@ -32,8 +32,7 @@ from whosaid.live.events import (
     SpeechStoppedEvent,
     Words,
 )
-from whosaid.live.item import WantedPass
-from whosaid.live.rest import words_after
+from whosaid.live.item import WantedPass, words_after
 from whosaid.live.session import EmptyBuffer, LiveSession
 from whosaid.live.settings import LiveSettings, TurnSettings
 from whosaid.live.turn_detection import SpeechStarted, SpeechStopped
@@ -112,6 +111,14 @@ def silence(seconds: float) -> np.ndarray:
     return np.zeros(round(seconds * SAMPLE_RATE), np.float32)
 
 
+def next_pass(session: LiveSession, final: bool | None = None) -> WantedPass:
+    """The pass that is wanted."""
+    wanted = session.next_pass()
+    assert wanted is not None
+    assert final in (None, wanted.final)
+    return wanted
+
+
 def answered(session: LiveSession, truth: list[Spoken], wanted: WantedPass) -> None:
     """A pass is decoded."""
     result = transcribe(truth, wanted) if wanted.final else hear(truth, wanted, session_guess())
@@ -124,6 +131,11 @@ _guesses = count()
 def session_guess() -> int:
     """A number that no other guess had."""
     return next(_guesses) % 500
+
+
+def of(session: LiveSession, *kinds: type) -> list:
+    """The events of these kinds since the last call."""
+    return [each for each in session.take_events() if isinstance(each, kinds)]
 
 
 def texts(events: list[LiveEvent]) -> dict[str, str]:
@@ -187,9 +199,7 @@ def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
     truth = spoken([0.5, 0.5])
     session.feed(silence(1.0), [SpeechStarted(8000)])
     session.feed(silence(1.3), [SpeechStopped(25600)])
-    wanted = session.next_pass()
-    assert wanted is not None
-    assert wanted.final
+    wanted = next_pass(session, final=True)
     assert wanted.stop == 25600 + 8000  # the pause that ended it
     assert len(wanted.samples) == wanted.stop - (8000 - 4800)
     session.passed(wanted, transcribe(truth, wanted))
@@ -206,13 +216,10 @@ def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
 def pause(session: LiveSession, begin: int) -> WantedPass:
     """Somebody has spoken for a second from a sample on, and not for a third of a second since."""
     session.feed(silence(2.0), [SpeechStarted(begin)])
-    partial = session.next_pass()
-    assert partial is not None
+    partial = next_pass(session)
     session.passed(partial, hear([], partial))
     session.feed(silence(0.4), [], silent_for=0.35)
-    early = session.next_pass()
-    assert early is not None
-    assert early.final
+    early = next_pass(session, final=True)
     assert session.next_pass() is None
     return early
 
@@ -228,7 +235,7 @@ def test_an_item_is_completed_by_the_pass_that_began_in_its_last_pause(heard_bef
     assert session.next_pass() is None
     if not heard_before:
         session.passed(early, transcribe(truth, early))
-    (completed,) = [each for each in session.take_events() if isinstance(each, Completed)]
+    (completed,) = of(session, Completed)
     assert completed.text == "waa wba"
     assert completed.seconds == pytest.approx(2.5 - 0.2)
 
@@ -242,13 +249,11 @@ def test_speech_after_a_pause_makes_the_pass_that_began_in_it_useless(heard_befo
     session.feed(silence(0.3), [], silent_for=0.0)
     assert not session.is_useful(early)
     session.feed(silence(1.2), [SpeechStopped(round(3.4 * SAMPLE_RATE))], silent_for=0.5)
-    final = session.next_pass()
-    assert final is not None
-    assert final.final
+    final = next_pass(session, final=True)
     if not heard_before:
         session.passed(early, transcribe(truth, early))
     session.passed(final, transcribe(truth, final))
-    (completed,) = [each for each in session.take_events() if isinstance(each, Completed)]
+    (completed,) = of(session, Completed)
     assert completed.text == "waa wba wca wda"
 
 
@@ -257,8 +262,7 @@ def test_an_early_pass_that_fails_leaves_the_item_to_the_next() -> None:
     early = pause(session, 8000)
     session.failed(early, ModelError("broken"))
     session.feed(silence(0.3), [SpeechStopped(2 * SAMPLE_RATE)], silent_for=0.65)
-    final = session.next_pass()
-    assert final is not None
+    final = next_pass(session)
     session.passed(final, transcribe([], final))
     assert not any(isinstance(each, Failed) for each in session.take_events())
 
@@ -266,13 +270,9 @@ def test_an_early_pass_that_fails_leaves_the_item_to_the_next() -> None:
 def two_ended(session: LiveSession) -> tuple[WantedPass, WantedPass]:
     """The final passes of two turns, both under way."""
     session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(25600)])
-    first = session.next_pass()
+    first = next_pass(session, final=True)
     session.feed(silence(2.0), [SpeechStarted(40000), SpeechStopped(52000)])
-    second = session.next_pass()
-    assert first is not None
-    assert second is not None
-    assert first.final
-    assert second.final
+    second = next_pass(session, final=True)
     session.take_events()
     return first, second
 
@@ -302,22 +302,17 @@ def test_an_item_that_waits_for_an_earlier_one_holds_up_nothing() -> None:
     session = new_session()
     session.feed(silence(40.0), [SpeechStarted(8000), SpeechStopped(39 * SAMPLE_RATE)])
     session.feed(silence(2.0), [SpeechStarted(40 * SAMPLE_RATE), SpeechStopped(41 * SAMPLE_RATE)])
-    first, second = session.next_pass(), session.next_pass()
-    assert first is not None
-    assert second is not None
+    _, second = next_pass(session), next_pass(session)
     session.feed(silence(2.0), [SpeechStarted(42 * SAMPLE_RATE)])
     assert session.next_pass() is None
     session.passed(second, transcribe([], second))
-    partial = session.next_pass()
-    assert partial is not None
-    assert not partial.final
+    next_pass(session, final=False)
 
 
 def test_what_is_spoken_next_waits_until_a_short_item_is_completed() -> None:
     session, truth = new_session(), spoken([0.5, 0.5])
     session.feed(silence(2.0), [SpeechStarted(8000), SpeechStopped(25600)])
-    final = session.next_pass()
-    assert final is not None
+    final = next_pass(session)
     session.feed(silence(2.0), [SpeechStarted(40000)])
     assert session.next_pass() is None
     session.passed(final, transcribe(truth, final))
@@ -425,7 +420,7 @@ def test_what_is_said_after_turn_detection_was_turned_off_has_its_times(pause: i
     answer_all(session, truth)
     session.commit()
     answer_all(session, truth)
-    (completed,) = [each for each in session.take_events() if isinstance(each, Completed)]
+    (completed,) = of(session, Completed)
     assert 3.0 <= completed.seconds < 6.0
     (chunk,) = completed.transcript.chunks
     for word, each in zip(chunk.words, truth, strict=True):
@@ -473,14 +468,10 @@ def test_without_turn_detection_the_client_commits_and_silence_is_not_decoded() 
     session.feed(silence(3.0), [])
     assert session.next_pass() is None
     session.feed(silence(1.0), [SpeechStarted(40000)])
-    partial = session.next_pass()
-    assert partial is not None
-    assert not partial.final
+    partial = next_pass(session, final=False)
     session.commit()
     assert not session.is_useful(partial)  # its item has ended
-    final = session.next_pass()
-    assert final is not None
-    assert final.final
+    final = next_pass(session, final=True)
     assert len(final.samples) == round(4.05 * SAMPLE_RATE)
     assert not any(isinstance(each, SpeechStartedEvent) for each in session.take_events())
 
@@ -515,21 +506,16 @@ def test_what_is_cleared_is_never_completed() -> None:
 def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_alone() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(2.0), [SpeechStarted(0)])
-    partial = session.next_pass()
-    assert partial is not None
+    partial = next_pass(session)
     session.failed(partial, ModelError("broken"))
     session.feed(silence(1.0), [])
-    again = session.next_pass()
-    assert again is not None
-    assert not again.final
+    next_pass(session, final=False)
     session.commit()
     session.feed(silence(1.0), [])
-    first = session.next_pass()
-    assert first is not None
+    first = next_pass(session)
     session.failed(first, ModelError("broken"))
     session.commit()
-    second = session.next_pass()
-    assert second is not None
+    second = next_pass(session)
     session.passed(second, transcribe([], second))
     events = session.take_events()
     assert [each.item_id for each in events if isinstance(each, Failed)] == ["0"]
@@ -539,15 +525,13 @@ def test_a_partial_pass_that_fails_is_made_again_and_a_final_one_fails_its_item_
 def test_one_partial_pass_at_a_time_and_a_slow_one_is_told() -> None:
     session = new_session(turn_detection=None)
     session.feed(silence(1.0), [SpeechStarted(0)])
-    first = session.next_pass()
-    assert first is not None
+    first = next_pass(session)
     for _ in range(5):
         session.feed(silence(1.0), [])
         assert session.next_pass() is None
     truth = spoken([0.4] * 12)
     session.passed(first, hear(truth, first))
-    second = session.next_pass()
-    assert second is not None
+    second = next_pass(session)
     assert len(second.samples) == 6 * SAMPLE_RATE
     assert Cadence(5.0) in session.take_events()
     session.passed(second, hear(truth, second))
@@ -560,14 +544,12 @@ def test_the_draft_of_a_final_pass_is_what_was_heard_last() -> None:
     session = new_session(turn_detection=None)
     truth = spoken([0.4] * 6)
     session.feed(silence(3.0), [SpeechStarted(0)])
-    partial = session.next_pass()
-    assert partial is not None
+    partial = next_pass(session)
     assert partial.draft == ()
     heard = hear(truth, partial)
     session.passed(partial, heard)
     session.commit()
-    final = session.next_pass()
-    assert final is not None
+    final = next_pass(session)
     assert final.prefix == ()
     assert final.before == Prior((Guess(0.0, heard.tokens),))
 
@@ -577,12 +559,10 @@ def two_items(languages: tuple[str, str], gap: float) -> tuple[WantedPass, Wante
     session, found, now = new_session(), list[WantedPass](), 0.0
     for language in languages:
         session.feed(silence(4.0), [SpeechStarted(round(now * SAMPLE_RATE))])
-        partial = session.next_pass()
-        assert partial is not None
+        partial = next_pass(session)
         session.passed(partial, replace(hear([], partial), language=language, tokens=(BEGIN, 7)))
         session.feed(silence(0.5), [SpeechStopped(round((now + 4.0) * SAMPLE_RATE))], 0.5)
-        final = session.next_pass()
-        assert final is not None
+        final = next_pass(session)
         session.passed(final, transcribe([], final))
         found.append(final)
         session.feed(silence(gap), [], gap)
@@ -612,8 +592,7 @@ def test_what_was_said_before_a_clear_is_not_heard_again_and_passes_that_ended_a
         begins.append(round(session.seconds * SAMPLE_RATE))
         session.feed(silence(2.0), [])
         session.commit()
-        final = session.next_pass()
-        assert final is not None
+        final = next_pass(session)
         assert final.begin == begins[-1]
         session.passed(final, transcribe([], final))
         assert final.item.final is None

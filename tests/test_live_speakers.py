@@ -12,17 +12,16 @@ from math import inf
 
 import numpy as np
 import pytest
+from asgi import asynchronous
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diarization_utils import attribute, speaker_segments
 from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.diarization.known_speakers import Naming
-from whosaid.errors import InvalidParameter, ModelError
+from whosaid.errors import ModelError
 from whosaid.live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
-from whosaid.live.settings import LiveSettings
 from whosaid.live.speakers import LiveSpeakers, SpeakerTracker
-from whosaid.live.wanted_speakers import WantedSpeakers
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
 
@@ -159,17 +158,6 @@ def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
     return tuple(whole)
 
 
-def test_turns_in_parts_count_as_whole_ones():
-    """A turn that touches speech in one part is kept in all of them."""
-    said = SpeakerTracker()
-    item = completed("0", spoken(4, 10.0))
-    said.with_speakers([item])
-    for start in np.arange(8.0, 12.0, STEP):
-        said.add_turns(Diarization((SpeakerTurn("A", start, start + STEP),), ()), start + STEP)
-    assert [turn.start for turn in said._turns.within(0.0, inf)] == [8.0]
-    assert [each[2] for each in segments(said.with_speakers([]))] == ["A"]
-
-
 def test_what_failed_or_holds_no_words_has_no_segments():
     said = SpeakerTracker()
     nothing = Completed("1", Transcript((), "en"), "", 1.0)
@@ -231,169 +219,109 @@ def noise(seconds: float) -> np.ndarray:
     return generator.uniform(-0.5, 0.5, round(seconds * SAMPLE_RATE)).astype(np.float32)
 
 
-def with_workers(session) -> None:
-    """Run a coroutine function that takes workers."""
-
-    async def run() -> None:
-        with ThreadPoolExecutor(1) as workers:
-            await session(workers)
-
-    asyncio.run(run())
+@pytest.fixture
+def workers():
+    with ThreadPoolExecutor(1) as made:
+        yield made
 
 
 async def nothing() -> None:
     """There is nobody to tell."""
 
 
-def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end():
-    async def session(workers):
-        finder, samples = Finder(change=0.5), noise(3.0)
-        speakers = LiveSpeakers(finder, workers, nothing)
-        item = completed("0", spoken(4))
-        for start in range(0, len(samples), 1000):
-            speakers.push(samples[start : start + 1000])
-        words = Words("0", tuple(spoken(4)))
-        assert speakers.with_speakers([words, item]) == [words, item]
-        assert finder.heard == []
-        *told, last = await speakers.finish()
-        await speakers.close()
-        np.testing.assert_allclose(finder.heard[0], samples, atol=1 / 32767)
-        assert finder.asked == [[(0.0, 1.0)]]
-        assert [(each.text, each.speaker) for each in told] == [(" w0 w1", "A"), (" w2 w3", "B")]
-        assert last == SpeakersFound((KnownSpeaker("Anna"),), ("ignored", "little speech"))
-        assert finder.closed == 1
-
-    with_workers(session)
+@asynchronous
+async def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end(workers):
+    finder, samples = Finder(change=0.5), noise(3.0)
+    speakers = LiveSpeakers(finder, workers, nothing)
+    item = completed("0", spoken(4))
+    for start in range(0, len(samples), 1000):
+        speakers.push(samples[start : start + 1000])
+    words = Words("0", tuple(spoken(4)))
+    assert speakers.with_speakers([words, item]) == [words, item]
+    assert finder.heard == []
+    *told, last = await speakers.finish()
+    await speakers.close()
+    np.testing.assert_allclose(finder.heard[0], samples, atol=1 / 32767)
+    assert finder.asked == [[(0.0, 1.0)]]
+    assert [(each.text, each.speaker) for each in told] == [(" w0 w1", "A"), (" w2 w3", "B")]
+    assert last == SpeakersFound((KnownSpeaker("Anna"),), ("ignored", "little speech"))
+    assert finder.closed == 1
 
 
-def test_where_nobody_speaks_nothing_is_looked_at():
-    async def session(workers):
-        finder = Finder()
-        speakers = LiveSpeakers(finder, workers, nothing)
-        speakers.push(noise(1.0))
-        assert await speakers.finish() == [SpeakersFound((), ("ignored",))]
-        assert finder.heard == []
-
-    with_workers(session)
+@asynchronous
+async def test_where_nobody_speaks_nothing_is_looked_at(workers):
+    finder = Finder()
+    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers.push(noise(1.0))
+    assert await speakers.finish() == [SpeakersFound((), ("ignored",))]
+    assert finder.heard == []
 
 
-def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept():
-    async def session(workers):
-        finder, samples = Finder(missing=4000, change=0.5), noise(3.0)
-        events: list[LiveEvent] = []
+@asynchronous
+async def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept(workers):
+    finder, samples = Finder(missing=4000, change=0.5), noise(3.0)
+    events: list[LiveEvent] = []
 
-        async def tell() -> None:
-            events.extend(speakers.with_speakers([]))
+    async def tell() -> None:
+        events.extend(speakers.with_speakers([]))
 
-        speakers = LiveSpeakers(finder, workers, tell)
-        early = speakers.with_speakers([Words("0", tuple(spoken(2)))])
-        assert [word.speaker for word in early[0].words] == [None, None]
-        for start in range(0, 2 * SAMPLE_RATE, 1000):
-            speakers.push(samples[start : start + 1000])
-            await asyncio.sleep(0)
-        while finder.seconds < 1.5:
-            finder.pushed.clear()
-            await finder.pushed.wait()
+    speakers = LiveSpeakers(finder, workers, tell)
+    early = speakers.with_speakers([Words("0", tuple(spoken(2)))])
+    assert [word.speaker for word in early[0].words] == [None, None]
+    for start in range(0, 2 * SAMPLE_RATE, 1000):
+        speakers.push(samples[start : start + 1000])
         await asyncio.sleep(0)
-        assert all(len(each) >= 4000 for each in finder.heard)
-        assert "".join(each.text for each in events) == " w0 w1"
-        assert {each.speaker for each in events} == {"A"}
-        (later,) = speakers.with_speakers([Words("0", tuple(spoken(2, 0.5)))])
-        assert [word.speaker for word in later.words] == ["B", "B"]
-        assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
-        speakers.push(samples[2 * SAMPLE_RATE :])
-        item = completed("0", spoken(12))
-        assert segments(speakers.with_speakers([item, Delta("0", "")])) == []
-        told = await speakers.finish()
-        await speakers.close()
-        found = [each[1:3] for each in segments([*events, *told])][-2:]
-        assert found == [(" w0 w1", "A"), ("".join(f" w{n}" for n in range(2, 12)), "B")]
-        assert told[-1] == SpeakersFound((), ("ignored",))
-        np.testing.assert_allclose(np.concatenate(finder.heard), samples, atol=1 / 32767)
-
-    with_workers(session)
+    while finder.seconds < 1.5:
+        finder.pushed.clear()
+        await finder.pushed.wait()
+    await asyncio.sleep(0)
+    assert all(len(each) >= 4000 for each in finder.heard)
+    assert "".join(each.text for each in events) == " w0 w1"
+    assert {each.speaker for each in events} == {"A"}
+    (later,) = speakers.with_speakers([Words("0", tuple(spoken(2, 0.5)))])
+    assert [word.speaker for word in later.words] == ["B", "B"]
+    assert speakers._audio.stop - speakers._audio.start <= SAMPLE_RATE
+    speakers.push(samples[2 * SAMPLE_RATE :])
+    item = completed("0", spoken(12))
+    assert segments(speakers.with_speakers([item, Delta("0", "")])) == []
+    told = await speakers.finish()
+    await speakers.close()
+    found = [each[1:3] for each in segments([*events, *told])][-2:]
+    assert found == [(" w0 w1", "A"), ("".join(f" w{n}" for n in range(2, 12)), "B")]
+    assert told[-1] == SpeakersFound((), ("ignored",))
+    np.testing.assert_allclose(np.concatenate(finder.heard), samples, atol=1 / 32767)
 
 
 @pytest.mark.parametrize("missing", [None, 100])
-def test_a_failure_is_told_at_the_end_and_text_goes_on(missing):
-    async def session(workers):
-        finder = Finder(missing)
-        finder.error = ModelError("broken")
-        speakers = LiveSpeakers(finder, workers, nothing)
-        speakers.push(noise(1.0))
-        if missing:
-            await finder.pushed.wait()
-        item = completed("0", spoken(4))
-        assert speakers.with_speakers([item]) == [item]
-        speakers.push(noise(1.0))
-        with pytest.raises(ModelError):
-            await speakers.finish()
-        await speakers.close()
-        assert finder.closed == 1
-
-    with_workers(session)
+@asynchronous
+async def test_a_failure_is_told_at_the_end_and_text_goes_on(missing, workers):
+    finder = Finder(missing)
+    finder.error = ModelError("broken")
+    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers.push(noise(1.0))
+    if missing:
+        await finder.pushed.wait()
+    item = completed("0", spoken(4))
+    assert speakers.with_speakers([item]) == [item]
+    speakers.push(noise(1.0))
+    with pytest.raises(ModelError):
+        await speakers.finish()
+    await speakers.close()
+    assert finder.closed == 1
 
 
-def test_who_leaves_ends_what_is_under_way():
-    async def session(workers):
-        finder, begun = Finder(100), asyncio.Event()
+@asynchronous
+async def test_who_leaves_ends_what_is_under_way(workers):
+    finder, begun = Finder(100), asyncio.Event()
 
-        async def push(samples, last):
-            begun.set()
-            await asyncio.Event().wait()
+    async def push(samples, last):
+        begun.set()
+        await asyncio.Event().wait()
 
-        finder.push = push
-        speakers = LiveSpeakers(finder, workers, nothing)
-        speakers.push(noise(1.0))
-        await begun.wait()
-        await speakers.close()
-        assert finder.closed == 1
-        assert speakers._following.cancelled()
-
-    with_workers(session)
-
-
-def test_speakers_are_looked_for_once_settings_ask_for_them():
-    async def session(workers):
-        finders: list[Finder] = []
-
-        async def open_speakers(_clips, threshold):
-            assert threshold == 0.5
-            finders.append(Finder())
-            return finders[-1]
-
-        wanted, words = WantedSpeakers(open_speakers, workers, nothing), Words("0", ())
-        wanted.push(noise(1.0))
-        assert wanted.with_speakers([words]) == [words]
-        assert await wanted.finish() == []
-        asked = LiveSettings(speakers=True, known_speaker_threshold=0.5)
-        await wanted.change(asked, begun=False)
-        await wanted.change(replace(asked, language="de"), begun=True)
-        assert len(finders) == 1
-        wanted.push(noise(1.0))
-        assert await wanted.finish() == [SpeakersFound((), ("ignored",))]
-        await wanted.close()
-        assert finders[0].closed == 1
-
-    with_workers(session)
-
-
-def test_speakers_asked_for_after_audio_came_are_refused_and_others_are_let_go():
-    async def session(workers):
-        finders: list[Finder] = []
-
-        async def open_speakers(_clips, _threshold):
-            finders.append(Finder())
-            return finders[-1]
-
-        wanted = WantedSpeakers(open_speakers, workers, nothing)
-        with pytest.raises(InvalidParameter, match="before the first audio"):
-            await wanted.change(LiveSettings(speakers=True), begun=True)
-        assert finders == []
-        await wanted.change(LiveSettings(speakers=True), begun=False)
-        wanted.push(noise(1.0))
-        await wanted.change(LiveSettings(), begun=True)
-        assert finders[0].closed == 1
-        assert await wanted.finish() == []
-
-    with_workers(session)
+    finder.push = push
+    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers.push(noise(1.0))
+    await begun.wait()
+    await speakers.close()
+    assert finder.closed == 1
+    assert speakers._following.cancelled()

@@ -8,7 +8,7 @@ import gc
 import weakref
 
 import pytest
-from asgi import HELLO, JSON, MAX_AUDIO_BYTES, call, client, served
+from asgi import HELLO, JSON, MAX_AUDIO_BYTES, asynchronous, call, client, served
 
 from whosaid.server.admission import SLACK_BYTES, Admission
 from whosaid.server.errors import Refusal
@@ -54,22 +54,20 @@ def test_the_cheapest_refusal_comes_first_and_nothing_is_read(first, path):
     assert told == reply.headers["x-error-message"]
 
 
-def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
-    async def run():
-        endpoint, app = served(max_queue=2)
-        waiting = [asyncio.ensure_future(call(app, headers=JSON, parts=HELLO)) for _ in range(2)]
-        await endpoint.began.wait()
-        refused = await call(app, headers=JSON, parts=HELLO)
-        assert (refused.status, refused.code) == (429, "BUSY")
-        assert 1 <= int(refused.headers["retry-after"]) <= 120
-        for path, status in {"/health": 200, "/ready": 200, "/metrics": 200}.items():
-            assert (await call(app, "GET", path)).status == status
-        endpoint.release.set()
-        assert [(await each).status for each in waiting] == [200, 200]
-        assert (await call(app, headers=JSON, parts=HELLO)).status == 200
-        assert app.admission.permits.taken == 0
-
-    asyncio.run(run())
+@asynchronous
+async def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
+    endpoint, app = served(max_queue=2)
+    waiting = [asyncio.ensure_future(call(app, headers=JSON, parts=HELLO)) for _ in range(2)]
+    await endpoint.began.wait()
+    refused = await call(app, headers=JSON, parts=HELLO)
+    assert (refused.status, refused.code) == (429, "BUSY")
+    assert 1 <= int(refused.headers["retry-after"]) <= 120
+    for path, status in {"/health": 200, "/ready": 200, "/metrics": 200}.items():
+        assert (await call(app, "GET", path)).status == status
+    endpoint.release.set()
+    assert [(await each).status for each in waiting] == [200, 200]
+    assert (await call(app, headers=JSON, parts=HELLO)).status == 200
+    assert app.admission.permits.taken == 0
 
 
 def test_refused_clients_are_told_times_as_far_apart_as_answers_are():
@@ -103,21 +101,6 @@ def test_a_limit_leaves_room_for_the_largest_audio(kind, fits):
     assert asyncio.run(status(fits * 2 + SLACK_BYTES)) == 413
 
 
-def test_a_body_that_announces_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr("whosaid.server.admission.SLACK_BYTES", 0)
-
-    async def run():
-        endpoint, app = served()
-        headers = {"content-type": "audio/wav", "transfer-encoding": "chunked"}
-        reply = await call(app, headers=headers, parts=[bytes(1000)] * 9)
-        assert (reply.status, reply.code) == (413, "BODY_TOO_LARGE")
-        assert reply.parts_read == 4
-        assert reply.headers["connection"] == "close"
-        assert (endpoint.seen, app.admission.permits.taken) == ([], 0)
-
-    asyncio.run(run())
-
-
 CHUNKED = {"content-type": "application/json", "transfer-encoding": "chunked"}
 
 
@@ -129,40 +112,38 @@ def announced(length):
     return {"content-type": "application/json", "content-length": length}
 
 
-def test_bodies_have_so_many_bytes_together():
+@asynchronous
+async def test_bodies_have_so_many_bytes_together():
     """What has come counts, and as much again must be free."""
 
-    async def run():
-        endpoint, app = served(max_queue=9, max_queue_bytes=100)
-        endpoint.decode.clear()
-        waiting = [asyncio.ensure_future(chunked(app, [b"{" + b" " * 30, *HELLO]))]
-        waiting[0].cancel()
-        await asyncio.wait(waiting)
-        assert app.admission.permits.held_bytes == 0
-        waiting = [asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))]
-        while not endpoint.seen:
-            await asyncio.sleep(0)
-        held = 30 + len(HELLO[0])
-        assert app.admission.permits.held_bytes == held
-        refused = await call(app, headers=announced(30), parts=HELLO)
-        assert (refused.status, refused.code, refused.parts_read) == (429, "BUSY", 0)
-        assert 1 <= int(refused.headers["retry-after"]) <= 120
-        assert "connection" not in refused.headers  # so little is read all the same
-        waiting.append(asyncio.ensure_future(call(app, headers=announced(20), parts=HELLO)))
-        while len(endpoint.seen) < 2:
-            await asyncio.sleep(0)
-        counted = await chunked(app, [bytes(10)] * 4)
-        assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 2)
-        assert app.admission.permits.held_bytes == held + len(HELLO[0])
-        assert app.admission.permits.taken == 2
-        endpoint.decode.set()
-        endpoint.release.set()
-        assert [(await each).status for each in waiting] == [200, 200]
-        assert app.admission.permits.held_bytes == 0
-        untyped = {"transfer-encoding": "chunked"}
-        assert (await call(app, headers=untyped, parts=[bytes(10)] * 10)).status == 200
-
-    asyncio.run(run())
+    endpoint, app = served(max_queue=9, max_queue_bytes=100)
+    endpoint.decode.clear()
+    waiting = [asyncio.ensure_future(chunked(app, [b"{" + b" " * 30, *HELLO]))]
+    waiting[0].cancel()
+    await asyncio.wait(waiting)
+    assert app.admission.permits.held_bytes == 0
+    waiting = [asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))]
+    while not endpoint.seen:
+        await asyncio.sleep(0)
+    held = 30 + len(HELLO[0])
+    assert app.admission.permits.held_bytes == held
+    refused = await call(app, headers=announced(30), parts=HELLO)
+    assert (refused.status, refused.code, refused.parts_read) == (429, "BUSY", 0)
+    assert 1 <= int(refused.headers["retry-after"]) <= 120
+    assert "connection" not in refused.headers  # so little is read all the same
+    waiting.append(asyncio.ensure_future(call(app, headers=announced(20), parts=HELLO)))
+    while len(endpoint.seen) < 2:
+        await asyncio.sleep(0)
+    counted = await chunked(app, [bytes(10)] * 4)
+    assert (counted.status, counted.code, counted.parts_read) == (429, "BUSY", 2)
+    assert app.admission.permits.held_bytes == held + len(HELLO[0])
+    assert app.admission.permits.taken == 2
+    endpoint.decode.set()
+    endpoint.release.set()
+    assert [(await each).status for each in waiting] == [200, 200]
+    assert app.admission.permits.held_bytes == 0
+    untyped = {"transfer-encoding": "chunked"}
+    assert (await call(app, headers=untyped, parts=[bytes(10)] * 10)).status == 200
 
 
 CLIPS = b'{"inputs": "AAAA", "parameters": {"known_speakers": [{"name": "A", "reference": "AA"}]}}'
@@ -170,27 +151,25 @@ CLIPS = b'{"inputs": "AAAA", "parameters": {"known_speakers": [{"name": "A", "re
 
 @pytest.mark.parametrize("streams", ["", "?stream=true"])
 @pytest.mark.parametrize(("body", "held"), [(HELLO[0], 0), (CLIPS, len(CLIPS))])
-def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
+@asynchronous
+async def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
     """But where it has clips, which may be parts of it; its place is taken until it is answered."""
 
-    async def run():
-        endpoint, app = served(max_queue_bytes=1000)
-        endpoint.decode.clear()
-        running = asyncio.ensure_future(
-            call(app, headers=JSON, parts=[body], query=streams[1:].encode())
-        )
-        permits = app.admission.permits
-        while not endpoint.seen:
-            await asyncio.sleep(0)
-        assert (permits.taken, permits.held_bytes) == (1, len(body))
-        endpoint.decode.set()
-        await endpoint.began.wait()
-        assert (permits.taken, permits.held_bytes) == (1, held)
-        endpoint.release.set()
-        assert (await running).status == 200
-        assert (permits.taken, permits.held_bytes) == (0, 0)
-
-    asyncio.run(run())
+    endpoint, app = served(max_queue_bytes=1000)
+    endpoint.decode.clear()
+    running = asyncio.ensure_future(
+        call(app, headers=JSON, parts=[body], query=streams[1:].encode())
+    )
+    permits = app.admission.permits
+    while not endpoint.seen:
+        await asyncio.sleep(0)
+    assert (permits.taken, permits.held_bytes) == (1, len(body))
+    endpoint.decode.set()
+    await endpoint.began.wait()
+    assert (permits.taken, permits.held_bytes) == (1, held)
+    endpoint.release.set()
+    assert (await running).status == 200
+    assert (permits.taken, permits.held_bytes) == (0, 0)
 
 
 DISPOSITION = b'Content-Disposition: form-data; name="file"; filename="a.wav"'
@@ -205,7 +184,8 @@ class Sound:
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/audio/transcriptions"])
-def test_no_route_holds_on_to_a_file_that_is_decoded(path, monkeypatch):
+@asynchronous
+async def test_no_route_holds_on_to_a_file_that_is_decoded(path, monkeypatch):
     files = []
 
     def content(_):
@@ -216,69 +196,36 @@ def test_no_route_holds_on_to_a_file_that_is_decoded(path, monkeypatch):
     monkeypatch.setattr("whosaid.server.request_body.content", content)
     monkeypatch.setattr("whosaid.server.openai_api.form.content", content)
 
-    async def run():
-        endpoint, app = served()
-        headers = {"content-type": "multipart/form-data; boundary=x", "content-length": len(FORM)}
-        running = asyncio.ensure_future(call(app, path=path, headers=headers, parts=[FORM]))
-        await endpoint.began.wait()
-        assert len(files) == 1
-        while files[0]() is not None:  # the thread that has read it may be about to let it go
-            await asyncio.sleep(0.01)
-            gc.collect()
-        endpoint.release.set()
-        assert (await running).status == 200
-
-    asyncio.run(run())
+    endpoint, app = served()
+    headers = {"content-type": "multipart/form-data; boundary=x", "content-length": len(FORM)}
+    running = asyncio.ensure_future(call(app, path=path, headers=headers, parts=[FORM]))
+    await endpoint.began.wait()
+    assert len(files) == 1
+    while files[0]() is not None:  # the thread that has read it may be about to let it go
+        await asyncio.sleep(0.01)
+        gc.collect()
+    endpoint.release.set()
+    assert (await running).status == 200
 
 
-def test_what_is_announced_reserves_nothing():
+@asynchronous
+async def test_what_is_announced_reserves_nothing():
     """Three senders announce more than there is and send a byte each; others are answered."""
 
-    async def run():
-        endpoint, app = served(max_queue=9, max_queue_bytes=3000)
-        endpoint.release.set()
-        slow = [client(app, headers=announced(1400), parts=[b"{"], ends=False) for _ in range(3)]
-        running = []
-        for each in slow:
-            running.append(asyncio.ensure_future(each.run()))
-            await asyncio.sleep(0)
-        while app.admission.permits.held_bytes < 3:
-            await asyncio.sleep(0)
-        assert (await call(app, headers=announced(1000), parts=HELLO)).status == 200
-        for each in slow:
-            each.gone.set()
-        await asyncio.wait(running)
-        assert app.admission.permits.held_bytes == 0
-
-    asyncio.run(run())
-
-
-def test_a_body_that_announces_too_little_is_counted():
-    async def run():
-        endpoint, app = served(max_queue_bytes=100)
-        endpoint.decode.clear()
-        first = asyncio.ensure_future(chunked(app, [b" " * 30, *HELLO]))
-        while not endpoint.seen:
-            await asyncio.sleep(0)
-        liar = await call(app, headers=announced(5), parts=[bytes(20)] * 2)
-        assert (liar.status, liar.parts_read) == (429, 2)
-        endpoint.decode.set()
-        endpoint.release.set()
-        assert (await first).status == 200
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("headers", [announced(3000), {"transfer-encoding": "chunked"}])
-def test_a_body_that_is_alone_may_have_more(headers):
-    async def run():
-        endpoint, app = served(max_queue_bytes=100)
-        endpoint.release.set()
-        headers["content-type"] = "audio/wav"
-        assert (await call(app, headers=headers, parts=[bytes(1500)] * 2)).status == 200
-        assert app.admission.permits.held_bytes == 0
-
-    asyncio.run(run())
+    endpoint, app = served(max_queue=9, max_queue_bytes=3000)
+    endpoint.release.set()
+    slow = [client(app, headers=announced(1400), parts=[b"{"], ends=False) for _ in range(3)]
+    running = []
+    for each in slow:
+        running.append(asyncio.ensure_future(each.run()))
+        await asyncio.sleep(0)
+    while app.admission.permits.held_bytes < 3:
+        await asyncio.sleep(0)
+    assert (await call(app, headers=announced(1000), parts=HELLO)).status == 200
+    for each in slow:
+        each.gone.set()
+    await asyncio.wait(running)
+    assert app.admission.permits.held_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -296,13 +243,12 @@ def test_a_body_that_is_alone_may_have_more(headers):
         ("/v1/audio/translations", {}, 415),
     ],
 )
-def test_types_that_say_that_there_is_no_sound_are_refused(path, headers, status):
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        return await call(app, path=path, headers=headers, parts=[b"RIFF"])
-
-    assert asyncio.run(run()).status == status
+@asynchronous
+async def test_types_that_say_that_there_is_no_sound_are_refused(path, headers, status):
+    endpoint, app = served()
+    endpoint.release.set()
+    result = await call(app, path=path, headers=headers, parts=[b"RIFF"])
+    assert result.status == status
 
 
 def basic(password: str) -> str:
@@ -323,13 +269,11 @@ def basic(password: str) -> str:
         ("", 401),
     ],
 )
-def test_the_key_comes_as_bearer_token_or_password(given, status):
-    async def run():
-        endpoint, app = served(api_key="key")
-        endpoint.release.set()
-        return await call(app, headers={**JSON, "authorization": given}, parts=HELLO)
-
-    reply = asyncio.run(run())
+@asynchronous
+async def test_the_key_comes_as_bearer_token_or_password(given, status):
+    endpoint, app = served(api_key="key")
+    endpoint.release.set()
+    reply = await call(app, headers={**JSON, "authorization": given}, parts=HELLO)
     assert reply.status == status
     assert reply.headers.get("www-authenticate", "").startswith("Bearer" if status == 401 else "")
 
@@ -352,21 +296,9 @@ def test_without_the_key_only_signs_of_life_are_to_be_had(method, path, status):
     assert asyncio.run(call(served(api_key="key")[1], method, path)).status == status
 
 
-def test_probes_answer_while_draining():
-    async def run():
-        _, app = served()
-        app.admission.draining = True
-        return [(await call(app, "GET", path)).status for path in ("/health", "/ready", "/metrics")]
-
-    assert asyncio.run(run()) == [200, 503, 200]
-
-
-def test_a_client_that_leaves_while_it_sends_gives_its_place_back():
-    async def run():
-        _, app = served()
-        sender = client(app, headers={"transfer-encoding": "chunked"}, parts=[b"x"], ends=False)
-        sender.gone.set()
-        reply = await sender.run()
-        assert (reply.status, app.admission.permits.taken) == (0, 0)
-
-    asyncio.run(run())
+@asynchronous
+async def test_probes_answer_while_draining():
+    _, app = served()
+    app.admission.draining = True
+    result = [(await call(app, "GET", path)).status for path in ("/health", "/ready", "/metrics")]
+    assert result == [200, 503, 200]

@@ -6,11 +6,10 @@ docs/reliability.md lists the attacks.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import pytest
-from asgi import call, served
+from asgi import asynchronous, call, served
 from test_server_lifecycle import listening
 
 from whosaid.server.lifecycle import DrainingServer
@@ -142,18 +141,16 @@ def test_odd_requests_are_refused_with_a_code_and_nothing_is_repeated(where, nam
         assert (head.lower() + b"\r\n").count(guard) == 1
 
 
-def test_an_answer_that_has_its_own_policy_keeps_it():
-    async def run():
-        _, gate = served()
+@asynchronous
+async def test_an_answer_that_has_its_own_policy_keeps_it():
+    _, gate = served()
 
-        async def page(scope, receive, send):
-            headers = [(b"content-security-policy", b"default-src 'self'")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
+    async def page(scope, receive, send):
+        headers = [(b"content-security-policy", b"default-src 'self'")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
-        gate.app = page
-        return await call(gate, "GET", "/app/")
-
-    reply = asyncio.run(run())
+    gate.app = page
+    reply = await call(gate, "GET", "/app/")
     assert reply.headers["content-security-policy"] == "default-src 'self'"
     assert reply.headers["x-content-type-options"] == "nosniff"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whosaid.errors import ModelError
-from whosaid.live.events import Cadence, Delta, Failed, Segment, SpeakersFound, Words
+from whosaid.live.events import Cadence, Failed, Segment, SpeakersFound, Words
 from whosaid.server.realtime.server_events import EventEncoder, error_event
 from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
 from whosaid.transcript import KnownSpeaker, Word
@@ -45,16 +45,6 @@ def test_times_have_two_decimals_and_probabilities_four():
     assert (segment["start"], segment["end"]) == (1.0, 1.26)
     assert speakers["known_speakers"][0]["name"] == "Ann"
     assert speakers["warnings"] == ["told once"]
-
-
-def test_a_delta_has_logprobs_only_where_they_are_included():
-    delta = Delta("item", " yes", (1,), (-0.5,))
-    assert fields(EventEncoder((), None).message(delta)) == {
-        "type": "conversation.item.input_audio_transcription.delta",
-        "item_id": "item",
-        "content_index": 0,
-        "delta": " yes",
-    }
 
 
 def test_an_error_is_told_of_the_item_or_of_the_event_that_caused_it():

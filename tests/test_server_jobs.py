@@ -13,7 +13,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
-from asgi import HELLO, JSON, call, client, served
+from asgi import HELLO, JSON, asynchronous, call, client, served
 
 from config import InferenceConfig
 from tests.support.audio_files import speech
@@ -57,168 +57,131 @@ async def becoming(app, job, *statuses, key=None) -> dict:
     return told
 
 
-def test_a_job_is_told_of_at_once_and_answered_later(tmp_path):
-    async def run():
-        async with jobs(tmp_path) as (endpoint, app):
-            reply = await send(app)
-            job = reply.json["id"]
-            assert (reply.status, reply.headers["location"]) == (202, f"/v1/jobs/{job}")
-            assert (reply.json["status"], reply.json["answer"]) == ("queued", None)
-            await endpoint.began.wait()
-            while not (told := (await ask(app, job)).json)["progress"]:
-                await asyncio.sleep(0)
-            assert told["status"] == "running"
-            early = await ask(app, job, query=b"format=srt")
-            assert (early.status, early.code) == (409, "JOB_NOT_DONE")
-            endpoint.release.set()
-            told = await becoming(app, job, "succeeded")
-            # A browser keeps no transcript on its disk.
-            assert (await ask(app, job)).headers["cache-control"] == "no-store"
-            assert (told["answer"]["duration"], told["progress"]) == (1.5, None)
-            assert told["expires_at"] - told["ended_at"] == 86_400
-            assert (await ask(app)).json["data"] == [{k: told[k] for k in told if k != "answer"}]
-            assert (await ask(app, job, "DELETE")).status == 204
-            assert (await ask(app, job)).status == 404
-            assert not [*(tmp_path / "audio").iterdir()]
-
-    asyncio.run(run())
+@asynchronous
+async def test_a_job_is_told_of_at_once_and_answered_later(tmp_path):
+    async with jobs(tmp_path) as (endpoint, app):
+        reply = await send(app)
+        job = reply.json["id"]
+        assert (reply.status, reply.headers["location"]) == (202, f"/v1/jobs/{job}")
+        assert (reply.json["status"], reply.json["answer"]) == ("queued", None)
+        await endpoint.began.wait()
+        while not (told := (await ask(app, job)).json)["progress"]:
+            await asyncio.sleep(0)
+        assert told["status"] == "running"
+        early = await ask(app, job, query=b"format=srt")
+        assert (early.status, early.code) == (409, "JOB_NOT_DONE")
+        endpoint.release.set()
+        told = await becoming(app, job, "succeeded")
+        # A browser keeps no transcript on its disk.
+        assert (await ask(app, job)).headers["cache-control"] == "no-store"
+        assert (told["answer"]["duration"], told["progress"]) == (1.5, None)
+        assert told["expires_at"] - told["ended_at"] == 86_400
+        assert (await ask(app)).json["data"] == [{k: told[k] for k in told if k != "answer"}]
+        assert (await ask(app, job, "DELETE")).status == 204
+        assert (await ask(app, job)).status == 404
+        assert not [*(tmp_path / "audio").iterdir()]
 
 
-def test_progress_is_told_in_seconds_of_speech(tmp_path):
-    async def run():
-        async with jobs(tmp_path) as (endpoint, app):
-            job = (await send(app)).json["id"]
-            while (told := (await ask(app, job)).json)["progress"] != {"done": 0.5, "total": 1.5}:
-                assert told["status"] in ("queued", "running")
-                await asyncio.sleep(0)
-            endpoint.release.set()
-
-    asyncio.run(run())
+@asynchronous
+async def test_progress_is_told_in_seconds_of_speech(tmp_path):
+    async with jobs(tmp_path) as (endpoint, app):
+        job = (await send(app)).json["id"]
+        while (told := (await ask(app, job)).json)["progress"] != {"done": 0.5, "total": 1.5}:
+            assert told["status"] in ("queued", "running")
+            await asyncio.sleep(0)
+        endpoint.release.set()
 
 
-def test_a_job_that_fails_says_why(tmp_path):
-    async def run():
-        async with jobs(tmp_path) as (endpoint, app):
-            endpoint.error = InvalidAudio("no audio stream found")
-            endpoint.release.set()
-            told = await becoming(app, (await send(app)).json["id"], "failed")
-            message = "INVALID_AUDIO: no audio stream found"
-            assert told["error"] == {"code": "INVALID_AUDIO", "message": message}
-
-    asyncio.run(run())
+@asynchronous
+async def test_a_job_that_fails_says_why(tmp_path):
+    async with jobs(tmp_path) as (endpoint, app):
+        endpoint.error = InvalidAudio("no audio stream found")
+        endpoint.release.set()
+        told = await becoming(app, (await send(app)).json["id"], "failed")
+        message = "INVALID_AUDIO: no audio stream found"
+        assert told["error"] == {"code": "INVALID_AUDIO", "message": message}
 
 
 @pytest.mark.parametrize(("ending", "status"), [("succeed", "succeeded"), ("fail", "failed")])
-def test_an_end_that_the_disk_did_not_take_is_written_later(tmp_path, monkeypatch, ending, status):
-    monkeypatch.setattr("whosaid.server.jobs.runner.TICK_S", 0.001)
+@asynchronous
+async def test_an_end_that_the_disk_did_not_take_is_written_later(
+    tmp_path, monkeypatch, ending, status
+):
+    monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.001)
     errors = [sqlite3.OperationalError("database or disk is full")] * 2
 
-    async def run():
-        async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
-            write = getattr(app.jobs.store, ending)
+    async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
+        write = getattr(app.jobs.store, ending)
 
-            def full_at_first(*arguments):
-                if errors:
-                    raise errors.pop()
-                return write(*arguments)
+        def full_at_first(*arguments):
+            if errors:
+                raise errors.pop()
+            return write(*arguments)
 
-            monkeypatch.setattr(app.jobs.store, ending, full_at_first)
-            endpoint.error = InvalidAudio("x") if ending == "fail" else None
-            endpoint.release.set()
-            sent = [(await send(app)).json["id"] for _ in range(2)]
-            for job in sent:
-                told = await becoming(app, job, "succeeded", "failed")
-                assert told["status"] == status
-            assert (errors, len(endpoint.seen)) == ([], 2)
-
-    asyncio.run(run())
+        monkeypatch.setattr(app.jobs.store, ending, full_at_first)
+        endpoint.error = InvalidAudio("x") if ending == "fail" else None
+        endpoint.release.set()
+        sent = [(await send(app)).json["id"] for _ in range(2)]
+        for job in sent:
+            told = await becoming(app, job, "succeeded", "failed")
+            assert told["status"] == status
+        assert (errors, len(endpoint.seen)) == ([], 2)
 
 
-def test_a_job_is_cancelled_whether_it_waits_or_runs(tmp_path):
-    async def run():
-        async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
-            first = (await send(app)).json["id"]
+@asynchronous
+async def test_a_job_is_cancelled_whether_it_waits_or_runs(tmp_path):
+    async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
+        first = (await send(app)).json["id"]
+        await endpoint.began.wait()
+        second = (await send(app)).json["id"]
+        for job in (second, first):
+            assert (await ask(app, job, "DELETE")).json["status"] == "cancelled"
+        while endpoint.outstanding:
+            await asyncio.sleep(0)
+        assert not [*(tmp_path / "audio").iterdir()]
+        assert len(endpoint.seen) == 1
+        assert (await ask(app, first)).json["status"] == "cancelled"
+
+
+@asynchronous
+async def test_a_key_sees_its_own_alone_and_not_those_of_the_key_before(tmp_path):
+    async with jobs(tmp_path, api_key="first") as (endpoint, app):
+        assert (await send(app)).status == 401
+        endpoint.release.set()
+        job = (await send(app, key="first")).json["id"]
+        await becoming(app, job, "succeeded", key="first")
+    async with jobs(tmp_path, api_key="second") as (_, app):
+        foreign = [await ask(app, job, method, key="second") for method in ("GET", "DELETE")]
+        nobodys = await ask(app, "job_0", key="second")
+        assert [each.body for each in foreign] == [nobodys.body] * 2
+        assert nobodys.status == 404
+        assert (await ask(app, key="second")).json["data"] == []
+    async with jobs(tmp_path, api_key="first") as (_, app):
+        assert (await ask(app, job, key="first")).json["status"] == "succeeded"
+    kept = (tmp_path / "jobs.sqlite").read_bytes()
+    assert b"first" not in kept
+
+
+@asynchronous
+async def test_a_drain_waits_for_no_job_and_another_process_does_them(tmp_path):
+    async with jobs(tmp_path) as (endpoint, app):
+        job = (await send(app)).json["id"]
+        await endpoint.began.wait()
+        app.admission.draining = True
+        DrainingServer(app, endpoint, 600).begin_to_drain()
+        while endpoint.outstanding:
+            await asyncio.sleep(0)
+        assert (await send(app)).code == "DRAINING"
+    for _ in range(3):  # which counts as no crash
+        async with jobs(tmp_path) as (endpoint, app):
             await endpoint.began.wait()
-            second = (await send(app)).json["id"]
-            for job in (second, first):
-                assert (await ask(app, job, "DELETE")).json["status"] == "cancelled"
-            while endpoint.outstanding:
-                await asyncio.sleep(0)
-            assert not [*(tmp_path / "audio").iterdir()]
-            assert len(endpoint.seen) == 1
-            assert (await ask(app, first)).json["status"] == "cancelled"
-
-    asyncio.run(run())
+    async with jobs(tmp_path) as (endpoint, app):
+        endpoint.release.set()
+        await becoming(app, job, "succeeded")
 
 
-def test_few_run_at_once_and_all_in_order(tmp_path):
-    async def run():
-        async with jobs(tmp_path, max_running_jobs=2) as (endpoint, app):
-            sent = [(await send(app)).json["id"] for _ in range(5)]
-            while endpoint.outstanding < 2:
-                await asyncio.sleep(0)
-            statuses = [(await ask(app, job)).json["status"] for job in sent]
-            assert statuses == ["running", "running", "queued", "queued", "queued"]
-            endpoint.release.set()
-            for job in sent:
-                await becoming(app, job, "succeeded")
-            assert len(endpoint.seen) == 5
-
-    asyncio.run(run())
-
-
-def test_a_key_sees_its_own_alone_and_not_those_of_the_key_before(tmp_path):
-    async def run():
-        async with jobs(tmp_path, api_key="first") as (endpoint, app):
-            assert (await send(app)).status == 401
-            endpoint.release.set()
-            job = (await send(app, key="first")).json["id"]
-            await becoming(app, job, "succeeded", key="first")
-        async with jobs(tmp_path, api_key="second") as (_, app):
-            foreign = [await ask(app, job, method, key="second") for method in ("GET", "DELETE")]
-            nobodys = await ask(app, "job_0", key="second")
-            assert [each.body for each in foreign] == [nobodys.body] * 2
-            assert nobodys.status == 404
-            assert (await ask(app, key="second")).json["data"] == []
-        async with jobs(tmp_path, api_key="first") as (_, app):
-            assert (await ask(app, job, key="first")).json["status"] == "succeeded"
-        kept = (tmp_path / "jobs.sqlite").read_bytes()
-        assert b"first" not in kept
-
-    asyncio.run(run())
-
-
-def test_a_drain_waits_for_no_job_and_another_process_does_them(tmp_path):
-    async def run():
-        async with jobs(tmp_path) as (endpoint, app):
-            job = (await send(app)).json["id"]
-            await endpoint.began.wait()
-            app.admission.draining = True
-            DrainingServer(app, endpoint, 600).begin_to_drain()
-            while endpoint.outstanding:
-                await asyncio.sleep(0)
-            assert (await send(app)).code == "DRAINING"
-        for _ in range(3):  # which counts as no crash
-            async with jobs(tmp_path) as (endpoint, app):
-                await endpoint.began.wait()
-        async with jobs(tmp_path) as (endpoint, app):
-            endpoint.release.set()
-            await becoming(app, job, "succeeded")
-
-    asyncio.run(run())
-
-
-def test_a_job_of_a_stopped_engine_is_run_again_and_the_second_time_has_failed(tmp_path):
-    async def run():
-        async with jobs(tmp_path) as (endpoint, app):
-            job = (await send(app)).json["id"]
-            await stop_engine(endpoint)
-        async with jobs(tmp_path) as (endpoint, app):
-            await stop_engine(endpoint)
-            assert (await ask(app, job)).json["status"] == "running"
-        async with jobs(tmp_path) as (_, app):
-            told = (await ask(app, job)).json
-            assert (told["status"], told["error"]["message"]) == ("failed", CRASHED)
+@asynchronous
+async def test_a_job_of_a_stopped_engine_is_run_again_and_the_second_time_has_failed(tmp_path):
 
     async def stop_engine(endpoint):
         await endpoint.began.wait()
@@ -227,112 +190,86 @@ def test_a_job_of_a_stopped_engine_is_run_again_and_the_second_time_has_failed(t
         while endpoint.outstanding:
             await asyncio.sleep(0)
 
-    asyncio.run(run())
+    async with jobs(tmp_path) as (endpoint, app):
+        job = (await send(app)).json["id"]
+        await stop_engine(endpoint)
+    async with jobs(tmp_path) as (endpoint, app):
+        await stop_engine(endpoint)
+        assert (await ask(app, job)).json["status"] == "running"
+    async with jobs(tmp_path) as (_, app):
+        told = (await ask(app, job)).json
+        assert (told["status"], told["error"]["message"]) == ("failed", CRASHED)
 
 
-def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
-    async def run():
-        async with jobs(tmp_path, most=1, most_bytes=100) as (_, app):
-            wrong = [
-                (b'{"inputs": "AAAA", "parameters": {"batch_size": 0}}', 400, "INVALID_PARAMETER"),
-                (b'{"inputs": "!"}', 400, "INVALID_AUDIO"),
-                (b"[]", 422, "INVALID_REQUEST"),
-                (b'{"inputs": "%b"}' % (b"AAAA" * 50), 413, "BODY_TOO_LARGE"),
-            ]
-            for body, status, code in wrong:
-                reply = await send(app, [body])
-                assert (reply.status, reply.code) == (status, code)
-                assert reply.json["error"]["code"] == code
-            assert (await ask(app)).json["data"] == []
-            assert (await send(app)).status == 202
-            full = client(app, "POST", "/v1/jobs", JSON, HELLO)
-            reply = await full.run()
-            assert (reply.status, reply.code, reply.headers["retry-after"]) == (
-                429,
-                "JOBS_FULL",
-                "60",
-            )
-            assert reply.parts_read == 0
-            assert (await ask(app, query=b"format=doc")).status == 200
-            listed = (await ask(app)).json["data"][0]["id"]
-            assert (await ask(app, listed, query=b"format=doc")).code == "INVALID_PARAMETER"
-
-    asyncio.run(run())
+@asynchronous
+async def test_wrong_requests_are_refused_before_anything_is_kept(tmp_path):
+    async with jobs(tmp_path, most=1, most_bytes=100) as (_, app):
+        wrong = [
+            (b'{"inputs": "AAAA", "parameters": {"batch_size": 0}}', 400, "INVALID_PARAMETER"),
+            (b'{"inputs": "!"}', 400, "INVALID_AUDIO"),
+            (b"[]", 422, "INVALID_REQUEST"),
+            (b'{"inputs": "%b"}' % (b"AAAA" * 50), 413, "BODY_TOO_LARGE"),
+        ]
+        for body, status, code in wrong:
+            reply = await send(app, [body])
+            assert (reply.status, reply.code) == (status, code)
+            assert reply.json["error"]["code"] == code
+        assert (await ask(app)).json["data"] == []
+        assert (await send(app)).status == 202
+        full = client(app, "POST", "/v1/jobs", JSON, HELLO)
+        reply = await full.run()
+        assert (reply.status, reply.code, reply.headers["retry-after"]) == (
+            429,
+            "JOBS_FULL",
+            "60",
+        )
+        assert reply.parts_read == 0
+        assert (await ask(app, query=b"format=doc")).status == 200
+        listed = (await ask(app)).json["data"][0]["id"]
+        assert (await ask(app, listed, query=b"format=doc")).code == "INVALID_PARAMETER"
 
 
-def test_the_description_says_what_the_routes_say(tmp_path):
-    async def run():
-        async with jobs(tmp_path) as (_, app):
-            return await call(app, "GET", "/openapi.json"), await ask(app, "job_0")
-
-    described, unknown = asyncio.run(run())
-    paths = described.json["paths"]
-    create, read = paths["/v1/jobs"]["post"], paths["/v1/jobs/{job}"]["get"]
-    assert {"504", "507"} <= create["responses"].keys()
-    sent = create["requestBody"]["content"]["application/json"]["schema"]["properties"]
-    names = sent["parameters"]["anyOf"][0]["properties"].keys()
-    assert names == {*InferenceConfig.model_fields, "callback_url"}
-    answer = read["responses"]["404"]["content"]["application/json"]["schema"]
-    assert answer == {"$ref": "#/components/schemas/ErrorBody"}
-    error = described.json["components"]["schemas"]["OpenAIError"]
-    assert unknown.json["error"].keys() == error["properties"].keys() == {*error["required"]}
+@asynchronous
+async def test_without_a_folder_the_routes_say_so(tmp_path):
+    _, app = served()
+    sending = client(app, "POST", "/v1/jobs", JSON, HELLO)
+    replies = [await sending.run(), await ask(app), await ask(app, "x")]
+    replies.append(await ask(app, "x", "DELETE"))
+    assert {(each.status, each.code) for each in replies} == {(404, "JOBS_DISABLED")}
+    assert sending.reply.parts_read == 0
 
 
-def test_without_a_folder_the_routes_say_so(tmp_path):
-    async def run():
-        _, app = served()
-        sending = client(app, "POST", "/v1/jobs", JSON, HELLO)
-        replies = [await sending.run(), await ask(app), await ask(app, "x")]
-        replies.append(await ask(app, "x", "DELETE"))
-        assert {(each.status, each.code) for each in replies} == {(404, "JOBS_DISABLED")}
-        assert sending.reply.parts_read == 0
-
-    asyncio.run(run())
-
-
-def test_the_log_and_the_metrics_name_no_job_of_a_path(tmp_path, caplog):
+@asynchronous
+async def test_the_log_and_the_metrics_name_no_job_of_a_path(tmp_path, caplog):
     caplog.set_level("INFO")
 
-    async def run():
-        async with jobs(tmp_path) as (endpoint, app):
-            await ask(app, "canary-5ecret")
-            endpoint.release.set()
-            await becoming(app, (await send(app)).json["id"], "succeeded")
-            metrics = (await call(app, "GET", "/metrics")).body.decode()
-            assert 'asr_jobs{status="succeeded"} 1.0' in metrics
-            assert 'route="/v1/jobs/{job}"' in metrics
-            assert "canary" not in metrics + caplog.text
-
-    asyncio.run(run())
+    async with jobs(tmp_path) as (endpoint, app):
+        await ask(app, "canary-5ecret")
+        endpoint.release.set()
+        await becoming(app, (await send(app)).json["id"], "succeeded")
+        metrics = (await call(app, "GET", "/metrics")).body.decode()
+        assert 'asr_jobs{status="succeeded"} 1.0' in metrics
+        assert 'route="/v1/jobs/{job}"' in metrics
+        assert "canary" not in metrics + caplog.text
 
 
-def test_metrics_wait_for_the_disk_and_nobody_else_does(tmp_path, monkeypatch):
-    async def run():
-        async with jobs(tmp_path) as (_, app):
-            asked, go, counts = threading.Event(), threading.Event(), app.jobs.store.counts
+@asynchronous
+async def test_metrics_wait_for_the_disk_and_nobody_else_does(tmp_path, monkeypatch):
+    async with jobs(tmp_path) as (_, app):
+        asked, go, counts = threading.Event(), threading.Event(), app.jobs.store.counts
 
-            def slow():
-                asked.set()
-                assert go.wait(60)
-                return counts()
+        def slow():
+            asked.set()
+            assert go.wait(60)
+            return counts()
 
-            monkeypatch.setattr(app.jobs.store, "counts", slow)
-            reading = asyncio.create_task(call(app, "GET", "/metrics"))
-            await asyncio.to_thread(asked.wait)
-            assert (await call(app, "GET", "/health")).status == 200
-            assert not reading.done()
-            go.set()
-            assert b"asr_jobs_bytes" in (await reading).body
-
-    asyncio.run(run())
-
-
-def test_expired_jobs_are_gone(tmp_path):
-    store = open_store(tmp_path)
-    job = store.add(b"", b"a", b"{}", None, 10.0)
-    store.cancel(b"", job.id, 20.0)
-    assert [store.expire(before) for before in (20.0, 20.5)] == [0, 1]
-    store.close()
+        monkeypatch.setattr(app.jobs.store, "counts", slow)
+        reading = asyncio.create_task(call(app, "GET", "/metrics"))
+        await asyncio.to_thread(asked.wait)
+        assert (await call(app, "GET", "/health")).status == 200
+        assert not reading.done()
+        go.set()
+        assert b"asr_jobs_bytes" in (await reading).body
 
 
 def test_a_request_is_kept_whole(tmp_path):
@@ -353,7 +290,8 @@ def audio(wav) -> bytes:
     return wav(speech(4.0))
 
 
-def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint, audio, tmp_path):
+@asynchronous
+async def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint, audio, tmp_path):
     inputs = base64.b64encode(audio).decode()
     wanted = {"return_timestamps": "word", "output": ["srt"], "unknown": 1}
     body = json.dumps({"inputs": inputs, "parameters": wanted}).encode()
@@ -362,22 +300,19 @@ def test_answers_and_files_are_those_of_the_contracts_route(tiny_endpoint, audio
     raw = {"content-type": "audio/wav", "content-length": len(audio)}
     query = b"return_timestamps=word&output=srt&unknown=1"
 
-    async def run():
-        app = create_app(
-            tiny_endpoint,
-            ServerSettings(page=False, max_running_jobs=1),
-            store=open_store(tmp_path),
-        )
-        async with app.jobs.running():
-            plain = (await call(app, headers=JSON, parts=[body])).body
-            files = (await call(app, headers=JSON, parts=[all_files])).json["output"]
-            sent = [await send(app, [body]), await send(app, [audio], query=query, **raw)]
-            for job in [each.json["id"] for each in sent]:
-                assert (await becoming(app, job, "succeeded"))["answer"] == json.loads(plain)
-                assert (await ask(app, job, query=b"format=json")).body == plain
-                for name in FORMATS:
-                    reply = await ask(app, job, query=f"format={name}".encode())
-                    assert reply.body.decode() == files[name]
-                    assert reply.headers["content-type"].startswith("text/")
-
-    asyncio.run(run())
+    app = create_app(
+        tiny_endpoint,
+        ServerSettings(page=False, max_running_jobs=1),
+        store=open_store(tmp_path),
+    )
+    async with app.jobs.running():
+        plain = (await call(app, headers=JSON, parts=[body])).body
+        files = (await call(app, headers=JSON, parts=[all_files])).json["output"]
+        sent = [await send(app, [body]), await send(app, [audio], query=query, **raw)]
+        for job in [each.json["id"] for each in sent]:
+            assert (await becoming(app, job, "succeeded"))["answer"] == json.loads(plain)
+            assert (await ask(app, job, query=b"format=json")).body == plain
+            for name in FORMATS:
+                reply = await ask(app, job, query=f"format={name}".encode())
+                assert reply.body.decode() == files[name]
+                assert reply.headers["content-type"].startswith("text/")

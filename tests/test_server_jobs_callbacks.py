@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from asgi import HELLO, JSON, call, served
+from asgi import HELLO, JSON, asynchronous, call, served
 from pydantic import SecretStr
 
 from whosaid.errors import InvalidParameter
@@ -103,20 +103,15 @@ async def told(app, job: str, tries: int) -> dict:
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed"])
-def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, receiver, status):
-    async def run():
-        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
-            endpoint.error = InvalidParameter("x") if status == "failed" else None
-            endpoint.release.set()
-            sent = await call(
-                app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/hook?a=b")
-            )
-            job = sent.json["id"]
-            found = await told(app, job, 1)
-            assert found["callback"] == {"delivered": True, "tries": 1}
-            return job
-
-    job = asyncio.run(run())
+@asynchronous
+async def test_the_end_of_a_job_is_told_signed_and_without_its_answer(tmp_path, receiver, status):
+    async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
+        endpoint.error = InvalidParameter("x") if status == "failed" else None
+        endpoint.release.set()
+        sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/hook?a=b"))
+        job = sent.json["id"]
+        found = await told(app, job, 1)
+        assert found["callback"] == {"delivered": True, "tries": 1}
     ((path, headers, body),) = receiver.got
     assert (path, headers["Host"]) == ("/hook?a=b", receiver.host)
     assert headers["webhook-id"] == job
@@ -165,81 +160,56 @@ def test_pauses_grow_and_a_restart_goes_on_with_them(tmp_path):
     assert list(callbacks.PAUSES) == sorted(callbacks.PAUSES)
 
 
-def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(tmp_path):
-    async def run():
-        async def babble(_, writer):
-            writer.write(b"hello\r\n")
-            writer.close()
+@asynchronous
+async def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(tmp_path):
+    async def babble(_, writer):
+        writer.write(b"hello\r\n")
+        writer.close()
 
-        listener = await asyncio.start_server(babble, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        async with jobs(tmp_path, [f"127.0.0.1:{port}"]) as (endpoint, app):
-            endpoint.release.set()
-            for _ in range(2):
-                sent = await call(
-                    app, "POST", "/v1/jobs", JSON, asking(f"http://127.0.0.1:{port}/")
-                )
-                found = await told(app, sent.json["id"], 1)
-                assert (found["status"], found["callback"]["delivered"]) == ("succeeded", False)
-                listener.close()
-
-    asyncio.run(run())
+    listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with jobs(tmp_path, [f"127.0.0.1:{port}"]) as (endpoint, app):
+        endpoint.release.set()
+        for _ in range(2):
+            sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://127.0.0.1:{port}/"))
+            found = await told(app, sent.json["id"], 1)
+            assert (found["status"], found["callback"]["delivered"]) == ("succeeded", False)
+            listener.close()
 
 
-def test_one_that_cannot_be_sent_holds_up_no_other(tmp_path, receiver, monkeypatch):
-    async def overflow(*_: object) -> int:
-        raise OverflowError("port must be 0-65535")
-
-    monkeypatch.setattr(callbacks, "PAUSES", ())
-    real = callbacks.post
-
-    async def run():
-        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
-            endpoint.release.set()
-            for post, delivered in ((overflow, False), (real, True)):
-                monkeypatch.setattr(callbacks, "post", post)
-                sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}"))
-                found = await told(app, sent.json["id"], 1)
-                assert found["callback"]["delivered"] is delivered
-
-    asyncio.run(run())
-
-
-def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeypatch):
+@asynchronous
+async def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeypatch):
     """It takes connections, one at a time, and says nothing on them."""
     monkeypatch.setattr(callbacks, "SECONDS_TO_ANSWER", 3600)
 
-    async def run():
-        called = []
+    called = []
 
-        async def say_nothing(reader, writer):
-            called.append(await reader.readline())
-            await reader.read()
-            writer.close()
+    async def say_nothing(reader, writer):
+        called.append(await reader.readline())
+        await reader.read()
+        writer.close()
 
-        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-        dead = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        async with jobs(tmp_path, [dead, receiver.host]) as (endpoint, app):
-            endpoint.release.set()
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    dead = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with jobs(tmp_path, [dead, receiver.host]) as (endpoint, app):
+        endpoint.release.set()
+        for _ in range(2):
+            await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{dead}/"))
+        async with asyncio.timeout(60):
+            while not called:
+                await asyncio.sleep(0.001)
             for _ in range(2):
-                await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{dead}/"))
-            async with asyncio.timeout(60):
-                while not called:
-                    await asyncio.sleep(0.001)
-                for _ in range(2):
-                    url = f"http://{receiver.host}/"
-                    sent = await call(app, "POST", "/v1/jobs", JSON, asking(url))
-                    assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
-            assert called == [b"POST / HTTP/1.1\r\n"]
-        silent.close()
-
-    asyncio.run(run())
+                url = f"http://{receiver.host}/"
+                sent = await call(app, "POST", "/v1/jobs", JSON, asking(url))
+                assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
+        assert called == [b"POST / HTTP/1.1\r\n"]
+    silent.close()
 
 
 def test_a_callback_is_noted_when_the_disk_takes_it_and_not_sent_again(
     tmp_path, receiver, monkeypatch
 ):
-    monkeypatch.setattr(callbacks, "TICK_S", 0.01)
+    monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.01)
 
     async def run():
         async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
@@ -259,26 +229,24 @@ def test_a_callback_is_noted_when_the_disk_takes_it_and_not_sent_again(
     assert len(receiver.got) == 1
 
 
-def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):
-    async def run():
-        async with jobs(tmp_path, ["a.test", "127.0.0.1"]) as (_, app):
-            for url in (f"http://{receiver.host}/", "https://b.test/", "https://a.test.evil/"):
-                reply = await call(app, "POST", "/v1/jobs", JSON, asking(url))
-                assert (reply.status, reply.code) == (403, "CALLBACK_NOT_ALLOWED")
-            reply = await call(app, "POST", "/v1/jobs", JSON, HELLO, query=b"callback_url=x")
-            assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
-            reply = await call(
-                app,
-                "POST",
-                "/v1/jobs",
-                {"content-length": 1},
-                [b"x"],
-                query=b"callback_url=https://b.test/",
-            )
-            assert reply.code == "CALLBACK_NOT_ALLOWED"
-        assert receiver.got == []
-
-    asyncio.run(run())
+@asynchronous
+async def test_nobody_is_called_who_is_not_allowed(tmp_path, receiver):
+    async with jobs(tmp_path, ["a.test", "127.0.0.1"]) as (_, app):
+        for url in (f"http://{receiver.host}/", "https://b.test/", "https://a.test.evil/"):
+            reply = await call(app, "POST", "/v1/jobs", JSON, asking(url))
+            assert (reply.status, reply.code) == (403, "CALLBACK_NOT_ALLOWED")
+        reply = await call(app, "POST", "/v1/jobs", JSON, HELLO, query=b"callback_url=x")
+        assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
+        reply = await call(
+            app,
+            "POST",
+            "/v1/jobs",
+            {"content-length": 1},
+            [b"x"],
+            query=b"callback_url=https://b.test/",
+        )
+        assert reply.code == "CALLBACK_NOT_ALLOWED"
+    assert receiver.got == []
 
 
 @pytest.mark.parametrize(

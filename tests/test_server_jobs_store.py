@@ -29,7 +29,6 @@ from hypothesis.stateful import (
 
 from whosaid.errors import StartError
 from whosaid.server.errors import Refusal
-from whosaid.server.jobs.folder import DataFolder
 from whosaid.server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, Status
 
 MOST, MOST_BYTES, KEPT = 4, 100, 50.0
@@ -259,11 +258,6 @@ def test_a_newer_servers_folder_is_left_alone(tmp_path):
         JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
 
 
-def test_a_job_that_never_fits_is_told_so(store):
-    with pytest.raises(Refusal, match="BODY_TOO_LARGE"):
-        store.add(b"one", bytes(MOST_BYTES), b"{}", None, 1.0)
-
-
 def test_many_at_once_keep_the_bounds(store):
     def add(_: int) -> int:
         try:
@@ -339,19 +333,6 @@ def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tm
     store.close()
 
 
-def test_a_store_that_opened_on_a_full_disk_goes_on_once_there_is_room(tmp_path):
-    store = JobStore(tmp_path, MOST, MOST_BYTES, 0.0)
-    job = store.add(b"one", b"sound", b"{}", None, 1.0).id
-    store.claim(1, 2.0)
-    store.close()
-    with full_disk():
-        store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
-    assert store.claim(1, 4.0) == (job, b"{}")
-    assert store.claim(2, 5.0) is None
-    assert store.succeed(job, Result(b"{}", b"{}"), 6.0)
-    store.close()
-
-
 def test_a_store_on_a_full_disk_removes_the_recordings_without_a_job(tmp_path):
     JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
     (tmp_path / "audio" / "job_stray").write_bytes(b"x")
@@ -397,15 +378,3 @@ def test_nothing_of_a_job_that_is_gone_can_be_read_from_the_disk(store, tmp_path
     assert said in database()
     store.remove(b"one", job.id)
     assert said not in database()
-
-
-def test_an_owner_is_no_token_and_another_on_another_disk(store, tmp_path):
-    other = JobStore(tmp_path / "other", MOST, MOST_BYTES, 0.0)
-    assert store.owner(b"token") == store.owner(b"token")
-    assert len({store.owner(b"token"), store.owner(b""), other.owner(b"token")}) == 3
-    other.close()
-
-
-def test_a_lock_ends_with_its_folder(tmp_path):
-    DataFolder(tmp_path).close()
-    DataFolder(tmp_path).close()

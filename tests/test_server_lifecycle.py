@@ -229,11 +229,6 @@ def test_a_wrong_setting_is_one_line_before_torch_is_loaded():
     assert done.stdout.count("\n") == 1
 
 
-def test_a_start_that_fails_is_one_line(monkeypatch):
-    variables = {"PORT": "0", "ASR_MODEL": "/no/such/folder"}
-    fail_to_start(variables, "START_FAILED: ASR_MODEL: ", monkeypatch)
-
-
 def fail_to_start(variables, says, monkeypatch) -> None:
     monkeypatch.setattr("whosaid.server.__main__.signal.signal", lambda *_: None)
     monkeypatch.setattr("whosaid.server.__main__.logging.basicConfig", lambda **_: None)

@@ -15,23 +15,9 @@ from config import DEMO_MODELS
 from tests.support.audio_files import conversation
 from whosaid.errors import StartError
 from whosaid.server import serving as start
-from whosaid.server.__main__ import main, read_settings
+from whosaid.server.__main__ import read_settings
 from whosaid.server.lifecycle import DrainingServer, address
 from whosaid.server.options import read
-
-
-def test_a_server_that_cannot_load_its_models_ends_with_status_1(monkeypatch, capsys):
-    """It was not asked for the demo's, which would answer nonsense with 200."""
-
-    def choose(options, screen, speakers):
-        raise StartError("no hub")
-
-    monkeypatch.setattr(start, "choose", choose)
-    monkeypatch.setattr(start, "load_endpoint", lambda *_, **__: pytest.fail("is loaded"))
-    monkeypatch.setenv("PORT", "0")
-    with pytest.raises(SystemExit) as end:
-        main([])
-    assert end.value.code == "START_FAILED: no hub"  # printed, with status 1
 
 
 def test_speakers_that_are_not_wanted_are_not_loaded(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from asgi import HELLO, JSON, call, served
+from asgi import HELLO, JSON, asynchronous, call, served
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -23,16 +23,14 @@ def values(family) -> dict:
     }
 
 
-def test_what_a_request_took_is_counted():
-    async def run():
-        endpoint, app = served()
-        endpoint.release.set()
-        await call(app, headers=JSON, parts=HELLO)
-        await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
-        await call(app, headers={"content-type": "text/html"}, parts=[b"x"])
-        return await read(app)
-
-    found = asyncio.run(run())
+@asynchronous
+async def test_what_a_request_took_is_counted():
+    endpoint, app = served()
+    endpoint.release.set()
+    await call(app, headers=JSON, parts=HELLO)
+    await call(app, headers=JSON, parts=HELLO, query=b"stream=true")
+    await call(app, headers={"content-type": "text/html"}, parts=[b"x"])
+    found = await read(app)
     requests = values(found["asr_requests"])
     assert requests["asr_requests_total", "/", "200", "OK"] == 2
     assert requests["asr_requests_total", "/", "415", "UNSUPPORTED_MEDIA_TYPE"] == 1
@@ -48,20 +46,17 @@ def test_what_a_request_took_is_counted():
     assert last == 600
 
 
-def test_the_engine_is_asked_when_the_metrics_are_read():
-    async def run():
-        endpoint, app = served()
-        endpoint.decode.clear()
-        running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
-        while not endpoint.seen:
-            await asyncio.sleep(0)
-        found = await read(app)
-        endpoint.decode.set()
-        endpoint.release.set()
-        await running
-        return found
-
-    found = asyncio.run(run())
+@asynchronous
+async def test_the_engine_is_asked_when_the_metrics_are_read():
+    endpoint, app = served()
+    endpoint.decode.clear()
+    running = asyncio.ensure_future(call(app, headers=JSON, parts=HELLO))
+    while not endpoint.seen:
+        await asyncio.sleep(0)
+    found = await read(app)
+    endpoint.decode.set()
+    endpoint.release.set()
+    await running
     for name, value in {
         "asr_requests_in_progress": 1,
         "asr_held_body_bytes": len(HELLO[0]),
@@ -80,15 +75,13 @@ def test_the_engine_is_asked_when_the_metrics_are_read():
     }
 
 
-def test_clients_cannot_make_series():
-    async def run():
-        _, app = served()
-        before = await read(app)
-        for number in range(20):
-            await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
-        return before, await read(app)
-
-    before, after = asyncio.run(run())
+@asynchronous
+async def test_clients_cannot_make_series():
+    _, app = served()
+    before = await read(app)
+    for number in range(20):
+        await call(app, f"METHOD{number}", f"/path{number}", query=f"q={number}".encode())
+    before, after = before, await read(app)
     made = values(after["asr_requests"]).keys() - values(before["asr_requests"]).keys()
     assert made <= {
         ("asr_requests_total", "404", "NOT_FOUND", "other"),
@@ -97,14 +90,12 @@ def test_clients_cannot_make_series():
 
 
 @pytest.mark.parametrize("draining", [False, True])
-def test_a_stopped_engine_is_not_ready_but_lives(draining):
+@asynchronous
+async def test_a_stopped_engine_is_not_ready_but_lives(draining):
     """The server drains when it finds that the engine has stopped."""
 
-    async def run():
-        endpoint, app = served()
-        endpoint.recogniser.alive, app.admission.draining = False, draining
-        ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
-        assert (ready.status, ready.code) == (503, "NOT_READY")
-        assert health.status == 200
-
-    asyncio.run(run())
+    endpoint, app = served()
+    endpoint.recogniser.alive, app.admission.draining = False, draining
+    ready, health = await call(app, "GET", "/ready"), await call(app, "GET", "/health")
+    assert (ready.status, ready.code) == (503, "NOT_READY")
+    assert health.status == 200

@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
-from config import InferenceConfig
 from tests.support.audio_files import speech
 from whosaid.server.app import create_app
 from whosaid.server.gate import Gate
@@ -195,30 +194,6 @@ def test_names_of_a_query_are_walked_once(app, audio, monkeypatch):
     assert (refused.status, refused.json["detail"][:15]) == (400, "INVALID_REQUEST")
 
 
-MUCH = {
-    "unknown keys": b'{"inputs": "AAAA", %b}' % b",".join(b'"%d":1' % n for n in range(2_000)),
-    "unknown parameters": json.dumps(
-        {"inputs": "AAAA", "parameters": {str(number): 1 for number in range(2_000)}}
-    ).encode(),
-    "a format twice": b'{"inputs": "AAAA", "parameters": {"output": ["srt", "srt"]}}',
-    "numbers": b'{"inputs": "AAAA", "x": [%b1]}' % (b"1," * 2**19),
-    "wrong values": b'{"inputs": "AAAA", "parameters": {"output": [%b1]}}' % (b"1," * 2**19),
-    "digits": b'{"inputs": "AAAA", "x": %b}' % (b"1" * 9_000),
-    "brackets": b'{"inputs": "AAAA", "x": %b}' % (b"[" * 9_000),
-}
-
-
-@pytest.mark.parametrize("name", MUCH)
-def test_much_of_anything_is_refused_in_every_form(app, audio, name):
-    """Of which no part is repeated."""
-    answers = [post(app, MUCH[name], "application/json")]
-    _, _, parameters = MUCH[name][:-1].partition(b'"parameters": ')
-    body = form(file=("a.wav", audio), parameters=("", parameters or MUCH[name]))
-    answers.append(post(app, body, FORM))
-    assert {answer.status for answer in answers} <= {400, 413, 422}
-    assert all(len(answer.body) < 600 for answer in answers)
-
-
 def test_a_form_of_file_and_parameters_is_read(app, audio):
     parameters = b'{"batch_size": "2", "assisted": "false", "language": "en"}'
     body = form(file=("a.wav", audio), parameters=("", parameters))
@@ -246,17 +221,6 @@ def test_what_a_form_says_twice_is_refused_but_for_lists(app, audio):
     refused = post(app, both, FORM)
     assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
     assert "repeats a field of the form" in refused.json["detail"]
-
-
-def test_a_form_takes_clips_of_known_speakers_as_json_does(app, audio):
-    clip = base64.b64encode(bytes(3 << 20)).decode()
-    voices = [{"name": "Anna", "reference": clip}]
-    body = form(
-        file=("a.wav", audio), parameters=("", json.dumps({"known_speakers": voices}).encode())
-    )
-    expected = post(app, json_body(audio, known_speakers=voices), "application/json")
-    assert post(app, body, FORM).body == expected.body
-    assert expected.status == 200
 
 
 @pytest.mark.parametrize(
@@ -316,14 +280,3 @@ def test_no_answer_and_no_log_repeats_a_body(app, caplog, body, kind):
     reply = post(app, body, kind, query=b"language=canary-5ecret", **{"x-any": CANARY})
     assert 400 <= reply.status < 500
     assert CANARY not in reply.body.decode() + str(reply.headers) + caplog.text
-
-
-def test_the_description_names_the_routes_and_loads_nothing(app):
-    description = asyncio.run(call(app, "GET", "/openapi.json")).json
-    assert {"/", "/predict", "/health", "/ready", "/metrics"} <= description["paths"].keys()
-    content = description["paths"]["/predict"]["post"]["requestBody"]["content"]
-    assert content.keys() == {"application/json", "multipart/form-data", "application/octet-stream"}
-    sent = content["application/json"]["schema"]["properties"]["parameters"]["anyOf"][0]
-    assert sent["properties"].keys() == InferenceConfig.model_fields.keys()
-    routes = [route for path in description["paths"].values() for route in path.values()]
-    assert len({route["operationId"] for route in routes}) == len(routes)

@@ -14,7 +14,7 @@ from whosaid.errors import (
     Unsupported,
 )
 from whosaid.server.error_response import openai_body
-from whosaid.server.errors import BUSY, MODEL_NOT_FOUND, UNAUTHORIZED, Refusal
+from whosaid.server.errors import Kind, Refusal
 
 INVALID = "invalid_request_error"
 
@@ -38,9 +38,9 @@ INVALID = "invalid_request_error"
             INVALID,
             "known_speaker_references[2]",
         ),
-        (Refusal(MODEL_NOT_FOUND, "x is not loaded", "model"), INVALID, "model"),
-        (Refusal(UNAUTHORIZED, "no token"), "authentication_error", None),
-        (Refusal(BUSY, "full", retry_after=1), "rate_limit_error", None),
+        (Refusal(Kind.MODEL_NOT_FOUND, "x is not loaded", "model"), INVALID, "model"),
+        (Refusal(Kind.UNAUTHORIZED, "no token"), "authentication_error", None),
+        (Refusal(Kind.BUSY, "full", retry_after=1), "rate_limit_error", None),
         (ModelError("language: broke"), "server_error", None),
     ],
 )

@@ -51,7 +51,7 @@ from tests.page_person import SPOKEN, Person, played
 from tests.page_person import SPOKEN_RATE as RATE
 from whosaid.errors import ModelError
 from whosaid.server.app import create_app
-from whosaid.server.errors import DRAINING, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.lifecycle import DrainingServer
 from whosaid.server.realtime.drivers import LiveDrivers
 from whosaid.server.realtime.places import MOST_SLOWED
@@ -61,7 +61,7 @@ STAYS = "What was written stays; Transcribe hears the whole recording."
 NASTY = "<img src=x onerror=alert(1)>"
 FIRST = (Word(" So", 0.3, 0.5, None, 0.9), Word(" it", 0.5, 0.7, None, 0.8))
 SECOND = (Word(" goes", 0.7, 1.0, None, 0.7), Word(f" {NASTY}.", 1.0, 1.4, None, 0.6))
-DRAINS = Refusal(DRAINING, "the server is about to stop")
+DRAINS = Refusal(Kind.DRAINING, "the server is about to stop")
 THIRD = (Word(" Yes.", 2.0, 2.4, None, 0.5),)
 
 

@@ -24,17 +24,6 @@ def test_large_bodies_leave_room_for_small_ones():
     assert (permits.taken, permits.held_bytes) == (0, 0)
 
 
-def test_a_permit_that_has_left_is_free_once():
-    permits = Permits(1, 1000)
-    with permits.take() as permit:
-        permit.grow(10)
-        permit.leave()
-        assert (permits.taken, permits.held_bytes) == (0, 0)
-        with permits.take():
-            assert permits.taken == 1
-    assert permits.taken == 0
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 900), min_size=1, max_size=8),

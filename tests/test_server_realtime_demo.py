@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import openai
 import pytest
+from asgi import asynchronous
 from test_server_lifecycle import listening
 
 from tests.support.audio_files import conversation
@@ -97,12 +98,10 @@ def test_speakers_follow_the_last_commit_where_the_diarizer_needs_the_whole(url)
 
 
 @pytest.mark.slow
-def test_several_clients_at_once_hear_what_each_hears_alone(url):
-    async def all_at_once():
-        options = {"turn_detection": None}
-        return await asyncio.gather(*(talk(url, pcm(each), options) for each in (3.0, 6.0, 3.0)))
-
-    found = asyncio.run(all_at_once())
+@asynchronous
+async def test_several_clients_at_once_hear_what_each_hears_alone(url):
+    options = {"turn_detection": None}
+    found = await asyncio.gather(*(talk(url, pcm(each), options) for each in (3.0, 6.0, 3.0)))
     said = [
         [event.transcript for event in events if event.type == f"{PREFIX}.completed"]
         for events in found

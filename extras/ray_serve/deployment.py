@@ -27,7 +27,7 @@ from whosaid.cli.parser import INTERRUPTED, CommandParser, option
 from whosaid.errors import StartError, Unsupported
 from whosaid.runtime import modules_that_stay
 from whosaid.server.error_response import ErrorResponse
-from whosaid.server.errors import NO_REPLICA, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ProxyAnswers:
 
         await self._app(scope, receive, send_on)
         if not answered:
-            error = Refusal(NO_REPLICA, "no replica has answered this request: send it again")
+            error = Refusal(Kind.NO_REPLICA, "no replica has answered this request: send it again")
             await ErrorResponse(error, scope["path"])(scope, receive, send)
 
 

@@ -7,6 +7,7 @@ one byte a sample, so a table of 256 values decodes it.
 
 from __future__ import annotations
 
+import av
 import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
@@ -81,24 +82,12 @@ def decoded(data: bytes, audio_format: AudioFormat) -> NDArray[np.float32]:
     return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
 
 
-def _mu_law() -> NDArray[np.float32]:
-    """Return the sample of each byte (G.711, table 2; in 16 bits). The bits are inverted: one sign
-    bit, three exponent bits, and four fraction bits of a value with 33 added.
-    """
-    codes = ~np.arange(256, dtype=np.uint8)
-    exponent, fraction = (codes >> 4 & 7).astype(np.int32), (codes & 15).astype(np.int32)
-    size = ((2 * fraction + 33 << exponent) - 33) << 2
-    return (np.where(codes & 128, -size, size) / FULL_SCALE).astype(np.float32)
+def _samples_of_bytes(codec: str) -> NDArray[np.float32]:
+    """Return the sample of each byte (256,)."""
+    context = av.CodecContext.create(codec, "r")
+    context.sample_rate, context.layout = 8000, "mono"
+    (frame,) = context.decode(av.Packet(bytes(range(256))))
+    return frame.to_ndarray()[0] / np.float32(FULL_SCALE)
 
 
-def _a_law() -> NDArray[np.float32]:
-    """Return the sample of each byte (G.711, table 1; in 16 bits). Every other bit is inverted; the
-    sign bit is set for positive samples; the lowest of eight segments has no leading one.
-    """
-    codes = np.arange(256, dtype=np.uint8) ^ 0x55
-    exponent, fraction = (codes >> 4 & 7).astype(np.int32), (codes & 15).astype(np.int32)
-    size = (2 * fraction + np.where(exponent > 0, 33, 1) << np.maximum(exponent - 1, 0)) << 3
-    return (np.where(codes & 128, size, -size) / FULL_SCALE).astype(np.float32)
-
-
-MU_LAW, A_LAW = _mu_law(), _a_law()
+MU_LAW, A_LAW = _samples_of_bytes("pcm_mulaw"), _samples_of_bytes("pcm_alaw")

@@ -14,22 +14,54 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from whosaid.asr import Hypothesis, Job, LivePass, Recogniser, Transcription, TranscriptionOptions
-from whosaid.errors import EndpointError
-from whosaid.live.audio_input import AudioInput, Detected
+from whosaid.errors import EndpointError, InvalidParameter
+from whosaid.live.audio_stream import AudioStream
 from whosaid.live.events import LiveEvent
 from whosaid.live.item import WantedPass
 from whosaid.live.session import LiveSession, with_settings
-from whosaid.live.settings import AudioFormat, LiveSettings
-from whosaid.live.speakers import OpenSpeakers
-from whosaid.live.turn_detection import TurnDetector
-from whosaid.live.wanted_speakers import WantedSpeakers
+from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
+from whosaid.live.speakers import LiveSpeakers, OpenSpeakers
+from whosaid.live.turn_detection import Turn, TurnDetector
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.steps import run_steps
 from whosaid.transcript import Transcript
 
 T = TypeVar("T")
 Send = Callable[[list[LiveEvent]], Awaitable[None]]
+# Samples (n,) at 16 kHz, starts and stops of speech in them, and seconds of silence at their end.
+Detected = tuple[NDArray[np.float32], list[Turn], float]
+
+
+class AudioInput:
+    """Decodes bytes in `format` and detects speech in them; for one thread at a time."""
+
+    def __init__(self, detector: TurnDetector) -> None:
+        self.format = AudioFormat.PCM_24000
+        self._stream = AudioStream(self.format)
+        self._detector = detector
+
+    def push(self, data: bytes) -> Detected:
+        return self._detected(self._stream.push(data))
+
+    def flush(self) -> Detected:
+        """Return the samples that the resampler still holds, with their turns."""
+        return self._detected(self._stream.flush())
+
+    def change(self, audio_format: AudioFormat, turns: TurnSettings | None) -> None:
+        """Change the settings for the bytes that follow. Flush before a change of format."""
+        if audio_format is not self.format:
+            self.format, self._stream = audio_format, AudioStream(audio_format)
+        self._detector.change(turns or TurnSettings())
+
+    def reset(self) -> None:
+        self._detector.reset()
+
+    def _detected(self, samples: NDArray[np.float32]) -> Detected:
+        return samples, self._detector.push(samples), self._detector.silent_for
 
 
 class LiveDriver:
@@ -55,7 +87,9 @@ class LiveDriver:
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
         self._passes: dict[WantedPass, tuple[asyncio.Task[None], float]] = {}  # and its start time
-        self._speakers = WantedSpeakers(open_speakers, workers, self._tell)
+        self._open_speakers = open_speakers
+        self._speakers: LiveSpeakers | None = None
+        self._about_speakers = _about_speakers(LiveSettings())
         self._running = asyncio.create_task(self._run())
 
     @property
@@ -66,7 +100,6 @@ class LiveDriver:
         return max(waits, default=0.0) / self.session.cadence
 
     async def append(self, data: bytes) -> None:
-        """Add audio in the session's format."""
         await self._feed(lambda: self._input.push(data))
 
     async def change(self, settings: LiveSettings, audio_format: AudioFormat) -> None:
@@ -76,7 +109,7 @@ class LiveDriver:
         InvalidReference, Unsupported, and the errors of diarization.
         """
         known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
-        await self._speakers.change(settings, begun=self.session.seconds > 0)
+        await self._change_speakers(settings)
         if audio_format is not self._input.format:
             await self._feed(self._input.flush)
         self._input.change(audio_format, settings.turn_detection)
@@ -91,7 +124,6 @@ class LiveDriver:
         await self._tell()
 
     async def clear(self) -> None:
-        """Drop the uncommitted audio."""
         await self._feed(self._input.flush)
         self._input.reset()
         self.session.clear()
@@ -104,15 +136,37 @@ class LiveDriver:
         self.session.finish()
         self._changed.set()
         await self._running
-        if found := await self._speakers.finish():
+        if self._speakers is not None:
+            events = await self._speakers.finish()
             async with self._sending:
-                await self._send(found)
+                await self._send(events)
 
     async def close(self) -> None:
         """Cancel all passes, free their rows, and drop the audio."""
         self._running.cancel()
         await asyncio.wait([self._running])
-        await self._speakers.close()
+        if self._speakers is not None:
+            await self._speakers.close()
+
+    async def _change_speakers(self, settings: LiveSettings) -> None:
+        """Start or stop diarization. Raises InvalidParameter after the first audio, because
+        speakers are found from the first sample on.
+        """
+        about = _about_speakers(settings)
+        if about == self._about_speakers:
+            return
+        speakers: LiveSpeakers | None = None
+        if settings.speakers:
+            if self.session.seconds > 0:
+                text = "must be set, with known ones and their threshold, before the first audio"
+                raise InvalidParameter(text, "speakers")
+            finder = await self._open_speakers(
+                settings.known_speakers, settings.known_speaker_threshold
+            )
+            speakers = LiveSpeakers(finder, self._workers, self._tell)
+        if self._speakers is not None:
+            await self._speakers.close()
+        self._speakers, self._about_speakers = speakers, about
 
     async def _feed(self, read: Callable[[], Detected]) -> None:
         """Call `read` in a worker thread, and feed its result to the session."""
@@ -120,18 +174,21 @@ class LiveDriver:
             self._running.result()  # raises the exception that ended it
         loop = asyncio.get_running_loop()
         samples, turns, silent_for = await loop.run_in_executor(self._workers, read)
-        self._speakers.push(samples)
+        if self._speakers is not None:
+            self._speakers.push(samples)
         self.session.feed(samples, turns, silent_for)
         self._changed.set()
         await self._tell()
 
     async def _tell(self) -> None:
         async with self._sending:
-            if events := self._speakers.with_speakers(self.session.take_events()):
+            events = self.session.take_events()
+            if self._speakers is not None:
+                events = self._speakers.with_speakers(events)
+            if events:
                 await self._send(events)
 
     async def _run(self) -> None:
-        """Start and cancel passes as the session changes, until it is done."""
         async with asyncio.TaskGroup() as group:
             while not self.session.done:
                 await self._changed.wait()
@@ -145,7 +202,6 @@ class LiveDriver:
                 await self._tell()
 
     async def _decode(self, wanted: WantedPass) -> None:
-        """Decode a pass, and give the session its result or failure."""
         result: Hypothesis | Transcript | EndpointError | None = None
         try:
             with endpoint_errors():
@@ -187,3 +243,8 @@ async def _result(job: Job[T]) -> T:
 def _new_ids() -> Iterator[str]:
     while True:
         yield f"item_{uuid.uuid4().hex[:24]}"
+
+
+def _about_speakers(settings: LiveSettings) -> tuple[object, ...]:
+    """Return the settings that may not change after the first audio."""
+    return settings.speakers, settings.known_speakers, settings.known_speaker_threshold

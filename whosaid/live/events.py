@@ -22,7 +22,14 @@ TRANSCRIPTION = f"{ITEM}.input_audio_transcription"
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechStartedEvent:
+class LiveEvent:
+    """An event; its fields are those of the JSON."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStartedEvent(LiveEvent):
     """Speech starts. The item's audio begins at `audio_start_ms`, padding included."""
 
     kind: ClassVar[str] = f"{BUFFER}.speech_started"
@@ -31,7 +38,7 @@ class SpeechStartedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechStoppedEvent:
+class SpeechStoppedEvent(LiveEvent):
     """Speech has stopped. The item's audio ends at `audio_end_ms`."""
 
     kind: ClassVar[str] = f"{BUFFER}.speech_stopped"
@@ -40,7 +47,7 @@ class SpeechStoppedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(LiveEvent):
     """The item's audio is complete."""
 
     kind: ClassVar[str] = f"{BUFFER}.committed"
@@ -49,7 +56,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemAdded:
+class ItemAdded(LiveEvent):
     """The item is part of the conversation; its text follows."""
 
     kind: ClassVar[str] = f"{ITEM}.added"
@@ -58,7 +65,7 @@ class ItemAdded:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemDone:
+class ItemDone(LiveEvent):
     """The item will not change any more, except for its text."""
 
     kind: ClassVar[str] = f"{ITEM}.done"
@@ -67,14 +74,14 @@ class ItemDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class Cleared(LiveEvent):
     """The uncommitted audio is dropped."""
 
     kind: ClassVar[str] = f"{BUFFER}.cleared"
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(LiveEvent):
     """Text that follows the item's earlier deltas and is never taken back.
 
     `tokens` are the ids of the text, `log_probs` the natural logarithms of their probabilities, and
@@ -90,7 +97,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Words(LiveEvent):
     """Words that became final since the last such event. `unstable` is a guess of the words that
     follow, and replaces the last guess.
     """
@@ -102,7 +109,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(LiveEvent):
     """One speaker's text in a stretch of the item; `speaker` is None if unknown.
 
     Segments before the item is completed cover words that were sent without a speaker. Segments
@@ -119,7 +126,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(LiveEvent):
     """The item's final text, which may differ from its deltas.
 
     The times of `transcript` are seconds of the session. `seconds` is the item's duration.
@@ -133,7 +140,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(LiveEvent):
     """The item has no text because of `error`. The session goes on."""
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.failed"
@@ -142,7 +149,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeakersFound:
+class SpeakersFound(LiveEvent):
     """All segments were sent. Has the results for known speakers and warnings about speakers."""
 
     kind: ClassVar[str] = "session.speakers"
@@ -151,25 +158,8 @@ class SpeakersFound:
 
 
 @dataclass(frozen=True, slots=True)
-class Cadence:
+class Cadence(LiveEvent):
     """New words come about every `seconds`. They come less often if the server is busy."""
 
     kind: ClassVar[str] = "session.cadence"
     seconds: float
-
-
-LiveEvent = (
-    SpeechStartedEvent
-    | SpeechStoppedEvent
-    | Committed
-    | ItemAdded
-    | ItemDone
-    | Cleared
-    | Delta
-    | Words
-    | Segment
-    | Completed
-    | Failed
-    | SpeakersFound
-    | Cadence
-)

@@ -13,20 +13,14 @@ from numpy.typing import NDArray
 
 from whosaid.asr import Hypothesis, HypothesisWord, Prior, TranscriptionOptions
 from whosaid.errors import EndpointError
-from whosaid.live.commit import FinalWords
-from whosaid.live.events import (
-    Committed,
-    Completed,
-    Delta,
-    Failed,
-    ItemAdded,
-    ItemDone,
-    LiveEvent,
-    Words,
-)
-from whosaid.live.rest import words_after
+from whosaid.live.commit import FinalWords, spoken
+from whosaid.live.events import Completed, Delta, Failed, ItemDone, LiveEvent, Words
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, Transcript, Word
+
+# Number of last sent words that are compared with the final text, and seconds before them from
+# which words of the final text are compared.
+COMPARED, SECONDS = 16, 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +73,8 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Number of samples of an ended item."""
         assert self.end is not None
         return self.end - self.begin
-
-    @property
-    def committed(self) -> list[LiveEvent]:
-        return [Committed(self.id, self.previous_id), ItemAdded(self.id, self.previous_id)]
 
     @property
     def between_words(self) -> int | None:
@@ -101,7 +90,6 @@ class Item:
             self.forget_final()
 
     def forget_final(self) -> None:
-        """Drop the final pass, which holds samples, and its result."""
         self.final = self.result = None
 
     def fit_window(self, stop: int, longest: int) -> list[LiveEvent]:
@@ -118,8 +106,8 @@ class Item:
         if not any(word.end >= half for word in before):
             self.found = self.found.forced()
             events = self._events(self.found.words[len(before) :])
-        spoken = any(word.end >= half for word in self.found.words)
-        cut = min(self.found.widest_gap(half), seconds) if spoken else seconds - half
+        follows = any(word.end >= half for word in self.found.words)
+        cut = min(self.found.widest_gap(half), seconds) if follows else seconds - half
         self.found = self.found.from_second(cut)
         self.window += int(cut * SAMPLE_RATE)
         return events
@@ -173,8 +161,6 @@ class Item:
 
 
 def moved(transcript: Transcript, seconds: float) -> Transcript:
-    """Return the transcript with its times shifted by `seconds`."""
-
     def move(chunk: Chunk) -> Chunk:
         words = [replace(w, start=w.start + seconds, end=w.end + seconds) for w in chunk.words]
         return replace(
@@ -192,3 +178,40 @@ def moved(transcript: Transcript, seconds: float) -> Transcript:
     )
     chunks = tuple(map(move, transcript.chunks))
     return replace(transcript, chunks=chunks, speech=speech, unwritten=unwritten)
+
+
+def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:
+    """Return the words of the `whole` text that follow the `sent` words.
+
+    Sent and whole text were decoded from different parts of the audio, so they may differ. The last
+    sent words are aligned with the part of the whole text that needs the fewest word edits (Sellers
+    1980, "The theory and computation of evolutionary distances"). Of several parts, the closest in
+    time counts.
+    """
+    if not sent:
+        return list(whole)
+    last = sent[-COMPARED:]
+    end, first = last[-1].end, len(whole)
+    for index, word in enumerate(whole):
+        if word.end >= last[0].start - SECONDS:
+            first = index
+            break
+    candidates = whole[first:]
+    distances = _distances(
+        [spoken(word.text) for word in last], [spoken(w.text) for w in candidates]
+    )
+    ends = [candidates[0].start if candidates else end, *(word.end for word in candidates)]
+    best = min(range(len(ends)), key=lambda place: (distances[place], abs(ends[place] - end)))
+    return list(candidates[best:])
+
+
+def _distances(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
+    """Return for each prefix of `text`, including the empty prefix, the fewest edits that turn
+    `pattern` into a suffix of that prefix.
+    """
+    row = [0] * (len(text) + 1)
+    for count, wanted in enumerate(pattern, 1):
+        above, row = row, [count]
+        for place, found in enumerate(text):
+            row.append(min(above[place] + (wanted != found), above[place + 1] + 1, row[place] + 1))
+    return row

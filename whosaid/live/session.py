@@ -22,8 +22,15 @@ from numpy.typing import NDArray
 from whosaid.asr import Guess, Hypothesis, Prior, TranscriptionOptions
 from whosaid.errors import EndpointError, InvalidRequest
 from whosaid.live.audio_buffer import AudioBuffer
-from whosaid.live.ended_items import SHORTEST_ITEM, EndedItems
-from whosaid.live.events import Cadence, Cleared, LiveEvent, SpeechStartedEvent, SpeechStoppedEvent
+from whosaid.live.events import (
+    Cadence,
+    Cleared,
+    Committed,
+    ItemAdded,
+    LiveEvent,
+    SpeechStartedEvent,
+    SpeechStoppedEvent,
+)
 from whosaid.live.item import Item, WantedPass, moved
 from whosaid.live.settings import Delay, LiveSettings
 from whosaid.live.turn_detection import SpeechStarted, SpeechStopped
@@ -42,6 +49,8 @@ DELAYS: dict[Delay, tuple[float, float]] = {
 DEFAULT_DELAY: Delay = "low"
 # Seconds of the model's window that stay empty, so that a text ends by itself.
 SPARE_SECONDS = 3.0
+# Least samples that a client may commit, by OpenAI's rule.
+SHORTEST_ITEM = SAMPLE_RATE // 10
 # Samples after which an item without a pause or commit ends.
 LONGEST_ITEM = 600 * SAMPLE_RATE
 # Samples kept before the current sample, because the detector reports speech late.
@@ -75,6 +84,56 @@ class Speech:
     silent_for: float = 0.0
 
 
+class EndedItems:
+    """Ended items that have no final text (`unfinished`, in order) or that serve as context.
+
+    The final pass of a later item reads an item again as context, if a window of `longest` samples
+    holds both. Audio before sample `until` is committed or dropped: no later item begins before it.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.unfinished: list[Item] = []
+        self.until = 0
+        self._context: list[Item] = []
+        self._longest = longest
+
+    def add(self, item: Item, end: int) -> None:
+        item.end = self.until = end
+        self.unfinished.append(item)
+        self._context.append(item)
+
+    def skip(self, until: int) -> None:
+        """Let no item begin before sample `until`, because nothing needs the audio before it."""
+        self.until = max(self.until, until)
+
+    def clear(self, until: int) -> None:
+        """Drop the audio before sample `until`. Later items have no earlier items as context,
+        because the audio between them is missing.
+        """
+        self.until = until
+        self._context.clear()
+
+    def context(self, item: Item, end: int) -> list[Item]:
+        """Return the items before `item`, in its language, that fit into its window up to `end`."""
+        found: list[Item] = []
+        for each in reversed(self._context):
+            if each is item or each.begin >= item.begin:
+                continue
+            if each.language != item.language or end - each.begin > self._longest:
+                break
+            found.insert(0, each)
+        return found
+
+    def forget(self, begin: int) -> int:
+        """Drop the context that no unfinished item and no item from `begin` on needs. Return the
+        first sample that is still needed.
+        """
+        first = min([begin, *(each.begin for each in self.unfinished)])
+        reach = first + SHORTEST_ITEM - self._longest
+        self._context = [each for each in self._context if each.begin >= reach]
+        return min([first, *(each.begin for each in self._context)])
+
+
 class LiveSession:
     """The state of one session, for one thread. `options` are those for files, `window_seconds` is
     the model's window, `ids` are for items.
@@ -89,7 +148,8 @@ class LiveSession:
     ) -> None:
         self._settings, self._options = settings, with_settings(options, settings)
         self._longest_window = int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE)
-        self._ids = _with_previous(ids)
+        self._ids = ids
+        self._last_id: str | None = None
         self._audio = AudioBuffer()
         self._speech = Speech()
         self._language: str | None = None  # last detected
@@ -108,7 +168,6 @@ class LiveSession:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio so far."""
         return self._audio.stop / SAMPLE_RATE
 
     @property
@@ -121,7 +180,6 @@ class LiveSession:
         return wanted is wanted.item.final if wanted.final else wanted.item is self._current
 
     def take_events(self) -> list[LiveEvent]:
-        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -178,7 +236,6 @@ class LiveSession:
         self._events.append(Cleared())
 
     def finish(self) -> None:
-        """End the audio, and the current item with it."""
         self._finished = True
         if self._current is not None:
             self._end_item(self._current, self._audio.stop)
@@ -268,13 +325,13 @@ class LiveSession:
         self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
-        previous_id, id = next(self._ids)
-        return Item(id, previous_id, begin, self._language)
+        previous_id, self._last_id = self._last_id, next(self._ids)
+        return Item(self._last_id, previous_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
         self._current = None
         self._ended.add(item, end)
-        self._events += item.committed
+        self._events += [Committed(item.id, item.previous_id), ItemAdded(item.id, item.previous_id)]
         item.speak_until(self._speech.until)
         self._complete_in_order()
 
@@ -385,7 +442,6 @@ class LiveSession:
 
 
 def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    """Return the options for all passes of a session, made from `options` for files."""
     return replace(
         options,
         language=settings.language,
@@ -393,14 +449,6 @@ def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> Tran
         hotwords=settings.keywords,
         decode=replace(options.decode, live=True),
     )
-
-
-def _with_previous(ids: Iterator[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield (previous id, id) for each id, None before the first."""
-    previous = None
-    for id in ids:
-        yield previous, id
-        previous = id
 
 
 def _samples(milliseconds: int) -> int:

@@ -34,7 +34,6 @@ class AudioFormat(Enum):
 
     @property
     def rate(self) -> int:
-        """Samples per second."""
         return self.value[1]
 
     @property

@@ -55,13 +55,11 @@ class LiveSpeakers:
         self._following = asyncio.create_task(self._follow()) if streams else None
 
     def push(self, samples: NDArray[np.float32]) -> None:
-        """Add audio (n,) at 16 kHz."""
         if self._following is None or not self._following.done():  # done: it has failed
             self._audio.append(samples)
             self._received.set()
 
     def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
-        """Return the events for the client: words with speakers, followed by segments."""
         return self._tracker.with_speakers(events)
 
     async def finish(self) -> list[LiveEvent]:
@@ -85,14 +83,12 @@ class LiveSpeakers:
         return [*segments, SpeakersFound(known, warnings)]
 
     async def close(self) -> None:
-        """Drop the audio, and cancel diarization."""
         self._finder.close()
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """Push the audio to the finder as it arrives."""
         ending = False
         while not ending:
             await self._received.wait()
@@ -128,7 +124,6 @@ class SpeakerTracker:
         self._clock = clock
 
     def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
-        """Return the events, with speakers on words before the clock, and all segments due."""
         result: list[LiveEvent] = []
         for event in events:
             if isinstance(event, Words):

@@ -85,7 +85,6 @@ class TurnDetector:
         return found
 
     def change(self, settings: TurnSettings) -> None:
-        """Use other settings from now on; ongoing speech goes on."""
         self._settings = settings
         self._turns.change(settings)
 
@@ -136,12 +135,10 @@ class Turns:
 
     @property
     def sample(self) -> int:
-        """Sample after the last step."""
         return self._first + self._rule.steps * STEP
 
     @property
     def silent_steps(self) -> int:
-        """Number of steps since the last step of speech."""
         return self._rule.steps - self._stop
 
     def push(self, probability: float) -> Turn | None:

@@ -20,7 +20,6 @@ from whosaid.server.settings import ServerSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve what the command line and the environment name; see `run`."""
     run(read(arguments))
 
 
@@ -66,7 +65,6 @@ def _read_key(file: Path) -> str:
 
 
 def log_to_stderr() -> None:
-    """Log a line for each request, warnings and errors to stderr."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -21,17 +21,7 @@ from pydantic import SecretStr
 from starlette.datastructures import Headers
 
 from whosaid.errors import InvalidRequest
-from whosaid.server.errors import (
-    BODY_TOO_LARGE,
-    BUSY,
-    DRAINING,
-    HOST_NOT_ALLOWED,
-    NOT_FOUND,
-    ORIGIN_NOT_ALLOWED,
-    UNAUTHORIZED,
-    UNSUPPORTED_MEDIA_TYPE,
-    Refusal,
-)
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.realtime.places import LivePlace, LivePlaces
 from whosaid.server.settings import ServerSettings
 
@@ -145,7 +135,7 @@ class Permits:
         latest = now + LONGEST_WAIT_S
         self._next_place = min(max(now, self._next_place) + self._seconds_per_answer, latest)
         wait = min(max(1, math.ceil(self._next_place - now)), LONGEST_WAIT_S)
-        return Refusal(BUSY, reason, retry_after=wait)
+        return Refusal(Kind.BUSY, reason, retry_after=wait)
 
 
 class Admission:
@@ -166,23 +156,20 @@ class Admission:
         self.draining = False
 
     def permit(self) -> AbstractContextManager[Permit]:
-        """Return a permit to hold while a request is answered. Raises Refusal."""
         self.check_draining()
         return self.permits.take()
 
     def live_place(self) -> AbstractContextManager[LivePlace]:
-        """Return a place to hold while a session is open. Raises Refusal."""
         self.check_live()
         return self.live.take()
 
     def check_draining(self) -> None:
         if self.draining:
-            raise Refusal(DRAINING, "the server is about to stop")
+            raise Refusal(Kind.DRAINING, "the server is about to stop")
 
     def check_live(self) -> None:
-        """Raise Refusal if no live session may be opened now."""
         if not self.live.most:
-            raise Refusal(NOT_FOUND, "this server holds no live sessions")
+            raise Refusal(Kind.NOT_FOUND, "this server holds no live sessions")
         self.check_draining()
         self.live.check()
 
@@ -207,7 +194,6 @@ class Admission:
         return audio + SLACK_BYTES
 
     def check_length(self, headers: Headers) -> None:
-        """Raise Refusal if the head announces too long a body."""
         limit = self.body_limit(headers)
         if announced(headers) > limit:
             raise too_large(limit)
@@ -233,23 +219,21 @@ def check_type(path: str, headers: Headers) -> None:
     """Raise Refusal if the head says that the body holds no sound."""
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(
-            UNSUPPORTED_MEDIA_TYPE, "bodies are read as they are, without Content-Encoding"
+            Kind.UNSUPPORTED_MEDIA_TYPE, "bodies are read as they are, without Content-Encoding"
         )
     kind = media_type(headers)
     if path.startswith("/v1/audio/") and kind != FORM:
-        raise Refusal(UNSUPPORTED_MEDIA_TYPE, f"this route reads {FORM}")
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, f"this route reads {FORM}")
     if kind != FORM and kind.partition("/")[0] in SILENT_TYPES:
-        raise Refusal(UNSUPPORTED_MEDIA_TYPE, f"this route reads JSON, {FORM} and audio files")
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, f"this route reads JSON, {FORM} and audio files")
 
 
 def media_type(headers: Headers) -> str:
-    """Return the body's media type in lower case, without parameters; "" if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def too_large(limit: int) -> Refusal:
-    """Return the refusal of a body of more than `limit` bytes."""
-    return Refusal(BODY_TOO_LARGE, f"the body may have {limit} bytes")
+    return Refusal(Kind.BODY_TOO_LARGE, f"the body may have {limit} bytes")
 
 
 class ApiKey:
@@ -266,9 +250,9 @@ class ApiKey:
         if not self._key:
             return
         if not given:
-            raise Refusal(UNAUTHORIZED, "the bearer token is missing")
+            raise Refusal(Kind.UNAUTHORIZED, "the bearer token is missing")
         if not hmac.compare_digest(given, self._key):
-            raise Refusal(UNAUTHORIZED, "the bearer token is wrong")
+            raise Refusal(Kind.UNAUTHORIZED, "the bearer token is wrong")
 
 
 def token_of(headers: Headers) -> bytes:
@@ -312,12 +296,12 @@ class OriginPolicy:
             return
         if not self._answers_to(host_name(headers.get("host", ""))):
             raise Refusal(
-                HOST_NOT_ALLOWED,
+                Kind.HOST_NOT_ALLOWED,
                 "requests for this host are not answered: name it in ALLOWED_HOSTS, or set API_KEY",
             )
         if not self._is_listed(headers) and is_foreign(method, headers):
             raise Refusal(
-                ORIGIN_NOT_ALLOWED,
+                Kind.ORIGIN_NOT_ALLOWED,
                 "pages of other sites are not answered, unless ALLOWED_ORIGINS names them; for this"
                 " server's own page behind a proxy, let the proxy pass the Host header on",
             )

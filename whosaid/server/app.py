@@ -20,7 +20,7 @@ from whosaid.errors import EndpointError, InvalidRequest
 from whosaid.server import docs_page, health, info, native
 from whosaid.server.admission import Admission
 from whosaid.server.error_response import ErrorResponse, translated
-from whosaid.server.errors import INVALID_BODY, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.gate import METHODS, ROUTES, Gate
 from whosaid.server.jobs import routes as jobs
 from whosaid.server.jobs.runner import JobRunner
@@ -107,11 +107,11 @@ def _refuse(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     if not isinstance(error, HTTPException):
         return ErrorResponse(
-            Refusal(INVALID_BODY, "the request is not of the documented form"), path
+            Refusal(Kind.INVALID_BODY, "the request is not of the documented form"), path
         )
     known: dict[int, EndpointError] = {
-        404: Refusal(NOT_FOUND, "there is nothing here"),
-        405: Refusal(METHOD_NOT_ALLOWED, "this path takes other methods"),
+        404: Refusal(Kind.NOT_FOUND, "there is nothing here"),
+        405: Refusal(Kind.METHOD_NOT_ALLOWED, "this path takes other methods"),
     }
     answer: Response = ErrorResponse(
         known.get(error.status_code, InvalidRequest("cannot be read")), path

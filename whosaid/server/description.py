@@ -18,7 +18,9 @@ REFUSALS = {
     400: "The audio, a parameter or the form is wrong",
     401: "The bearer token is missing or wrong",
     403: "The server does not answer to this host, or for pages of this origin",
+    404: "The key has no such job",
     408: "The body does not arrive",
+    409: "With `format`: the job has no answer, or none yet",
     413: "The body is too large",
     415: "The body is of a type that is not read",
     422: "The body is not a JSON object",
@@ -26,7 +28,10 @@ REFUSALS = {
     500: "The endpoint failed",
     503: "The server has not loaded its models yet, or is about to stop",
     504: "The request took longer than the server allows",
+    507: "The disk takes no more",
 }
+# Refusals of a route that takes audio.
+ANY_BODY = (400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
 class Detail(BaseModel):
@@ -125,9 +130,7 @@ class JobList(BaseModel):
 
 def refusals(*statuses: int, model: type[BaseModel] = Detail) -> dict[int | str, dict[str, Any]]:
     """Return the error answers of a route, by status."""
-    return {
-        status: {"description": REFUSALS[status], "model": model} for status in statuses or REFUSALS
-    }
+    return {status: {"description": REFUSALS[status], "model": model} for status in statuses}
 
 
 def bodies(**more: object) -> dict[str, Any]:

@@ -35,7 +35,6 @@ POLICY = (
 
 
 def router() -> APIRouter:
-    """Return the route; it describes the app that it is a part of."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.head("/docs")
@@ -48,7 +47,6 @@ def router() -> APIRouter:
 
 
 def render(description: Schema) -> str:
-    """Return the page of an OpenAPI description."""
     title = escape(description["info"]["title"])
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}: API</title>'

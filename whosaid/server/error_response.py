@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from whosaid.errors import AudioTooLong, EndpointError, InvalidAudio, InvalidReference
 from whosaid.runtime.errors import endpoint_errors
-from whosaid.server.errors import DEADLINE_EXCEEDED, UNAUTHORIZED, UPGRADE_REQUIRED
+from whosaid.server.errors import Kind
 
 # Headers of every answer that has no others of these names, so that no browser takes it for a page
 # or a part of one. Answers hold transcripts and secrets, so no browser may keep one on its disk.
@@ -28,9 +28,9 @@ GUARDED = (
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 HEADERS = {
     # OpenAI's client would send the whole body again.
-    DEADLINE_EXCEEDED.code: {"X-Should-Retry": "false"},
-    UPGRADE_REQUIRED.code: {"Upgrade": "websocket"},
-    UNAUTHORIZED.code: {"WWW-Authenticate": "Bearer"},
+    Kind.DEADLINE_EXCEEDED.code: {"X-Should-Retry": "false"},
+    Kind.UPGRADE_REQUIRED.code: {"Upgrade": "websocket"},
+    Kind.UNAUTHORIZED.code: {"WWW-Authenticate": "Bearer"},
 }
 
 
@@ -46,7 +46,6 @@ class ErrorResponse(JSONResponse):
         super().__init__(body, error.status, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         scope.setdefault("state", {})["error_code"] = self.code
         await super().__call__(scope, receive, send)
 

@@ -43,7 +43,7 @@ from whosaid.server.admission import (
     too_large,
 )
 from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, translated
-from whosaid.server.errors import BODY_TIMEOUT, DEADLINE_EXCEEDED, NOT_FOUND, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.metrics import Metrics
 from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
@@ -104,7 +104,6 @@ class RequestContext:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request came."""
         return time.monotonic() - self.started
 
     @property
@@ -140,7 +139,7 @@ class RequestContext:
             if why := self._ended.result():
                 raise why
         elif not in_time:
-            raise Refusal(DEADLINE_EXCEEDED, "the request took longer than the server allows")
+            raise Refusal(Kind.DEADLINE_EXCEEDED, "the request took longer than the server allows")
         elif error is not None and not self._complete:
             raise translated(error)
 
@@ -168,7 +167,7 @@ class RequestContext:
             async with asyncio.timeout(self._due - time.monotonic()):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(BODY_TIMEOUT, "the body does not arrive") from None
+            raise Refusal(Kind.BODY_TIMEOUT, "the body does not arrive") from None
         if message["type"] == "http.disconnect":
             self.end(None)
             return message
@@ -298,7 +297,6 @@ class Gate:
             self._log_request(context, request_id)
 
     def _name(self, asked: RequestContext | Handshake) -> str:
-        """Return the request's ID, which the answer has too."""
         given = asked.headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         asked.answer_headers.append((b"x-request-id", request_id.encode()))
@@ -306,7 +304,6 @@ class Gate:
         return request_id
 
     async def _answer(self, context: RequestContext) -> None:
-        """Let a route answer. Raises EndpointError before the answer is complete."""
         scope, headers = context.scope, context.headers
         path, method = scope["path"], scope["method"]
         state = scope.setdefault("state", {})  # the routes' `request.state`
@@ -335,7 +332,7 @@ class Gate:
         try:
             self._check_sender(handshake)
             if handshake.scope["path"] != REALTIME:
-                raise Refusal(NOT_FOUND, "there is nothing here")
+                raise Refusal(Kind.NOT_FOUND, "there is nothing here")
             secret = self._open(handshake)
             with self.admission.live_place() as place:
                 await handshake.run(self.app, place, secret)

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from whosaid.endpoint import Endpoint
 from whosaid.server.admission import Admission
 from whosaid.server.description import refusals
-from whosaid.server.errors import DRAINING, NOT_READY, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.metrics import Metrics
 
 
@@ -34,9 +34,9 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
     )
     async def ready() -> dict[str, str]:
         if not endpoint.alive:
-            raise Refusal(NOT_READY, "the engine has stopped")
+            raise Refusal(Kind.NOT_READY, "the engine has stopped")
         if admission.draining:
-            raise Refusal(DRAINING, "the server is about to stop")
+            raise Refusal(Kind.DRAINING, "the server is about to stop")
         return {"status": "idle" if endpoint.idle else "ready"}
 
     @routes.head("/metrics", include_in_schema=False)

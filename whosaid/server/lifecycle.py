@@ -30,9 +30,9 @@ from starlette.types import Receive, Scope, Send
 
 from whosaid.asr import stopped
 from whosaid.endpoint import Endpoint
-from whosaid.errors import EndpointError
+from whosaid.errors import EndpointError, StartError
 from whosaid.runtime.errors import EXIT_STATUS
-from whosaid.server.errors import DRAINING, NOT_READY, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.gate import PAGE, Gate, RequestContext
 from whosaid.server.realtime.handshake import Handshake
 from whosaid.server.realtime.places import GOING_AWAY, INTERNAL_ERROR, Ending
@@ -101,12 +101,10 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def busy(self) -> bool:
-        """Return True if a client waits for an answer or is in a session."""
         admission = self.gate.admission
         return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
         await super().startup(sockets)
         for bound in sockets or []:
             where = address(bound)
@@ -148,14 +146,14 @@ class DrainingServer(uvicorn.Server):
         """
         if self.gate.jobs:
             self.gate.jobs.stop()
-        why = Refusal(DRAINING, "the server is about to stop")
+        why = Refusal(Kind.DRAINING, "the server is about to stop")
         self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
         """Answer whatever is not answered yet with `error`, or that the server drains; streams end
         with an error event.
         """
-        why = error or Refusal(DRAINING, "the server stops before this request is answered")
+        why = error or Refusal(Kind.DRAINING, "the server stops before this request is answered")
         for context in self.gate.running:
             context.end(why)
         status = INTERNAL_ERROR if error else GOING_AWAY
@@ -210,7 +208,7 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve while models load. Each answer closes its connection, because this server ends soon."""
     loading = Refusal(
-        NOT_READY, "the models are still loading; /ready says when the server takes requests"
+        Kind.NOT_READY, "the models are still loading; /ready says when the server takes requests"
     )
     if scope["type"] == "websocket":
         await Handshake(scope, receive, send).fail(loading)
@@ -226,23 +224,20 @@ async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
 def bind(settings: ServerSettings) -> socket.socket:
     """Return the server's socket, which listens: clients wait until they are answered.
 
-    Raises OSError if the address is taken, or is not one of this machine.
+    Raises StartError if the address is taken, or is not one of this machine.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    host, port = settings.host, settings.port
     try:
-        bound.bind(address)
-        bound.listen(BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        both = family is socket.AF_INET6
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while ")[0]  # which names the address again
+        raise StartError(f"HOST={host} PORT={port}: {reason}") from error
 
 
 def address(bound: socket.socket) -> str:
-    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

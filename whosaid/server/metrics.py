@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -44,7 +45,6 @@ class EngineMetrics(Collector):
         self.endpoint, self.admission = endpoint, admission
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every series with its value of now."""
         scheduler = (
             None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
         )
@@ -88,7 +88,6 @@ class JobMetrics(Collector):
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every series with its value of now."""
         counts, kept = self._store.counts()
         jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
         for status, count in counts.items():
@@ -105,39 +104,29 @@ class Metrics:
     def __init__(self, engine: Collector) -> None:
         self.registry, self.on_disk = CollectorRegistry(), CollectorRegistry()
         self.registry.register(engine)
-        self.requests = Counter(
+        counter = partial(Counter, registry=self.registry)
+        seconds = partial(Histogram, buckets=SECONDS, registry=self.registry)
+        self.requests = counter(
             "asr_requests",
             "Requests by route, HTTP status and error code (OK if there is none)",
             ["route", "status", "code"],
-            registry=self.registry,
         )
-        self.refused = Counter(
-            "asr_refused",
-            "Requests refused before their body was understood",
-            ["code"],
-            registry=self.registry,
+        self.refused = counter(
+            "asr_refused", "Requests refused before their body was understood", ["code"]
         )
-        self.cancelled = Counter(
-            "asr_cancelled", "Requests whose client left", registry=self.registry
-        )
-        self.seconds = Histogram(
+        self.cancelled = counter("asr_cancelled", "Requests whose client left")
+        self.audio_seconds = counter("asr_audio_seconds", "Seconds of audio answered")
+        self.seconds = seconds(
             "asr_request_duration_seconds",
             "From a request's head to the end of its answer",
             ["route"],
-            buckets=SECONDS,
-            registry=self.registry,
         )
-        self.first_event = Histogram(
+        self.first_event = seconds(
             "asr_time_to_first_event_seconds",
             "From the head of a streaming request to its first event",
-            buckets=SECONDS,
-            registry=self.registry,
         )
-        self.until_decoded = Histogram(
-            "asr_queue_wait_seconds",
-            "From a complete request to its audio being decoded",
-            buckets=SECONDS,
-            registry=self.registry,
+        self.until_decoded = seconds(
+            "asr_queue_wait_seconds", "From a complete request to its audio being decoded"
         )
         self.body_bytes = Histogram(
             "asr_body_bytes",
@@ -145,16 +134,12 @@ class Metrics:
             buckets=BYTES,
             registry=self.registry,
         )
-        self.audio_seconds = Counter(
-            "asr_audio_seconds", "Seconds of audio answered", registry=self.registry
-        )
         build = Gauge(
             "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
         )
         build.labels(describe_versions()).set(1)
 
     async def text(self) -> bytes:
-        """Return all series in Prometheus' text format."""
         # No request waits for the disk; the others are of the thread that counts them.
         on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
         return generate_latest(self.registry) + on_disk

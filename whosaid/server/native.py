@@ -13,12 +13,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from config import TEXT_BOOLEANS, InferenceConfig
-from whosaid.answer.response import Answer, response
+from config import TEXT_BOOLEANS
+from whosaid.answer.response import response
 from whosaid.errors import InvalidParameter
-from whosaid.server.description import AnswerBody, bodies, refusals
+from whosaid.server.description import ANY_BODY, AnswerBody, bodies, refusals
 from whosaid.server.metrics import Service
-from whosaid.server.request_body import read_request
+from whosaid.server.request_body import read_body
 from whosaid.server.sse import native_stream
 
 STREAM = {
@@ -37,25 +37,26 @@ TRANSCRIPTION: dict[str, Any] = {
             "model": AnswerBody,
             "content": {"text/event-stream": {}},
         },
-        **refusals(),
+        **refusals(*ANY_BODY),
     },
     "openapi_extra": {"parameters": [STREAM], **bodies()},
 }
 
 
 def router(service: Service) -> APIRouter:
-    """Return the routes of the contract."""
     routes = APIRouter()
 
     @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
     @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
-        transcription = await read_request(request, service.endpoint)
+        # No variable holds the body, which is freed once its audio is decoded.
+        parse = service.endpoint.parse
+        transcription = await asyncio.to_thread(parse, *await read_body(request))
         if wants_events(request):
             return await native_stream(service, transcription, request.state.permit)
         answer = await service.answer(transcription, request.state.permit)
-        body = await asyncio.to_thread(_encode, answer, transcription.config)
-        return Response(body, media_type="application/json")
+        content = await asyncio.to_thread(lambda: encode(response(answer, transcription.config)))
+        return Response(content, media_type="application/json")
 
     return routes
 
@@ -71,7 +72,3 @@ def wants_events(request: Request) -> bool:
 def encode(answer: dict[str, Any]) -> bytes:
     """Return the JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
     return to_json(answer, inf_nan_mode="null")
-
-
-def _encode(answer: Answer, config: InferenceConfig) -> bytes:
-    return encode(response(answer, config))

@@ -22,12 +22,10 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from config import OTHER_NAMES, InferenceConfig
-from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidRequest
 from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
-from whosaid.request import TranscriptionRequest
 from whosaid.server.admission import FORM, media_type
-from whosaid.server.errors import BODY_TOO_LARGE, INVALID_BODY, UNSUPPORTED_MEDIA_TYPE, Refusal
+from whosaid.server.errors import Kind, Refusal
 
 # Not of the transcription: how the answer comes.
 ANSWER_PARAMETERS = {"stream"}
@@ -42,11 +40,6 @@ LISTS = {
     for name, field in InferenceConfig.model_fields.items()
     if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
 }
-
-
-async def read_request(request: Request, endpoint: Endpoint) -> TranscriptionRequest:
-    """Return a body's request. Raises errors of `read_body` and `Endpoint.parse`."""
-    return await asyncio.to_thread(endpoint.parse, *await read_body(request))
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
@@ -67,7 +60,7 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     if is_json:
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
-        raise Refusal(UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
     return {
         "inputs": body,
         "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
@@ -93,14 +86,14 @@ def read_json(text: bytes | str) -> dict[str, Any]:
         value = parse_json(text)
     except TooMuchJson:
         raise Refusal(
-            BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
+            Kind.BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
         ) from None
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise Refusal(INVALID_BODY, "the body is not JSON") from None
+        raise Refusal(Kind.INVALID_BODY, "the body is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(INVALID_BODY, "the body should be a JSON object")
+        raise Refusal(Kind.INVALID_BODY, "the body should be a JSON object")
     return value
 
 
@@ -149,7 +142,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
         if isinstance(parameters, str):
             return read_json(parameters or "{}")
     except Refusal as error:
-        if error.kind is not INVALID_BODY:
+        if error.kind is not Kind.INVALID_BODY:
             raise
     raise InvalidRequest("parameters: should be a JSON object")
 
@@ -162,7 +155,6 @@ class _InMemoryParser(MultiPartParser):
     spool_max_size = 2**62
 
     def on_headers_finished(self) -> None:
-        """Read the head of a part."""
         part = self._current_part
         _, options = parse_options_header(part.content_disposition)
         if options.get(b"name") == b"file" and b"filename" not in options:

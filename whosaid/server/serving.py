@@ -9,13 +9,11 @@ import logging
 import time
 from argparse import Namespace
 from contextlib import nullcontext
-from socket import socket
 
 from config import ModelSettings, misspelt_variables
 from handler import load_endpoint
 from whosaid.asr import MAX_ROWS, Limits
 from whosaid.endpoint import Endpoint
-from whosaid.errors import StartError
 from whosaid.models.choice import Screen, choose
 from whosaid.server.app import create_app
 from whosaid.server.gate import Gate
@@ -33,7 +31,7 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
     """
     if warning := settings.warning:
         logger.warning(warning)
-    with _bound(settings) as bound:
+    with bind(settings) as bound:
         with answering_health(bound):
             speakers = options.diarize is not False
             models = choose(options, Screen(logger.info, nullcontext), speakers=speakers)
@@ -53,7 +51,6 @@ def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServ
 
 
 def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, Endpoint]:
-    """Return the application and what answers in it, as `load_server` has them; raises the same."""
     for line in misspelt_variables(ServerSettings):
         logger.warning(line)
     store = open_store(settings)
@@ -67,11 +64,3 @@ def open_store(settings: ServerSettings) -> JobStore | None:
     if settings.data_dir is None:
         return None
     return JobStore(settings.data_dir, settings.max_jobs, settings.max_job_bytes, time.time())
-
-
-def _bound(settings: ServerSettings) -> socket:
-    try:
-        return bind(settings)
-    except OSError as error:
-        where = f"HOST={settings.host} PORT={settings.port}"
-        raise StartError(f"{where}: {error.strerror}") from error

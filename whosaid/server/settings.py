@@ -134,7 +134,6 @@ class ServerSettings(EnvironmentSettings):
 
     @property
     def warning(self) -> str | None:
-        """Return a warning about a weak key, in one line."""
         if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
             return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
         return None

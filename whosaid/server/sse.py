@@ -50,7 +50,6 @@ class EventStream(StreamingResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all of it."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -120,7 +119,6 @@ async def encode_all(messages: Messages) -> Parts:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Return one event: a line of JSON in UTF-8."""
     return b"data: " + to_json(message, inf_nan_mode="null") + b"\n\n"
 
 

@@ -18,17 +18,18 @@ import time
 from base64 import b64encode
 from collections.abc import Collection
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 
 import httpx2
 from pydantic import SecretStr
+from pydantic_core import to_json
 
 from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.admission import is_loopback
-from whosaid.server.errors import CALLBACK_NOT_ALLOWED, Refusal
-from whosaid.server.jobs.store import Job, JobStore
-from whosaid.server.jobs.wire import callback_json
+from whosaid.server.errors import Kind, Refusal
+from whosaid.server.jobs.store import Job, JobStore, until_written
 from whosaid.server.settings import PORT, callback_key
 
 logger = logging.getLogger("server")
@@ -61,7 +62,7 @@ def read_target(url: str, allowed: Collection[str]) -> str:
     named = {f"{name}:{port}", *([name] if port == PORTS[scheme] else [])}
     if named.isdisjoint(allowed):
         text = "CALLBACK_HOSTS of this server does not name it"
-        raise Refusal(CALLBACK_NOT_ALLOWED, text, "callback_url")
+        raise Refusal(Kind.CALLBACK_NOT_ALLOWED, text, "callback_url")
     if scheme == "http" and not is_loopback(name.strip("[]")):
         raise InvalidParameter("should be https", "callback_url")
     return f"{name}:{port}"
@@ -113,7 +114,6 @@ class Callbacks:
         self._woken.set()
 
     async def run(self) -> None:
-        """Send them, until this is cancelled."""
         async with asyncio.TaskGroup() as calls:
             while True:
                 self._woken.clear()
@@ -126,7 +126,9 @@ class Callbacks:
                         await self._woken.wait()
 
     async def _begin_due(self, calls: asyncio.TaskGroup) -> float:
-        """Begin to send what is due to hosts that are not called now; the seconds until more is."""
+        """Begin to send what is due to hosts that are not called now. Return the seconds until more
+        is due.
+        """
         # What was being sent while the store was read may look due there when it has been sent.
         busy = set(self._called)
         waiting = await asyncio.to_thread(self._store.callbacks)
@@ -148,32 +150,29 @@ class Callbacks:
         return ""
 
     async def _call(self, host: str, job: Job) -> None:
+        """Send a callback, and note how it went."""
         try:
-            await self._send(job)
+            delivered = bool(host) and await self._is_delivered(job)
+            pauses = PAUSES[job.callback_tries :]
+            again = time.time() + pauses[0] if pauses and not delivered else None
+            await until_written(self._store.called_back, job.id, delivered, again)
+            result = "delivered" if delivered else "not delivered"
+            logger.info("callback of %s %s at try %d", job.id, result, job.callback_tries + 1)
         finally:
             self._called.discard(host)
             self.wake()
-
-    async def _send(self, job: Job) -> None:
-        """Send a callback, and note how it went, as often as the disk asks for."""
-        delivered = await self._is_delivered(job)
-        left = PAUSES[job.callback_tries :]
-        again = time.time() + left[0] if left and not delivered else None
-        while True:
-            with suppress(EndpointError), endpoint_errors():
-                await asyncio.to_thread(self._store.called_back, job.id, delivered, again)
-                break
-            await asyncio.sleep(TICK_S)
-        told = "delivered" if delivered else "not delivered"
-        logger.info("callback of %s %s at try %d", job.id, told, job.callback_tries + 1)
 
     async def _is_delivered(self, job: Job) -> bool:
         body, now = callback_json(job), int(time.time())
         headers = signed_headers(self._secret, job.id, now, body)
         try:
-            url = job.callback_url or ""
-            read_target(url, self._hosts)
             async with asyncio.timeout(SECONDS_TO_ANSWER):
-                return 200 <= await post(url, headers, body) < 300
-        except Exception:  # whatever it is, others wait; and the settings may be others now
+                return 200 <= await post(job.callback_url or "", headers, body) < 300
+        except Exception:  # whatever it is, others wait
             return False
+
+
+def callback_json(job: Job) -> bytes:
+    ended = datetime.fromtimestamp(int(job.ended or 0), UTC)
+    data = {"id": job.id, "status": job.status, "error": job.error_json}
+    return to_json({"type": f"job.{job.status}", "timestamp": ended, "data": data})

@@ -34,7 +34,6 @@ class DataFolder:
             raise StartError(f"DATA_DIR={path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let another server have it."""
         os.close(self._lock)
 
     def database(self) -> Path:
@@ -60,7 +59,6 @@ class DataFolder:
             raise
 
     def read(self, name: str) -> bytes:
-        """Read a recording. Raises OSError."""
         return (self._audio / name).read_bytes()
 
     def remove(self, name: str) -> None:
@@ -68,7 +66,6 @@ class DataFolder:
         (self._audio / name).unlink(missing_ok=True)
 
     def names(self) -> set[str]:
-        """Return the names of all recordings."""
         return {path.name for path in self._audio.iterdir()}
 
     def _sync(self) -> None:

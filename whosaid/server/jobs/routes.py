@@ -20,17 +20,14 @@ from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter
 from whosaid.request import TranscriptionRequest
 from whosaid.server.admission import token_of
-from whosaid.server.description import ErrorBody, JobBody, JobList, bodies, refusals
-from whosaid.server.errors import JOB_NOT_DONE, JOBS_DISABLED, Refusal
+from whosaid.server.description import ANY_BODY, ErrorBody, JobBody, JobList, bodies, refusals
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.callbacks import read_target
 from whosaid.server.jobs.runner import FORMATS, JobRunner, write_request
 from whosaid.server.jobs.store import Job, Status
-from whosaid.server.jobs.wire import job_json
 from whosaid.server.request_body import read_body
 
 JSON = "application/json"
-NOT_FOUND = {404: {"description": "The key has no such job", "model": ErrorBody}}
-NO_ROOM = {507: {"description": "The disk takes no more", "model": ErrorBody}}
 CALLBACK_URL = {
     "type": ["string", "null"],
     "description": "The URL that is called after the job's end, on a host of CALLBACK_HOSTS",
@@ -47,8 +44,7 @@ CREATE: dict[str, Any] = {
     "status_code": 202,
     "responses": {
         202: {"description": "The job", "model": JobBody},
-        **refusals(model=ErrorBody),
-        **NO_ROOM,
+        **refusals(*ANY_BODY, 507, model=ErrorBody),
     },
     "openapi_extra": bodies(callback_url=CALLBACK_URL),
     "operation_id": "create_job",
@@ -61,20 +57,12 @@ LIST: dict[str, Any] = {
     },
     "operation_id": "list_jobs",
 }
+JOB_OR_ANSWER = {"description": "The job, or with `format` its answer", "model": JobBody}
 READ: dict[str, Any] = {
     "summary": "A job and, once it has succeeded, its answer",
     "responses": {
-        200: {
-            "description": "The job, or with `format` its answer",
-            "model": JobBody,
-            "content": {"text/plain": {}},
-        },
-        **refusals(400, 401, 403, 429, model=ErrorBody),
-        **NOT_FOUND,
-        409: {
-            "description": "With `format`: the job has no answer, or none yet",
-            "model": ErrorBody,
-        },
+        200: {**JOB_OR_ANSWER, "content": {"text/plain": {}}},
+        **refusals(400, 401, 403, 404, 409, 429, model=ErrorBody),
     },
     "openapi_extra": {"parameters": [FORMAT]},
     "operation_id": "read_job",
@@ -84,9 +72,7 @@ REMOVE: dict[str, Any] = {
     "responses": {
         200: {"description": "It is cancelled", "model": JobBody},
         204: {"description": "It had ended, and is forgotten"},
-        **refusals(401, 403, 429, model=ErrorBody),
-        **NOT_FOUND,
-        **NO_ROOM,
+        **refusals(401, 403, 404, 429, 507, model=ErrorBody),
     },
     "operation_id": "remove_job",
 }
@@ -119,7 +105,7 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
     @routes.get("/jobs", **LIST)
     async def list_all(request: Request) -> Response:
         jobs = await asyncio.to_thread(store.jobs, owner(request))
-        body = {"object": "list", "data": [_told(runner, job) for job in jobs]}
+        body = {"object": "list", "data": [job_json(runner, job) for job in jobs]}
         return Response(to_json(body), media_type=JSON)
 
     @routes.get("/jobs/{job}", **READ)
@@ -133,7 +119,7 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
             answer = None if result is None else result.answer
             return Response(_body(runner, found, answer), media_type=JSON)
         if result is None:
-            raise Refusal(JOB_NOT_DONE, f"the job is {found.status}")
+            raise Refusal(Kind.JOB_NOT_DONE, f"the job is {found.status}")
         if form == "json":
             return Response(result.answer, media_type=JSON)
         text = json.loads(result.files)[form]
@@ -176,15 +162,28 @@ def _keep(
     return runner.store.add(owner, audio, write_request(asked), callback_url, time.time())
 
 
-def _told(runner: JobRunner, job: Job) -> dict[str, Any]:
+def job_json(runner: JobRunner, job: Job) -> dict[str, Any]:
+    """Return a job as `JobBody` describes it, without its answer."""
     progress = runner.progress.get(job.id) if job.status is Status.RUNNING else None
-    return job_json(job, runner.kept_seconds, progress)
+    expires = None if job.ended is None else job.ended + runner.kept_seconds
+    times = {"created": job.created, "started": job.started, "ended": job.ended, "expires": expires}
+    return {
+        "id": job.id,
+        "object": "job",
+        "status": job.status,
+        **{f"{name}_at": None if time is None else int(time) for name, time in times.items()},
+        "progress": progress
+        and {"done": round(progress.done, 2), "total": round(progress.total, 2)},
+        "error": job.error_json,
+        "callback": job.callback_url
+        and {"delivered": job.callback_delivered, "tries": job.callback_tries},
+    }
 
 
 def _body(runner: JobRunner, job: Job, answer: bytes | None = None) -> bytes:
     """Return a job as JSON; its `answer` has the bytes of an answer of `/`."""
-    told = to_json(_told(runner, job))
-    return told[:-1] + b',"answer":' + (answer or b"null") + b"}"
+    body = to_json(job_json(runner, job))
+    return body[:-1] + b',"answer":' + (answer or b"null") + b"}"
 
 
 def _without_jobs() -> APIRouter:
@@ -194,7 +193,7 @@ def _without_jobs() -> APIRouter:
     @routes.api_route("/jobs/{job}", methods=["GET", "DELETE"])
     async def refuse() -> None:
         raise Refusal(
-            JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
+            Kind.JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
         )
 
     return routes

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from whosaid.errors import EndpointError
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors, process_ends
 from whosaid.server.jobs.callbacks import Callbacks
-from whosaid.server.jobs.store import JobStore, Result
+from whosaid.server.jobs.store import JobStore, Result, until_written
 from whosaid.server.metrics import Service
 from whosaid.server.native import encode
 from whosaid.server.settings import ServerSettings
@@ -32,7 +32,7 @@ from whosaid.server.settings import ServerSettings
 logger = logging.getLogger("server")
 
 FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-# Between two looks for jobs that have expired, and two tries to write to a disk that fails.
+# Between two looks for jobs that have expired.
 TICK_S = 60.0
 
 
@@ -65,7 +65,6 @@ class JobRunner:
             self.store.close()
 
     def wake(self) -> None:
-        """Look for a job to run."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -76,7 +75,6 @@ class JobRunner:
         self.wake()
 
     def cancel(self, job: str) -> None:
-        """End what is computed for a job, if anything is."""
         if task := self._tasks.get(job):
             task.cancel()
 
@@ -132,7 +130,8 @@ class JobRunner:
                 return
             told, end = error.code, partial(self.store.fail, job, str(error))
         seconds = time.monotonic() - began
-        if await _written(end):
+        # Until its end is written, a job holds its place among those that run.
+        if await until_written(lambda: end(time.time())):
             logger.info("%s %s in %.2f s", job, told, seconds)
 
     async def _result(self, job: str, kept: bytes) -> Result:
@@ -155,16 +154,6 @@ class JobRunner:
         request = self._service.endpoint.request_of(self.store.audio(job), config)
         warnings = dict.fromkeys((*given["warnings"], *request.warnings))
         return request._replace(warnings=tuple(warnings))
-
-
-async def _written(end: Callable[[float], bool]) -> bool:
-    """Write the end of a job, as often as the disk asks for; False if it runs no longer. Until
-    then it holds its place among those that run.
-    """
-    while True:
-        with suppress(EndpointError), endpoint_errors():
-            return await asyncio.to_thread(end, time.time())
-        await asyncio.sleep(TICK_S)
 
 
 def write_request(request: TranscriptionRequest) -> bytes:

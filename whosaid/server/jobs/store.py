@@ -9,24 +9,29 @@ the second time it has failed. Times are seconds since 1970 and come from the ca
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from whosaid.errors import StartError
-from whosaid.server.errors import BODY_TOO_LARGE, JOBS_FULL, NOT_FOUND, STORAGE_FAILED, Refusal
+from whosaid.errors import EndpointError, StartError
+from whosaid.runtime.errors import endpoint_errors
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.folder import DataFolder
 
 logger = logging.getLogger("server")
+T = TypeVar("T")
 
+# Seconds between two tries to write to a disk that fails.
+TICK_S = 60.0
 # So often may the process end while a job runs.
 MOST_CRASHES = 2
 CRASHED = "JOB_CRASHED: the server ended twice while this job was running"
@@ -106,6 +111,12 @@ class Job:
     callback_tries: int
     callback_delivered: bool
 
+    @property
+    def error_json(self) -> dict[str, str] | None:
+        if self.error is None:
+            return None
+        return {"code": self.error.partition(":")[0], "message": self.error}
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -134,7 +145,6 @@ class JobStore:
             raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
 
     def close(self) -> None:
-        """Let another server have the folder."""
         with self._lock:
             self._database.close()
         self._folder.close()
@@ -151,15 +161,15 @@ class JobStore:
         """Raise JobsFull if `size` bytes do not fit now, BodyTooLarge if they never fit."""
         if size > self._most_bytes:
             raise Refusal(
-                BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
+                Kind.BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
             )
         with self._lock:
             count, kept = self._first("SELECT count(*), coalesce(sum(bytes), 0) FROM jobs")
             if count + len(self._arriving) >= self._most:
-                raise Refusal(JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
+                raise Refusal(Kind.JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
             if kept + sum(self._arriving) + size > self._most_bytes:
                 raise Refusal(
-                    JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
+                    Kind.JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
                 )
 
     def add(
@@ -180,7 +190,7 @@ class JobStore:
                 )
             except OSError as error:
                 raise Refusal(
-                    STORAGE_FAILED, "the recording cannot be written to the disk"
+                    Kind.STORAGE_FAILED, "the recording cannot be written to the disk"
                 ) from error
             except Refusal:
                 self._folder.remove(job)
@@ -188,7 +198,6 @@ class JobStore:
         return self.job(owner, job)
 
     def job(self, owner: bytes, job: str) -> Job:
-        """Return one of the owner's jobs. Raises NotFound."""
         return _job(
             self._first(f"SELECT {COLUMNS} FROM jobs WHERE id = ? AND owner = ?", job, owner)
         )
@@ -232,7 +241,6 @@ class JobStore:
         return rows[0] if rows else None
 
     def audio(self, job: str) -> bytes:
-        """Return a running job's recording. Raises OSError."""
         return self._folder.read(job)
 
     def succeed(self, job: str, result: Result, now: float) -> bool:
@@ -349,7 +357,7 @@ class JobStore:
     def _first(self, statement: str, *values: object) -> Any:  # noqa: ANN401  # of any columns
         rows = self._rows(statement, values)
         if not rows:
-            raise Refusal(NOT_FOUND, "there is no such job")
+            raise Refusal(Kind.NOT_FOUND, "there is no such job")
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
@@ -362,7 +370,7 @@ class JobStore:
                 return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             logger.error("DATA_DIR: jobs.sqlite: %s", error)
-            raise Refusal(STORAGE_FAILED, "the disk of the server is full or fails") from error
+            raise Refusal(Kind.STORAGE_FAILED, "the disk of the server is full or fails") from error
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
@@ -395,3 +403,11 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
 def _job(row: tuple[Any, ...]) -> Job:
     job = Job(*row)  # SQLite knows neither of the two
     return replace(job, status=Status(row[1]), callback_delivered=bool(row[-1]))
+
+
+async def until_written(write: Callable[..., T], *values: object) -> T:
+    """Return what `write` returns, called in a thread as often as the disk asks for."""
+    while True:
+        with suppress(EndpointError), endpoint_errors():
+            return await asyncio.to_thread(write, *values)
+        await asyncio.sleep(TICK_S)

@@ -1,9 +1,8 @@
 """Forms of OpenAI's audio API, checked before any audio is decoded.
 
-`TranscriptionForm` and `TranslationForm` are the fields that the API's description names. Every
-field of the form is taken by the code that serves it; a warning names the fields that are left. The
-endpoint's own parameters are fields too (the SDK's `extra_body`), except those that another field
-of the API already decides.
+`TranscriptionForm` and `TranslationForm` have OpenAI's fields. The endpoint's own parameters are
+fields too (the SDK's `extra_body`), except those that another field of the API already decides. A
+warning names the fields that nothing serves.
 
 One model is loaded, and it answers whatever model a request names, because clients insist on
 sending some name. OpenAI's names, and those under which other projects publish the loaded model,
@@ -16,33 +15,24 @@ import ast
 import asyncio
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 from starlette.requests import Request
 
-from config import OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
+from config import MAX_HOTWORDS, OTHER_NAMES, InferenceConfig
 from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
-from whosaid.payload.parameters import MAX_CLIPS, VadParameters
+from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS
 from whosaid.request import TranscriptionRequest, ignored_names
-from whosaid.server.errors import BODY_TOO_LARGE, MODEL_NOT_FOUND, Refusal
-from whosaid.server.request_body import content, is_text, multipart_form, refuse_in_query
+from whosaid.server.errors import Kind, Refusal
+from whosaid.server.request_body import LISTS, content, is_text, multipart_form, refuse_in_query
 
 MAX_FIELDS, MAX_FILES = 1000, 8
 # The fields whose texts are sound; all others, names included, have so many characters together.
@@ -51,36 +41,22 @@ NAMES, REFERENCES, MAX_CHARACTERS = "known_speaker_names", "known_speaker_refere
 LIST_INDEX = re.compile(r"\[\d*\]$", re.ASCII)
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 FILES = ("srt", "vtt")
-FORMATS = {
-    TRANSCRIBE: ("json", "text", "srt", "verbose_json", "vtt", "diarized_json"),
-    TRANSLATE: ("json", "text", "srt", "verbose_json", "vtt"),
-}
 WITHOUT_SPEAKERS = ("json", "text")
-GRANULARITIES = ("word", "segment")
 HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers")
 SUBTITLES = (
-    "max_line_width",
-    "max_line_count",
-    "max_words_per_line",
-    "highlight_words",
-    "subtitle_speakers",
+    *("max_line_width", "max_line_count", "max_words_per_line"),
+    *("highlight_words", "subtitle_speakers"),
 )
+OWN_NAMES = (*InferenceConfig.model_fields, *OTHER_NAMES)
+# The fields that take the place of the endpoint's parameters.
 INSTEAD = {
     "return_timestamps": "timestamp_granularities",
     "output": "response_format",
     "known_speakers": NAMES,
 }
-FIELD_NAMES = {"known_speakers": NAMES}
-STRATEGY = "chunking_strategy"
-# The options of its server_vad, and what `vad_parameters` call them.
-VAD_OPTIONS = {
-    "prefix_padding_ms": "speech_pad_ms",
-    "silence_duration_ms": "min_silence_duration_ms",
-    "threshold": "threshold",
-}
-# How the endpoint's own refusals call a clip's name or sound.
+STRATEGY, LONGEST_STRATEGY = "chunking_strategy", 1000  # characters
+# Names of a clip's name or sound in the endpoint's refusals.
 CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+))?", re.ASCII)
-LONGEST_STRATEGY = 1000  # characters
 OPENAI_NAMES = re.compile(
     r"(openai/)?(whisper-1|gpt-([\w.]+-)*(transcribe|realtime)(-[\w.]+)*)", re.ASCII
 )
@@ -108,43 +84,10 @@ def _text(values: Values) -> str | None:
     return given[0] if given else None
 
 
-def _choice(choices: tuple[str, ...], values: Values) -> str:
-    value = _text(values) or choices[0]
-    if value not in choices:
-        raise PydanticCustomError("choice", f"should be one of {', '.join(choices)}")
-    return value
-
-
-def _choices(choices: tuple[str, ...], values: Values) -> frozenset[str]:
-    given = _texts(values)
-    if len(given) > len(choices) or len(set(choices).intersection(given)) < len(given):
-        raise PydanticCustomError("choices", f"should be of {', '.join(choices)}, each once")
-    return frozenset(given)
-
-
-def _flag(values: Values) -> bool | None:
-    value = _text(values)
-    if value is not None and value.lower() not in TEXT_BOOLEANS:
-        raise PydanticCustomError("flag", "should be true or false")
-    return None if value is None else TEXT_BOOLEANS[value.lower()]
-
-
-def _schema(kind: str, **bounds: object) -> WithJsonSchema:
-    return WithJsonSchema({"type": kind, **bounds})
-
-
-def _array(most: int = 2, **items: object) -> WithJsonSchema:
-    return WithJsonSchema({"type": "array", "items": items or {"type": "string"}, "maxItems": most})
-
-
 ONE, SEVERAL = BeforeValidator(_text), BeforeValidator(_texts)
-Text = Annotated[str | None, ONE, _schema("string")]
-Flag = Annotated[bool | None, BeforeValidator(_flag), _schema("boolean")]
-# Flags and numbers of the endpoint's own parameters, which the endpoint checks.
-OwnFlag = Annotated[str | None, ONE, _schema("boolean")]
-Part = Annotated[str | None, ONE, _schema("number", minimum=0, maximum=1)]
-Size = Annotated[str | None, ONE, _schema("integer", minimum=1, maximum=1000)]
-Clips = Annotated[list[str], BeforeValidator(_entries), _array(MAX_CLIPS)]
+ONE_FORMAT = BeforeValidator(lambda values: _text(values) or "json")
+Text, Flag = Annotated[str | None, ONE], Annotated[bool | None, ONE]
+Clips = Annotated[list[str], Field(max_length=MAX_CLIPS), BeforeValidator(_entries)]
 
 
 class TranslationForm(BaseModel):
@@ -155,47 +98,28 @@ class TranslationForm(BaseModel):
     )
     task: ClassVar[str] = TRANSLATE
 
-    file: Annotated[SkipValidation[bytes], _schema("string", format="binary")]
+    file: SkipValidation[bytes]
     model: Text = None
     language: Text = None
-    languages: Annotated[list[str], SEVERAL, _array(1)] = Field(default=[], alias="languages[]")
-    prompt: Text = None
-    keywords: Annotated[list[str], SEVERAL, _array(200)] = Field(default=[], alias="keywords[]")
-    response_format: Annotated[
-        str,
-        BeforeValidator(partial(_choice, FORMATS[TRANSLATE])),
-        WithJsonSchema({"enum": [*FORMATS[TRANSLATE]]}),
-    ] = "json"
-    temperature: Annotated[str | None, ONE, _schema("number", minimum=0, maximum=1, default=0)] = (
-        None
+    languages: Annotated[list[str], SEVERAL] = Field(default=[], alias="languages[]")
+    keywords: Annotated[list[str], Field(max_length=MAX_HOTWORDS), SEVERAL] = Field(
+        default=[], alias="keywords[]"
     )
+    response_format: Annotated[
+        Literal["json", "text", "srt", "verbose_json", "vtt"], ONE_FORMAT
+    ] = "json"
     timestamp_granularities: Annotated[
-        frozenset[str],
-        BeforeValidator(partial(_choices, GRANULARITIES)),
-        _array(enum=[*GRANULARITIES]),
-    ] = Field(default=frozenset(), alias="timestamp_granularities[]")
+        list[Literal["word", "segment"]], Field(max_length=2), SEVERAL
+    ] = Field(default=[], alias="timestamp_granularities[]")
+    word_timestamps: Flag = None
     stream: Flag = None
     chunking_strategy: Text = None
-    include: Annotated[
-        frozenset[str], BeforeValidator(partial(_choices, ("logprobs",))), _array(enum=["logprobs"])
-    ] = Field(default=frozenset(), alias="include[]")
+    include: Annotated[list[Literal["logprobs"]], Field(max_length=1), SEVERAL] = Field(
+        default=[], alias="include[]"
+    )
     diarize: Flag = None
     known_speaker_names: Clips = Field(default=[], alias="known_speaker_names[]")
     known_speaker_references: Clips = Field(default=[], alias="known_speaker_references[]")
-    known_speaker_threshold: Part = None
-    num_speakers: Annotated[str | None, ONE, _schema("integer", minimum=1, maximum=100)] = None
-    channels: Annotated[
-        str | None, ONE, WithJsonSchema({"enum": ["mix", "separate"], "default": "mix"})
-    ] = None
-    channel_names: Annotated[list[str], SEVERAL, _array(8)] = Field(
-        default=[], alias="channel_names[]"
-    )
-    assisted: OwnFlag = None
-    max_line_width: Size = None
-    max_line_count: Size = None
-    max_words_per_line: Size = None
-    highlight_words: OwnFlag = None
-    subtitle_speakers: OwnFlag = None
 
     @classmethod
     def read(cls, file: bytes, fields: Mapping[str, Values]) -> TranslationForm:
@@ -203,35 +127,37 @@ class TranslationForm(BaseModel):
         try:
             return cls.model_validate({**fields, "file": file})
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise InvalidParameter(first["msg"], str(first["loc"][0])) from None
+            name, reason = first_fault(error)
+            raise InvalidParameter(reason, name) from None
 
-    def take(self, name: str) -> Values:
-        """Return all values of a field that the class does not name; it then counts as served."""
-        values: Values = (self.model_extra or {}).pop(name, ())
-        return values
+    @classmethod
+    def described(cls) -> dict[str, Any]:
+        """Return the form's JSON schema, with the endpoint's parameters that it takes."""
+        schema, own = cls.model_json_schema(), InferenceConfig.model_json_schema()["properties"]
+        own = {name: each for name, each in own.items() if name not in (*INSTEAD, "task")}
+        return {**schema, "properties": own | schema["properties"]}
 
-    def take_text(self, name: str) -> str | None:
-        """Return the value of such a field, None if it is missing or blank."""
-        values = _texts(self.take(name))
-        if len(values) > 1:
-            raise InvalidParameter("is given more than once", name)
-        return values[0] if values else None
+    def texts(self, name: str) -> list[str]:
+        """Return the values, if any is not blank, of a field that is not OpenAI's."""
+        return _texts((self.model_extra or {}).get(name, ()))
 
     def parameters(self) -> dict[str, Any]:
-        """Return the endpoint's own parameters, also those under other programs' names."""
-        found = {}
-        for name in (*InferenceConfig.model_fields, *OTHER_NAMES):
-            if name in ("language", "diarize", "channel_names"):
-                continue
-            named = name in type(self).model_fields
-            if value := getattr(self, name) if named else self.take_text(name):
-                found[name] = value
-        return found
+        """Return the endpoint's parameters, also those under other programs' names.
 
-    def left(self) -> list[str]:
-        """Return the names of the fields that are not blank and that nothing has served."""
-        return [name for name, values in (self.model_extra or {}).items() if _texts(values)]
+        Raises InvalidParameter or Unsupported.
+        """
+        found = {name: values for name in OWN_NAMES if (values := self.texts(name))}
+        for name, values in found.items():
+            if name in INSTEAD:
+                raise Unsupported(f"is {INSTEAD[name]} on this route", name)
+            if len(values) > 1 and name not in LISTS:
+                raise InvalidParameter("is given more than once", name)
+        return {name: ",".join(values) for name, values in found.items()}
+
+    def unserved(self) -> list[str]:
+        """Return the names of all fields without a meaning."""
+        served = {*OWN_NAMES, *(f"{STRATEGY}[{name}]" for name in ServerVad.model_fields)}
+        return [name for name in self.model_extra or {} if name not in served and self.texts(name)]
 
 
 class TranscriptionForm(TranslationForm):
@@ -239,15 +165,23 @@ class TranscriptionForm(TranslationForm):
 
     task: ClassVar[str] = TRANSCRIBE
 
-    text: Text = None
-    response_format: Annotated[
-        str,
-        BeforeValidator(partial(_choice, FORMATS[TRANSCRIBE])),
-        WithJsonSchema({"enum": [*FORMATS[TRANSCRIBE]]}),
+    response_format: Annotated[  # type: ignore[assignment]
+        Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"], ONE_FORMAT
     ] = "json"
 
 
 FORMS = {TRANSCRIBE: TranscriptionForm, TRANSLATE: TranslationForm}
+
+
+class ServerVad(BaseModel):
+    """The options of `chunking_strategy`, with the bounds of the endpoint's `vad_parameters`."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    type: Literal["server_vad"] | None = None
+    threshold: float | None = Field(default=None, gt=0, lt=1)
+    prefix_padding_ms: int | None = Field(default=None, ge=0, le=LONGEST_PAD_MS)
+    silence_duration_ms: int | None = Field(default=None, ge=0, le=LONGEST_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +189,7 @@ class AudioRequest:
     """A request of the audio API: what the endpoint is asked, and what becomes of its answer.
 
     `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
-    log-probability of every token, and `speakers` says that there will be some.
+    log-probability of every token.
     """
 
     request: TranscriptionRequest
@@ -263,7 +197,6 @@ class AudioRequest:
     granularities: frozenset[str] = frozenset()
     stream: bool = False
     logprobs: bool = False
-    speakers: bool = False
 
     @property
     def task(self) -> str:
@@ -292,7 +225,7 @@ def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:
             characters += len(name) + (len(value) if field != REFERENCES else 0)
             if characters > MAX_CHARACTERS:
                 text = f"beside audio a form may have {MAX_CHARACTERS} characters"
-                raise Refusal(BODY_TOO_LARGE, text)
+                raise Refusal(Kind.BODY_TOO_LARGE, text)
             fields[field] = (*fields.get(field, ()), value)
         elif name == "file":
             data = content(value.file)
@@ -311,37 +244,34 @@ def shown(name: str) -> str:
     return ascii(name[:40])[1:-1] or "(no name)"
 
 
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """Return the field of pydantic's first error, and the reason."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return str(first["loc"][0]), first["msg"].replace("Input should", "should")
+
+
 def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
     """Return what a form asks for. Raises InvalidParameter or Unsupported."""
     wanted, task = form.response_format, form.task
     granularities, untimed = _granularities(form)
     if form.include and wanted != "json":
         raise Unsupported("for logprobs response_format should be json", "include")
-    vad = _vad_parameters(form)
-    for name, other in INSTEAD.items():
-        if _texts(form.take(name)):
-            raise Unsupported(f"is {other} on this route", name)
-    language = _language(form)
-    hotwords = _texts(form.take("hotwords"))
-    if form.keywords and hotwords:
+    given, vad = form.parameters(), _vad_parameters(form)
+    if form.keywords and "hotwords" in given:
         raise InvalidParameter("are the same as hotwords; give one of them", "keywords")
-    known = _known_speakers(form)
-    given = form.parameters()
-    separate = given.get("channels") == "separate"
     if vad and "vad_parameters" in given:
         raise InvalidParameter(f"{STRATEGY} has options, too; give one of them", "vad_parameters")
-    speakers = _speakers([*given, *known], form.diarize, wanted, endpoint, separate)
     if given.pop("task", task) != task:
         raise InvalidParameter(f"on this route it is {task}", "task")
+    if clips := paired_clips(form.known_speaker_names, form.known_speaker_references):
+        given["known_speakers"] = clips
+    diarize = _diarize(given, form.diarize, wanted, endpoint)
     parameters = {
         **given,
-        **known,
         "task": task,
-        "language": language,
-        # Separate channels are their speakers, without any diarization.
-        "diarize": form.diarize if separate else speakers,
-        "channel_names": form.channel_names,
-        "hotwords": form.keywords or hotwords,
+        "language": one_language(form.language, form.languages),
+        "diarize": diarize,
+        "hotwords": form.keywords or given.get("hotwords", []),
         **vad,
         "output": [wanted] if wanted in FILES else [],
         "return_timestamps": "word" if "word" in granularities else True,
@@ -349,28 +279,23 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
     if wanted == "verbose_json":
         parameters["group_by_speaker"] = False  # a speaker for each segment
     request = _parse(form, parameters, endpoint)
-    left = form.left()
+    unserved = form.unserved()
     warnings = (
         form.model and model_warning(form.model, endpoint),
         untimed and f"{untimed}: is ignored; response_format verbose_json has times",
-        ignored_names("fields", left) if left else None,
+        ignored_names("fields", unserved) if unserved else None,
     )
     request = request._replace(warnings=(*request.warnings, *filter(None, warnings)))
-    return AudioRequest(
-        request, wanted, granularities, bool(form.stream), bool(form.include), speakers
-    )
+    return AudioRequest(request, wanted, granularities, bool(form.stream), bool(form.include))
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
     """Return the times of a verbose answer, and the field that asks for times of another format,
     which has no place for them.
     """
-    field, given = "timestamp_granularities", form.timestamp_granularities
-    text = form.take_text("word_timestamps")
-    if text and text.lower() not in TEXT_BOOLEANS:
-        raise InvalidParameter("should be true or false", "word_timestamps")
-    if text and TEXT_BOOLEANS[text.lower()] and not given:
-        given, field = frozenset(GRANULARITIES), "word_timestamps"
+    field, given = "timestamp_granularities", frozenset[str](form.timestamp_granularities)
+    if form.word_timestamps and not given:
+        field, given = "word_timestamps", frozenset({"word", "segment"})
     if form.response_format == "verbose_json":
         return given or frozenset({"segment"}), None
     return frozenset(), field if given and form.response_format not in FILES else None
@@ -382,26 +307,23 @@ def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
     Audio is always cut where nobody speaks, so that `auto` and `server_vad` are the same. The SDK
     sends a field for each option; other clients write the object as JSON, or as Python does.
     """
-    strategy = form.chunking_strategy
-    options: dict[str, Any] = {}
-    if strategy and strategy.lstrip().startswith("{"):
-        options, strategy = _read_object(strategy), None
-    for name in ("type", *VAD_OPTIONS):
-        if text := form.take_text(f"{STRATEGY}[{name}]"):
-            options[name] = _number(text)
-    if strategy not in (None, "auto") or options.pop("type", None) not in (None, "server_vad"):
-        raise InvalidParameter("should be auto or of type server_vad", STRATEGY)
-    if not options.keys() <= VAD_OPTIONS.keys():
-        raise InvalidParameter(f"should have {', '.join(VAD_OPTIONS)} alone", STRATEGY)
-    vad = {VAD_OPTIONS[name]: value for name, value in options.items() if value is not None}
+    strategy = form.chunking_strategy or "auto"
+    options = {} if strategy == "auto" else _read_object(strategy)
+    for name in ServerVad.model_fields:
+        if values := form.texts(f"{STRATEGY}[{name}]"):
+            options[name] = values[-1]
     try:
-        VadParameters.model_validate(vad)
+        vad = ServerVad.model_validate(options)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        names = {ours: name for name, ours in VAD_OPTIONS.items()}
-        field = f"{STRATEGY}[{names[str(first['loc'][0])]}]"
-        raise InvalidParameter(first["msg"].replace("Input should", "should"), field) from None
-    return {"vad_parameters": vad} if vad else {}
+        name, reason = first_fault(error)
+        raise InvalidParameter(reason, f"{STRATEGY}[{shown(name)}]") from None
+    parameters = {
+        "threshold": vad.threshold,
+        "speech_pad_ms": vad.prefix_padding_ms,
+        "min_silence_duration_ms": vad.silence_duration_ms,
+    }
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return {"vad_parameters": given} if given else {}
 
 
 def _read_object(text: str) -> dict[str, Any]:
@@ -415,51 +337,43 @@ def _read_object(text: str) -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             return {str(name): each for name, each in value.items()}
-    raise InvalidParameter("is not JSON", STRATEGY)
+    raise InvalidParameter("should be auto, or JSON of type server_vad", STRATEGY)
 
 
-def _number(text: str) -> object:
-    """Return the number that a text is; else the text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+def one_language(language: str | None, languages: Sequence[str]) -> str | None:
+    """Return the language, given as one or as a list of one.
 
-
-def _language(form: TranslationForm) -> str | None:
-    """Return the language, given as one or as a list of one."""
-    several = distinct_languages(form.languages)
+    Raises InvalidParameter or Unsupported, naming `languages`.
+    """
+    several = distinct_languages(languages)
     if len(several) > 1:
         raise Unsupported("should be one language, or none to detect it", "languages")
-    found = distinct_languages([*filter(None, [form.language]), *several])
+    found = distinct_languages([language or "", *several])
     if len(found) > 1:
         raise InvalidParameter("contradicts language", "languages")
     return found[0] if found else None
 
 
-def _known_speakers(form: TranslationForm) -> dict[str, Any]:
-    """Return the endpoint's parameter of that name, of two lists of equal length."""
-    names, references = form.known_speaker_names, form.known_speaker_references
+def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dict[str, object]]:
+    """Return the endpoint's `known_speakers`, of two lists. Raises InvalidParameter if their
+    lengths differ.
+    """
     if len(names) != len(references):
         raise InvalidParameter(f"should be as many as {NAMES}", REFERENCES)
     pairs = zip(names, references, strict=True)
-    clips = [{"name": name, "reference": reference} for name, reference in pairs]
-    return {"known_speakers": clips} if clips else {}
+    return [{"name": name, "reference": reference} for name, reference in pairs]
 
 
-def _speakers(
-    given: Collection[str],
-    diarize: bool | None,
-    wanted: str,
-    endpoint: Endpoint,
-    separate: bool,
-) -> bool:
-    """Return whether the answer has speakers: if its format or a field asks for them, or if
-    channels are `separate`.
+def _diarize(
+    given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
+) -> bool | None:
+    """Return the endpoint's parameter of that name: True if the format or a field asks for
+    speakers. Separate channels are their speakers, without any diarization.
 
     Raises Unsupported if no model finds speakers, or if the format has no place for them.
     """
-    asked = [FIELD_NAMES.get(name, name) for name in HINTS if name in given]
+    separate = given.get("channels") == "separate"
+    asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
     asked += ["diarize"] if diarize else []
     for name in SUBTITLES:
         if name in given and wanted not in FILES:
@@ -472,11 +386,10 @@ def _speakers(
         if diarize is False:
             raise InvalidParameter("response_format diarized_json has speakers", "diarize")
         asked += [] if separate else ["response_format"]
-    if diarize is False or not asked:
-        return separate
-    if endpoint.diarizer is None:
+    finds = bool(asked) and diarize is not False
+    if finds and endpoint.diarizer is None:
         raise Unsupported("no diarization model is loaded to find speakers", asked[-1])
-    return True
+    return diarize if separate else finds
 
 
 def _parse(
@@ -519,11 +432,10 @@ def model_warning(name: str, endpoint: Endpoint, field: str = "model") -> str | 
 
 
 def require_model(name: str, endpoint: Endpoint) -> None:
-    """Raise Refusal for the name of another model than the loaded one."""
     if not means_loaded(name, endpoint):
         loaded = model_id(endpoint)
         raise Refusal(
-            MODEL_NOT_FOUND,
+            Kind.MODEL_NOT_FOUND,
             f"{shown(name)} is not loaded; this server has {loaded} alone: send that name,"
             " whisper-1, or none",
             "model",
@@ -536,7 +448,6 @@ def _size(name: str) -> str:
 
 
 def model_json(endpoint: Endpoint, created: int) -> dict[str, Any]:
-    """Return the loaded model; `created` is in seconds since 1970."""
     name = model_id(endpoint)
     owner = name.partition("/")[0] if "/" in name else "local"
     return {"id": name, "object": "model", "created": created, "owned_by": owner}

@@ -14,8 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from whosaid.transcript import Chunk
 
-PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-
 
 def token_logprobs(
     chunks: Iterable[Chunk], tokenizer: PreTrainedTokenizerBase
@@ -31,7 +29,6 @@ def token_logprobs(
 def logprob_entries(
     tokens: Sequence[int], log_probs: Sequence[float], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """Return an entry for every one of these token ids."""
     entries = []
     written = tokenizer.convert_ids_to_tokens(list(tokens))
     for each, logprob in zip(written, log_probs, strict=True):
@@ -49,7 +46,6 @@ def token_bytes(written: str) -> bytes:
 
 @cache
 def _bytes_by_letter() -> dict[str, int]:
-    """Printable bytes stand for themselves, the others for letters from 256 on, in order."""
-    others = [byte for byte in range(256) if byte not in PRINTABLE]
-    letters = {chr(byte): byte for byte in PRINTABLE}
-    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}

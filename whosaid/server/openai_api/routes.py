@@ -38,8 +38,7 @@ LONGEST_HEADER = 2000  # characters; proxies refuse long ones
 
 
 def described(task: str) -> dict[str, Any]:
-    """Return what FastAPI says of the route of `task`: its form and its answers."""
-    form = FORMS[task].model_json_schema()
+    form = FORMS[task].described()
     answer = {"description": "The answer, in the response format"}
     return {
         "responses": {200: answer, **refusals(400, 403, 413, 415, 429, 503, 504, model=ErrorBody)},
@@ -48,10 +47,6 @@ def described(task: str) -> dict[str, Any]:
 
 
 def router(service: Service) -> APIRouter:
-    """Transcriptions, translations and the list of models, answered by `service`.
-
-    Errors are raised as EndpointError.
-    """
     routes = APIRouter(prefix="/v1")
     endpoint, created = service.endpoint, int(time.time())
 

@@ -40,7 +40,6 @@ HEADERS = {
 
 
 def router() -> APIRouter:
-    """Return the routes of the page at `/app/` and of the files that it loads."""
     routes = APIRouter(include_in_schema=False)
     files = StaticFiles(directory=STATIC, html=True)
 

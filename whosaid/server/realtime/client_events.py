@@ -7,7 +7,6 @@ transcription session. Time and memory of a read do not grow with the message (`
 from __future__ import annotations
 
 from binascii import Error as Base64Error
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
@@ -19,16 +18,7 @@ from whosaid.payload.encodings import (
     decode_digits,
     parse_json,
 )
-from whosaid.server.errors import (
-    APPEND_TOO_LARGE,
-    INVALID_BASE64,
-    INVALID_JSON,
-    INVALID_TYPE,
-    MISSING_PARAMETER,
-    UNKNOWN_EVENT,
-    UNSUPPORTED_EVENT,
-    Refusal,
-)
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import shown
 from whosaid.server.realtime.session_config import Given, SessionGiven, Text, at_fault
 
@@ -100,14 +90,7 @@ SERVED: dict[str, type[EventGiven]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """Audio as bytes."""
-
-    data: bytes
-
-
-ClientEvent = Update | Commit | Clear | Audio
+ClientEvent = Update | Commit | Clear | bytes  # bytes: audio
 
 
 def read_object(message: str) -> dict[str, Any]:
@@ -115,13 +98,13 @@ def read_object(message: str) -> dict[str, Any]:
     try:
         value = parse_json(message)
     except TooMuchJson:
-        raise Refusal(INVALID_JSON, "the event is too large beside its audio") from None
+        raise Refusal(Kind.INVALID_JSON, "the event is too large beside its audio") from None
     except (ValueError, RecursionError):
-        raise Refusal(INVALID_JSON, "the message is not JSON") from None
+        raise Refusal(Kind.INVALID_JSON, "the message is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(INVALID_JSON, "the message should be a JSON object")
+        raise Refusal(Kind.INVALID_JSON, "the message should be a JSON object")
     if not _is_small(value):
-        raise Refusal(INVALID_JSON, f"an event has at most {MOST_VALUES} values")
+        raise Refusal(Kind.INVALID_JSON, f"an event has at most {MOST_VALUES} values")
     return value
 
 
@@ -137,28 +120,28 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     """Parse an event; an append has at most `most_bytes` bytes of audio. Raises Refusal."""
     kind = event.get("type")
     if kind is None:
-        raise Refusal(MISSING_PARAMETER, "is required", "type")
+        raise Refusal(Kind.MISSING_PARAMETER, "is required", "type")
     if not isinstance(kind, str):
-        raise Refusal(INVALID_TYPE, "should be a string", "type")
+        raise Refusal(Kind.INVALID_TYPE, "should be a string", "type")
     if kind in REFUSED:
-        raise Refusal(UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
+        raise Refusal(Kind.UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
     if kind not in SERVED:
-        raise Refusal(UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+        raise Refusal(Kind.UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
     try:
         read = SERVED[kind].model_validate(event)
     except ValidationError as error:
         raise at_fault(error) from None
     if isinstance(read, Append):
-        return Audio(_decoded(read.audio, most_bytes))
+        return _decoded(read.audio, most_bytes)
     assert isinstance(read, Update | Commit | Clear)
     return read
 
 
-def read_bytes(data: bytes, most_bytes: int) -> Audio:
+def read_bytes(data: bytes, most_bytes: int) -> bytes:
     """Return the audio of a binary frame. Raises AppendTooLarge."""
     if len(data) > most_bytes:
         raise _too_large(most_bytes)
-    return Audio(data)
+    return data
 
 
 def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
@@ -170,12 +153,14 @@ def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
     except (Base64Error, UnicodeEncodeError):
         data = None
     if data is None:
-        raise Refusal(INVALID_BASE64, "should be in base64", "audio")
-    return read_bytes(data, most_bytes).data
+        raise Refusal(Kind.INVALID_BASE64, "should be in base64", "audio")
+    return read_bytes(data, most_bytes)
 
 
 def _too_large(most_bytes: int) -> Refusal:
-    return Refusal(APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio")
+    return Refusal(
+        Kind.APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio"
+    )
 
 
 def _is_small(value: dict[str, Any]) -> bool:

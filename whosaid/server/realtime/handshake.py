@@ -7,7 +7,6 @@ needs nothing of the client but HTTP.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +22,6 @@ SUBPROTOCOL = "realtime"
 # Browsers cannot send headers with a WebSocket, but can name protocols.
 KEY_PROTOCOL = "openai-insecure-api-key."
 UPGRADED, NO_STATUS = 101, 1005
-OPENED = "opened"  # in the scope
 
 
 class Handshake:
@@ -44,7 +42,6 @@ class Handshake:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the request came."""
         return time.monotonic() - self.started
 
     @property
@@ -59,7 +56,9 @@ class Handshake:
     async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
         """Let `app` hold the session that has `place`. Raises EndpointError before it begins."""
         self.place = place
-        self.scope[OPENED] = place, secret.config if secret else SessionConfig()
+        # The route's `socket.state`.
+        config = secret.config if secret else SessionConfig()
+        self.scope.setdefault("state", {}).update(place=place, config=config)
         try:
             await app(self.scope, self._received, self.send)
         except Exception as error:
@@ -71,19 +70,18 @@ class Handshake:
                 await self.send({"type": "websocket.close", "code": INTERNAL_ERROR})
 
     async def fail(self, error: EndpointError) -> None:
-        """Refuse with `error`."""
         self.code = error.code
         await ErrorResponse(error, self.scope["path"])(self.scope, self._receive, self.send)
 
     async def send(self, message: Message) -> None:
-        """Pass on what goes out."""
         kind = message["type"]
+        headers = [*message.get("headers", ()), *self.answer_headers]
         if kind == "websocket.accept":
             self.status = UPGRADED
-            message = self._with(message, self.answer_headers)
+            message = {**message, "headers": headers}
         elif kind == "websocket.http.response.start":
             self.status = message["status"]
-            message = self._with(message, [*self.answer_headers, *GUARDED])
+            message = {**message, "headers": [*headers, *GUARDED]}
         elif kind == "websocket.close":
             self.close_status = message.get("code", NO_STATUS)
         await self._send(message)
@@ -93,13 +91,3 @@ class Handshake:
         if message["type"] == "websocket.disconnect" and self.close_status is None:
             self.close_status = message.get("code", NO_STATUS)
         return message
-
-    @staticmethod
-    def _with(message: Message, headers: list[tuple[bytes, bytes]]) -> Message:
-        return {**message, "headers": [*message.get("headers", ()), *headers]}
-
-
-def opened(scope: Any) -> tuple[LivePlace, SessionConfig]:  # noqa: ANN401
-    """Return the place and the first settings of the session that a scope is for."""
-    place, config = scope[OPENED]
-    return place, config

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from whosaid.errors import EndpointError
-from whosaid.server.errors import BUSY, Refusal
+from whosaid.server.errors import Kind, Refusal
 
 if TYPE_CHECKING:
     from whosaid.live.driver import LiveDriver
@@ -65,7 +65,6 @@ class LivePlace:
         self._move(Stage.ENDED, ending)
 
     def leave(self) -> None:
-        """Note that the client left; nothing more is sent."""
         self._move(Stage.GONE, self.ending)
 
     async def wait_until(self, stage: Stage, seconds: float) -> None:
@@ -94,7 +93,6 @@ class LivePlaces:
 
     @property
     def taken(self) -> int:
-        """Return the number of open sessions."""
         return len(self._taken)
 
     @property
@@ -106,10 +104,10 @@ class LivePlaces:
         """Raises Busy if there is no place, or sessions lag behind."""
         if self.taken >= self.most:
             text = f"{self.most} live sessions are open, and no more may be"
-            raise Refusal(BUSY, text, retry_after=RETRY_AFTER_S)
+            raise Refusal(Kind.BUSY, text, retry_after=RETRY_AFTER_S)
         if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
             raise Refusal(
-                BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
+                Kind.BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
             )
 
     @contextmanager
@@ -126,11 +124,9 @@ class LivePlaces:
             self._ended_seconds += place.audio_seconds
 
     def finish_all(self, ending: Ending) -> None:
-        """Ask every session to complete the audio that it has, and to end."""
         for place in self._taken:
             place.finish(ending)
 
     def end_all(self, ending: Ending) -> None:
-        """Ask every session to end at once."""
         for place in self._taken:
             place.end(ending)

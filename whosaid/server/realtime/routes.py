@@ -15,16 +15,11 @@ from whosaid.errors import InvalidRequest
 from whosaid.request import ignored_names
 from whosaid.server.admission import Admission
 from whosaid.server.description import refusals
-from whosaid.server.errors import BODY_TOO_LARGE, UPGRADE_REQUIRED, Refusal
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id, model_warning
 from whosaid.server.realtime.client_events import read_object
-from whosaid.server.realtime.client_secrets import (
-    DEFAULT_S,
-    LONGEST_S,
-    SHORTEST_S,
-    ClientSecrets,
-)
-from whosaid.server.realtime.handshake import SUBPROTOCOL, opened
+from whosaid.server.realtime.client_secrets import DEFAULT_S, LONGEST_S, SHORTEST_S, ClientSecrets
+from whosaid.server.realtime.handshake import SUBPROTOCOL
 from whosaid.server.realtime.server_events import new_id
 from whosaid.server.realtime.session import OpenDriver, RealtimeSession
 from whosaid.server.realtime.session_config import (
@@ -71,16 +66,17 @@ def router(
     @routes.websocket("")
     async def realtime(socket: WebSocket) -> None:
         warnings = query_warnings(socket.query_params, endpoint)
-        place, config = opened(socket.scope)
         offered = socket.scope["subprotocols"]
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        session = RealtimeSession(socket, place, config, endpoint, settings, open_driver)
+        session = RealtimeSession(
+            socket, socket.state.place, socket.state.config, endpoint, settings, open_driver
+        )
         await session.run(warnings)
 
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:
         raise Refusal(
-            UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
+            Kind.UPGRADE_REQUIRED, "this path is for WebSockets: ask for an upgrade (RFC 6455)"
         )
 
     @routes.post(
@@ -126,7 +122,7 @@ async def _read(request: Request) -> SecretGiven:
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise Refusal(BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
+            raise Refusal(Kind.BODY_TOO_LARGE, f"the body may have {MOST_BYTES} bytes")
     try:
         fields = read_object(body.decode()) if body else {}
     except UnicodeDecodeError:

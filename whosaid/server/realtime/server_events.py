@@ -47,7 +47,6 @@ def new_id(kind: str) -> str:
 
 
 def named(kind: str, **fields: Any) -> Message:  # noqa: ANN401
-    """Return an event of type `kind` with a name of its own."""
     return {"type": kind, "event_id": new_id("event"), **fields}
 
 

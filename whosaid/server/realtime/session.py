@@ -9,6 +9,7 @@ too far ahead of real time, nothing is read, so the client's own sending stops.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
@@ -23,17 +24,10 @@ from whosaid.live.driver import LiveDriver, Send
 from whosaid.live.events import LiveEvent
 from whosaid.live.session import EmptyBuffer
 from whosaid.server.error_response import translated
-from whosaid.server.errors import (
-    DEADLINE_EXCEEDED,
-    SESSION_ENDING,
-    SESSION_EXPIRED,
-    SESSION_IDLE,
-    Refusal,
-)
+from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import model_id
 from whosaid.server.realtime.client_events import (
     OLD_UPDATE,
-    Audio,
     Clear,
     ClientEvent,
     Commit,
@@ -42,7 +36,6 @@ from whosaid.server.realtime.client_events import (
     read_event,
     read_object,
 )
-from whosaid.server.realtime.pace import Ahead
 from whosaid.server.realtime.places import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -72,6 +65,25 @@ LONG = 2**16
 OpenDriver = Callable[[Send], LiveDriver]
 
 
+class Ahead:
+    """Audio as if it were played from when it comes on: at most `most` seconds of it may be left.
+
+    `now` returns seconds.
+    """
+
+    def __init__(self, most: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._now = most, now
+        self._played_at = -math.inf
+
+    def came(self, seconds: float) -> None:
+        self._played_at = max(self._played_at, self._now()) + seconds
+
+    @property
+    def wait(self) -> float:
+        """Seconds until more may come; 0 if it may now."""
+        return max(0.0, self._played_at - self._now() - self._most)
+
+
 class RealtimeSession:
     """A session on an accepted `socket`, that begins as `config`, with a driver of its own."""
 
@@ -90,7 +102,6 @@ class RealtimeSession:
             new_id("sess"),
             int(time.time() + settings.live_session_seconds),
         )
-        self._encoder = self._make_encoder()
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
         place.driver = self._driver = open_driver(self._send_events)
@@ -102,7 +113,9 @@ class RealtimeSession:
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
-            self._place.finish(Ending(GOING_AWAY, Refusal(SESSION_EXPIRED, "the session is over")))
+            self._place.finish(
+                Ending(GOING_AWAY, Refusal(Kind.SESSION_EXPIRED, "the session is over"))
+            )
             if self._place.stage is Stage.FINISHING:
                 await self._finish()
             await self._close()
@@ -119,7 +132,7 @@ class RealtimeSession:
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
         late = Refusal(
-            DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
+            Kind.DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
         )
         self._place.end(Ending(INTERNAL_ERROR, late))
         completing.cancel()
@@ -134,7 +147,6 @@ class RealtimeSession:
             self._place.end(Ending(INTERNAL_ERROR, translated(error)))
 
     async def _close(self) -> None:
-        """Say how it ended to a client that is still there."""
         if self._place.stage is Stage.GONE:
             return
         await self._tell_why()
@@ -165,7 +177,7 @@ class RealtimeSession:
             try:
                 message = await self._receive()
             except TimeoutError:
-                idle = Refusal(SESSION_IDLE, "nothing came for as long as may be")
+                idle = Refusal(Kind.SESSION_IDLE, "nothing came for as long as may be")
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
@@ -186,7 +198,6 @@ class RealtimeSession:
             return await self._socket.receive()
 
     async def _handle(self, message: MutableMapping[str, Any]) -> None:
-        """Do what an event asks for, or tell the client what is wrong with it."""
         name: str | None = None
         text, data = message.get("text"), message.get("bytes")
         most = self._settings.max_append_bytes
@@ -202,21 +213,20 @@ class RealtimeSession:
                 name = event_id(fields)
                 event = await asyncio.to_thread(read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
-                raise Refusal(SESSION_ENDING, "the session ends, and takes nothing more")
+                raise Refusal(Kind.SESSION_ENDING, "the session ends, and takes nothing more")
             async with self._driving:
                 await self._do(event, name)
         except EndpointError as error:
             await self._send(error_event(error, name))
 
     async def _do(self, event: ClientEvent, name: str | None) -> None:
-        """Do what an event asks for, which the client calls `name`."""
-        if isinstance(event, Audio):
-            seconds = len(event.data) / self._config.format.bytes_per_second
+        if isinstance(event, bytes):
+            seconds = len(event) / self._config.format.bytes_per_second
             self._place.audio_seconds += seconds
             self._ahead.came(seconds)
             size = PIECE_SECONDS * self._config.format.bytes_per_second
-            for place in range(0, len(event.data), size):
-                await self._driver.append(event.data[place : place + size])
+            for place in range(0, len(event), size):
+                await self._driver.append(event[place : place + size])
         elif isinstance(event, Commit):
             if event.final:
                 self._place.finish(Ending(NORMAL))
@@ -244,10 +254,8 @@ class RealtimeSession:
             await self._send(warning_event(error, name))
 
     async def _change(self, config: SessionConfig) -> None:
-        """Hear what comes next as `config` says. Raises EndpointError."""
         await self._driver.change(config.settings, config.format)
         self._config = config
-        self._encoder = self._make_encoder()
 
     # What the client is told
 
@@ -256,13 +264,10 @@ class RealtimeSession:
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
-    def _make_encoder(self) -> EventEncoder:
-        return EventEncoder(
-            self._config.include, self._endpoint.recogniser.transcriber.models.tokenizer
-        )
-
     async def _send_events(self, events: list[LiveEvent]) -> None:
-        await self._send(*filter(None, map(self._encoder.message, events)))
+        tokenizer = self._endpoint.recogniser.transcriber.models.tokenizer
+        encoder = EventEncoder(self._config.include, tokenizer)
+        await self._send(*filter(None, map(encoder.message, events)))
 
     async def _send(self, *messages: Message) -> None:
         """Returns when the client has taken them, but for what the socket holds, or is gone."""

@@ -13,33 +13,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS
+from config import MAX_HOTWORDS, MAX_PROMPT_CHARACTERS, HotWord
 from whosaid.endpoint import Endpoint
-from whosaid.errors import ClientError, EndpointError, Unsupported
+from whosaid.errors import ClientError, Unsupported
 from whosaid.live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
 from whosaid.payload.encodings import Base64Text
-from whosaid.payload.languages import distinct_languages, language_code, script_warning
-from whosaid.payload.parameters import MAX_CLIPS, ReferenceClip
+from whosaid.payload.languages import script_warning
+from whosaid.payload.parameters import MAX_CLIPS
 from whosaid.request import ignored_names
-from whosaid.server.errors import (
-    INVALID_TYPE,
-    INVALID_VALUE,
-    MISSING_PARAMETER,
-    UNKNOWN_PARAMETER,
-    UNSUPPORTED_VALUE,
-    Refusal,
+from whosaid.server.errors import Kind, Refusal
+from whosaid.server.openai_api.form import (
+    NAMES,
+    REFERENCES,
+    model_warning,
+    one_language,
+    paired_clips,
+    shown,
 )
-from whosaid.server.openai_api.form import model_warning, shown
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
 WORDS = "item.input_audio_transcription.words"
@@ -54,32 +47,33 @@ FLAT = {
 }
 OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
-LONGEST_NAME, LONGEST_KEYWORD = 200, 100
+LONGEST_NAME = 200
 DEFAULT_RATE = 24_000
 TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
-# Where a session has the endpoint's parameters.
+# Where a session has the endpoint's parameters, and the lists that are read as in a form.
 FIELDS = {
     "language": f"{TRANSCRIPTION}.language",
+    "languages": f"{TRANSCRIPTION}.languages",
     "prompt": f"{TRANSCRIPTION}.prompt",
     "hotwords": f"{TRANSCRIPTION}.keywords",
-    "known_speakers": f"{TRANSCRIPTION}.known_speaker_references",
+    "known_speakers": f"{TRANSCRIPTION}.{REFERENCES}",
+    REFERENCES: f"{TRANSCRIPTION}.{REFERENCES}",
     "speakers": "include",
 }
 PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?", re.ASCII)
 
 
 def _text(value: object) -> object:
-    """JSON's text, long or short."""
     if not isinstance(value, Base64Text | str):
         raise PydanticCustomError("string_type", "should be a string")
     return value
 
 
 Text = Annotated[Base64Text | str, PlainValidator(_text)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 
 def _or_empty(part: Any) -> Any:  # noqa: ANN401
-    """Return a part of a session as it came; an empty one for null."""
     return {} if part is None else part
 
 
@@ -95,8 +89,9 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True)
 
     def ignored(self, path: str = "") -> list[str]:
-        """Return the paths of all unknown fields."""
-        names = [f"{path}{name}" for name in self.model_extra or ()]
+        """Return the paths of all unknown fields that are not null."""
+        extra = self.model_extra or {}
+        names = [f"{path}{name}" for name, value in extra.items() if value is not None]
         for name in type(self).model_fields:
             part = getattr(self, name)
             names += part.ignored(f"{path}{name}.") if isinstance(part, Part) else ()
@@ -106,7 +101,7 @@ class Part(BaseModel):
 class FormatGiven(Part):
     """`audio.input.format`."""
 
-    type: str = Field(max_length=LONGEST_NAME)
+    type: Name
     rate: int | None = None
 
     @model_validator(mode="before")
@@ -121,25 +116,13 @@ class FormatGiven(Part):
 class TranscriptionGiven(Part):
     """`audio.input.transcription`."""
 
-    model: str | None = Field(default=None, max_length=LONGEST_NAME)
-    language: str | None = Field(default=None, max_length=LONGEST_NAME)
-    languages: (
-        Annotated[list[Annotated[str, Field(max_length=LONGEST_NAME)]], Field(max_length=100)]
-        | None
-    ) = None
+    model: Name | None = None
+    language: Name | None = None
+    languages: Annotated[list[Name], Field(max_length=100)] | None = None
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
-    keywords: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=LONGEST_KEYWORD)]],
-            Field(max_length=MAX_HOTWORDS),
-        ]
-        | None
-    ) = None
+    keywords: Annotated[list[HotWord], Field(max_length=MAX_HOTWORDS)] | None = None
     delay: Delay | None = None
-    known_speaker_names: (
-        Annotated[list[Annotated[str, Field(max_length=LONGEST_NAME)]], Field(max_length=MAX_CLIPS)]
-        | None
-    ) = None
+    known_speaker_names: Annotated[list[Name], Field(max_length=MAX_CLIPS)] | None = None
     known_speaker_references: Annotated[list[Text], Field(max_length=MAX_CLIPS)] | None = None
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
@@ -149,7 +132,7 @@ class TurnsGiven(Part):
     because a transcription session has no responses.
     """
 
-    type: str | None = Field(default=None, max_length=LONGEST_NAME)
+    type: Name | None = None
     threshold: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     prefix_padding_ms: int | None = Field(default=None, ge=0, le=LONGEST_PADDING_MS)
     silence_duration_ms: int | None = Field(
@@ -157,8 +140,6 @@ class TurnsGiven(Part):
     )
     create_response: bool | None = None
     interrupt_response: bool | None = None
-    idle_timeout_ms: int | None = None
-    eagerness: str | None = Field(default=None, max_length=LONGEST_NAME)
 
 
 class InputGiven(Part):
@@ -167,7 +148,6 @@ class InputGiven(Part):
     format: FormatGiven | None = None
     transcription: TranscriptionGiven | None = None
     turn_detection: TurnsGiven | None = None
-    noise_reduction: dict[str, Any] | None = None
 
 
 class AudioGiven(Part):
@@ -179,7 +159,7 @@ class AudioGiven(Part):
 class SessionGiven(Part):
     """The `session` of an update, or of a request for a secret."""
 
-    type: str | None = Field(default=None, max_length=LONGEST_NAME)
+    type: Name | None = None
     audio: AudioGiven | None = None
     include: list[Literal[INCLUDES]] | None = Field(default=None, max_length=len(INCLUDES))  # type: ignore[valid-type]
 
@@ -259,7 +239,9 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
     Raises ClientError; a Refusal's `param` begins below `session`.
     """
     if given.type not in (None, "transcription", "realtime"):
-        raise Refusal(UNSUPPORTED_VALUE, "this server has transcription sessions alone", "type")
+        raise Refusal(
+            Kind.UNSUPPORTED_VALUE, "this server has transcription sessions alone", "type"
+        )
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
     speakers = SEGMENTS in config.include and endpoint.diarizer is not None
@@ -267,7 +249,7 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
         config = _merged_input(config, given.audio.input, endpoint)
     if config.settings.known_speakers and not speakers:
         text = f"include should have {SEGMENTS}, and a diarization model be loaded"
-        raise Refusal(UNSUPPORTED_VALUE, text, FIELDS["known_speakers"])
+        raise Refusal(Kind.UNSUPPORTED_VALUE, text, FIELDS["known_speakers"])
     return replace(config, settings=replace(config.settings, speakers=speakers))
 
 
@@ -279,13 +261,10 @@ def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -
     if "turn_detection" in names:
         turns = _turns(settings.turn_detection, part.turn_detection)
         settings = replace(settings, turn_detection=turns)
-    if part.transcription is not None:
-        if "model" in part.transcription.model_fields_set:
-            config = replace(config, model=part.transcription.model)
-        settings = _transcription(settings, part.transcription)
-        clips = _clips(part.transcription)
-        known = _check(settings, clips or [], endpoint)
-        settings = settings if clips is None else replace(settings, known_speakers=known)
+    if (given := part.transcription) is not None:
+        if "model" in given.model_fields_set:
+            config = replace(config, model=given.model)
+        settings = _transcription(settings, given, endpoint)
     return replace(config, settings=settings)
 
 
@@ -298,10 +277,7 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
     off = "transcription" in part.model_fields_set and part.transcription is None
     told = {
         "type: is transcription here: nothing answers what is said": given.type == "realtime",
-        "audio.input.noise_reduction: is ignored": part.noise_reduction is not None,
         f"{TURNS}.type: is server_vad here: a turn ends with a silence": _is_other_vad(turns.type),
-        f"{TURNS}.idle_timeout_ms: is ignored": turns.idle_timeout_ms is not None,
-        f"{TURNS}.eagerness: is ignored": turns.eagerness is not None,
         f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here": off,
     }
     names = given.ignored()
@@ -321,22 +297,32 @@ def at_fault(error: ValidationError) -> Refusal:
     path = "".join(steps).removeprefix(".")
     kind, text = detail["type"], detail["msg"].replace("Input should", "should")
     if kind == "extra_forbidden":
-        return Refusal(UNKNOWN_PARAMETER, "there is no such field", path)
+        return Refusal(Kind.UNKNOWN_PARAMETER, "there is no such field", path)
     if kind == "missing":
-        return Refusal(MISSING_PARAMETER, "is required", path)
-    return Refusal(INVALID_TYPE if kind.endswith("_type") else INVALID_VALUE, text, path)
+        return Refusal(Kind.MISSING_PARAMETER, "is required", path)
+    return Refusal(Kind.INVALID_TYPE if kind.endswith("_type") else Kind.INVALID_VALUE, text, path)
 
 
 @contextmanager
 def below(path: str) -> Iterator[None]:
-    """Let errors that are raised in the block name fields of `path`, as a session calls them."""
+    """Let errors that are raised in the block name fields of `path`, as a session calls them.
+
+    The endpoint's own refusals name parameters.
+    """
     try:
         yield
-    except (ClientError, Refusal) as error:
-        ours = in_session(error)
-        if ours is None:
+    except Refusal as error:
+        if error.param is None:
             raise
-        raise Refusal(ours.kind, ours.reason, f"{path}.{ours.param}") from error
+        raise Refusal(error.kind, error.reason, f"{path}.{error.param}") from error
+    except ClientError as error:
+        found = PARAMETER.fullmatch(error.param or "")
+        if not found or found["name"] not in FIELDS:
+            raise
+        kind = Kind.UNSUPPORTED_VALUE if isinstance(error, Unsupported) else Kind.INVALID_VALUE
+        is_name = found["part"] == "name"
+        field = f"{TRANSCRIPTION}.{NAMES}" if is_name else FIELDS[found["name"]]
+        raise Refusal(kind, error.reason, f"{path}.{field}{found['place'] or ''}") from error
 
 
 def _format(given: FormatGiven | None) -> AudioFormat:
@@ -345,11 +331,11 @@ def _format(given: FormatGiven | None) -> AudioFormat:
     rates = {each.rate: each for each in AudioFormat if each.value[0] == given.type}
     if not rates:
         kinds = ", ".join(dict.fromkeys(each.value[0] for each in AudioFormat))
-        raise Refusal(INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
+        raise Refusal(Kind.INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
     rate = given.rate or (DEFAULT_RATE if DEFAULT_RATE in rates else next(iter(rates)))
     if rate not in rates:
         wanted = " or ".join(map(str, rates))
-        raise Refusal(INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
+        raise Refusal(Kind.INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
     return rates[rate]
 
 
@@ -358,7 +344,7 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
         return None
     if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
         raise Refusal(
-            UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
+            Kind.UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
         )
     default = TurnSettings()
     names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
@@ -375,78 +361,35 @@ def _is_other_vad(kind: str | None) -> bool:
     return kind is not None and "vad" in kind and kind != "server_vad"
 
 
-def _transcription(settings: LiveSettings, given: TranscriptionGiven) -> LiveSettings:
+def _transcription(
+    settings: LiveSettings, given: TranscriptionGiven, endpoint: Endpoint
+) -> LiveSettings:
+    """Return the settings after an update. Raises ClientError if a file could not be transcribed
+    with them.
+    """
     names = given.model_fields_set
-    changes: dict[str, Any] = {}
+    language, prompt, keywords = settings.language, settings.prompt, settings.keywords
     if names & {"language", "languages"}:
-        changes["language"] = _language(given)
-    if "prompt" in names:
-        changes["prompt"] = given.prompt or None
-    if "keywords" in names:
-        changes["keywords"] = tuple(given.keywords or ())
-    for name in ("delay", "known_speaker_threshold"):
-        if name in names:
-            changes[name] = getattr(given, name)
-    return replace(settings, **changes)
-
-
-def _language(given: TranscriptionGiven) -> str | None:
-    """Whisper's code of the language, given as one or as a list of one; the text that it is given
-    as if that is none.
-    """
-    several = distinct_languages(given.languages or ())
-    if len(several) > 1:
-        text = "should be one language, or none to detect it"
-        raise Refusal(UNSUPPORTED_VALUE, text, f"{TRANSCRIPTION}.languages")
-    found = distinct_languages([given.language or "", *several])
-    if len(found) > 1:
-        raise Refusal(INVALID_VALUE, "contradicts language", f"{TRANSCRIPTION}.languages")
-    return language_code(found[0]) or found[0] if found else None
-
-
-def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
-    """Return the clips of known speakers as the endpoint's parameter; None if the update names
-    none.
-    """
-    if not given.model_fields_set & {"known_speaker_names", "known_speaker_references"}:
-        return None
-    names, references = given.known_speaker_names or [], given.known_speaker_references or []
-    if len(names) != len(references):
-        text = "should be as many as known_speaker_names"
-        raise Refusal(INVALID_VALUE, text, FIELDS["known_speakers"])
-    pairs = zip(names, references, strict=True)
-    return [{"name": name, "reference": reference} for name, reference in pairs]
-
-
-def _check(
-    settings: LiveSettings, clips: list[dict[str, Any]], endpoint: Endpoint
-) -> tuple[ReferenceClip, ...]:
-    """Return the `clips`, checked. Raises ClientError if a file could not be transcribed with
-    these settings.
-    """
+        language = one_language(given.language, given.languages or ())
     parameters = {
-        "language": settings.language,
-        "prompt": settings.prompt,
-        "hotwords": list(settings.keywords),
+        "language": language,
+        "prompt": given.prompt if "prompt" in names else prompt,
+        "hotwords": list((given.keywords or ()) if "keywords" in names else keywords),
         "diarize": False,
-        "known_speakers": clips,
+        "known_speakers": paired_clips(
+            given.known_speaker_names or (), given.known_speaker_references or ()
+        ),
     }
-    request = endpoint.parse({"inputs": "", "parameters": parameters})
-    return tuple(request.config.known_speakers)
-
-
-def in_session(error: EndpointError) -> Refusal | None:
-    """Return a refusal by the session's name of the field, None if the session has no such field.
-
-    The endpoint's own refusals name parameters.
-    """
-    if isinstance(error, Refusal):
-        return error if error.param else None
-    found = PARAMETER.fullmatch(error.param or "")
-    if not found or found["name"] not in FIELDS:
-        return None
-    kind = UNSUPPORTED_VALUE if isinstance(error, Unsupported) else INVALID_VALUE
-    field = FIELDS[found["name"]]
-    if found["part"] == "name":
-        field = f"{TRANSCRIPTION}.known_speaker_names"
-    return Refusal(kind, error.reason, f"{field}{found['place'] or ''}")
+    checked = endpoint.parse({"inputs": "", "parameters": parameters}).config
+    changes: dict[str, Any] = {
+        name: getattr(given, name) for name in ("delay", "known_speaker_threshold") if name in names
+    }
+    if names & {NAMES, REFERENCES}:
+        changes["known_speakers"] = tuple(checked.known_speakers)
+    return replace(
+        settings,
+        language=checked.language,
+        prompt=checked.prompt or None,
+        keywords=tuple(checked.hotwords),
+        **changes,
+    )
