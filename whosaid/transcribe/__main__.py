@@ -1,7 +1,7 @@
-"""Entry point of scripts/demo and scripts/transcribe.
+"""What scripts/demo, which prints answers, and scripts/transcribe, which writes files, do.
 
-Both ask models of this process or, with `--url`, a server. scripts/demo prints the answers, and
-scripts/transcribe writes them into files. All other lines go to stderr, one for every failure.
+Both ask models of this process or, with `--url`, a server. All lines but the answers go to stderr,
+one for every failure.
 """
 
 from __future__ import annotations
@@ -22,15 +22,24 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
+from rich.console import Console
+
+from config import (
+    REPOSITORY,
+    InferenceConfig,
+    ModelSettings,
+    WrongParameter,
+    misspelt_variables,
+)
 from whosaid.answer import kept
 from whosaid.cli.options import option_name, parameters
 from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from whosaid.models.choice import Screen, as_given, choose, loaded_models, model_names
 from whosaid.payload.parameters import check_name
 from whosaid.server.settings import ServerSettings
-from whosaid.transcribe.client import Client, Failed, Unusable, failure
-from whosaid.transcribe.options import read_demo, read_text, read_transcribe
+from whosaid.transcribe.client import Client, Failed, Unusable
+from whosaid.transcribe.options import STANDARD_INPUT, read_demo, read_transcribe
+from whosaid.transcribe.printing import show
 from whosaid.transcribe.recordings import (
     InTheWay,
     Recording,
@@ -53,7 +62,6 @@ if TYPE_CHECKING:
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
-WRONG_PARAMETER = "INVALID_PARAMETER: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +97,6 @@ class Job:
             made = kept.Request(self.endpoint.models(), self.parameters).to_json()
             answer = {"recording": described, "made_with": made, **answer}
         return answer, seconds
-
-    def answer_or_failure(self, path: Path, run: Run) -> tuple[dict[str, Any], float] | None:
-        """Return `answer` with all formats, or None after a failure was shown. Raises Unusable."""
-        with shown_failures(path, run):
-            answer, seconds = self.answer(path, run)
-            as_texts(answer, self.formats)
-            return answer, seconds
-        return None
 
     def write(self, recording: Recording, run: Run) -> None:
         """Transcribe a recording into its files, or show the failure. Raises Unusable."""
@@ -255,34 +255,23 @@ def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal
     formats = options.output_format or ()
     job = Job(endpoint, request_parameters(options), formats, names=names)
     status = 0
-    for recording in found:
-        with terminal.shown({recording.path: 0}) as run:
-            answered = job.answer_or_failure(recording.path, run)
-        if answered is None:
+    for path in [each.path for each in found]:
+        with terminal.shown({path: 0}) as run, shown_failures(path, run):
+            answer, seconds = job.answer(path, run)
+            texts = as_texts(answer, formats)
+        if run.failures:
             status = FAILED
-            continue
-        if len(found) > 1 and not job.formats:
-            print(f"{recording.path}:")
-        print_answer(*answered, job.formats)
+        elif formats:
+            sys.stdout.write("".join(texts.values()))
+        else:
+            if len(found) > 1:
+                print(f"{path}:")
+            show(answer, seconds, Console())
     return status
 
 
-def print_answer(answer: dict[str, Any], seconds: float, formats: Sequence[str]) -> None:
-    """Print an answer that took `seconds`, for a person to read or in one format."""
-    if formats:
-        sys.stdout.write("".join(as_texts(answer, formats).values()))
-        return
-    from rich.console import Console
-
-    from whosaid.transcribe.printing import show
-
-    show(answer, seconds, Console())
-
-
 def request_parameters(options: Namespace) -> dict[str, Any]:
-    """Return the parameters of every request. Raises ValueError, which begins with the name of a
-    wrong parameter.
-    """
+    """Return the parameters of every request. Raises WrongParameter."""
     given = parameters(options)
     formats = options.output_format or ()
     if asked := asked_formats(formats, False) if "json" in formats else formats:
@@ -293,18 +282,30 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
         given["assisted"] = True
     if unknown := InferenceConfig.unknown(given):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
-        raise ValueError(f"--parameters: {unknown[0]!a} is not a parameter{nearest}")
+        raise WrongParameter("", f"--parameters: {unknown[0]!a} is not a parameter{nearest}")
     InferenceConfig.read(given)
     return given
 
 
-def check_speaker_names(options: Namespace) -> None:
-    """Raise ValueError if a name of `--speaker-names` could not be a known speaker's."""
+def check_options(options: Namespace) -> None:
+    """Read the text, and check every parameter and name. Raises WrongParameter."""
+    options.given_text = None if options.text is None else read_text(options.text)
+    request_parameters(options)
     try:
         for _, name in options.speaker_names or ():
             check_name(name)
     except ValueError as error:
-        raise ValueError(f"speaker_names: {error}") from error
+        raise WrongParameter("speaker_names", str(error)) from error
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file or of standard input. Raises WrongParameter."""
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        raise WrongParameter("text", f"{file}: {reason}") from error
 
 
 def make_endpoint(options: Namespace, terminal: Terminal) -> Client | LocalEndpoint:
@@ -333,10 +334,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _by_option(error: Failed, options: Namespace) -> str:
+def _by_option(error: Failed | WrongParameter, options: Namespace) -> str:
     """Return the reason, with the name of an option in place of a wrong parameter's."""
-    if error.param in {*InferenceConfig.model_fields, "speaker_names"}:
-        return f"{option_name(error.param, options)}: {error.text}"
+    param = (error.param or "").partition("[")[0]
+    if param in {*InferenceConfig.model_fields, "speaker_names"}:
+        return f"{option_name(param, options)}: {error.reason}"
     return str(error)
 
 
@@ -347,12 +349,9 @@ def run(options: Namespace) -> int:
     for line in misspelt_variables(ModelSettings, ServerSettings):
         say(line)
     try:
-        options.given_text = None if options.text is None else read_text(options.text)
-        request_parameters(options)
-        check_speaker_names(options)
-    except ValueError as error:
-        wrong = _by_option(failure(f"{WRONG_PARAMETER}{error}"), options)
-        say(f"{options.program}: {wrong.removeprefix(WRONG_PARAMETER)}")
+        check_options(options)
+    except WrongParameter as error:
+        say(f"{options.program}: {_by_option(error, options)}")
         return WRONG
     terminal = Terminal()
     try:

@@ -54,10 +54,10 @@ T = TypeVar("T")
 class Failed(Exception):
     """A recording was not transcribed; `str()` of it is the reason, on one line.
 
-    If a parameter is wrong, `param` is its name and `text` what is wrong with it.
+    If a parameter is wrong, `param` is its name and `reason` what is wrong with it.
     """
 
-    param, text = "", ""
+    param, reason = "", ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()) or "no reason was given")
@@ -77,7 +77,7 @@ def failure(reason: str) -> Failed:
     code, param, text = found.groups()
     refuses_all = code in REFUSE_ALL and param != "channel_names"
     error = (Unusable if refuses_all else Failed)(reason)
-    error.param, error.text = param or "", text
+    error.param, error.reason = param or "", text
     return error
 
 
