@@ -977,26 +977,3 @@ def test_addresses_are_those_that_a_browser_shows():
     for url in ("http://a:1", "http://a:1/", "http://a:1/app"):
         assert websocket_address(url) == "ws://a:1/v1/realtime?intent=transcription"
     assert websocket_address("https://a/b").startswith("wss://a/b/v1/realtime?")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["--live", "a", "b"],
-        ["--live", "--task", "translate"],
-        ["--live", "--temperature", "0"],
-        ["--live", "--no-vad-filter"],
-        ["--live", "--force"],
-        ["--live", "--realtime"],
-        ["--live", "-", "--realtime"],
-        ["--live", "-", "--microphone", "x"],
-        ["a", "--realtime"],
-        ["a", "--microphone", "x"],
-        [],
-    ],
-)
-def test_a_wrong_command_line_ends_before_anything_is_heard(wrong, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["transcribe", *wrong])
-    assert end.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -708,29 +708,6 @@ def test_an_answer_without_a_duration_is_no_failure(fake, folder, capsys, answer
     assert re.fullmatch(rf"{re.escape(str(recording))}: done in \d+\.\d s\n", said)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["--output-format", "doc"],
-        ["--num-speakers", "0"],
-        ["--num-speakers", "2", "--min-speakers", "3"],
-        ["--parallel", "0"],
-        ["--tongue", "de"],
-        ["--text", "/no/such/script.txt"],
-        ["--text", __file__],  # a folder has several recordings
-    ],
-)
-def test_a_wrong_command_line_sends_nothing(fake, folder, wrong, capsys):
-    try:
-        status = main(["transcribe", str(folder), "--url", fake.url, *wrong])
-    except SystemExit as end:
-        status = end.code
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("scripts/transcribe: ")
-    assert (status, wrong[0] in line) == (2, True)
-    assert fake.bodies == []
-
-
 def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     script = tmp_path / "script.txt"
     script.write_bytes("\ufeffGrüß Gott.\n".encode())
