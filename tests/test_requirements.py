@@ -123,13 +123,6 @@ def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, befor
     assert all(said in line for line in found)
 
 
-def test_comments_and_order_do_not_matter(copied):
-    file = copied / "requirements/dev.txt"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    file.write_text("# Other words.\n" + "\n".join(reversed(lines)), encoding="utf-8")
-    assert disagreements(copied) == []
-
-
 def test_where_no_index_can_be_asked_the_check_says_what_it_left_out(monkeypatch, capsys, tmp_path):
     uv = tmp_path / "uv"
     uv.write_text(
