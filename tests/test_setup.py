@@ -111,13 +111,6 @@ def clone(tmp_path) -> Clone:
     return Clone(tmp_path)
 
 
-def test_an_unknown_option_is_refused_before_anything_is_made(clone):
-    done = clone.run("scripts/setup", "--everything")
-    assert done.returncode == 2
-    assert "unknown option --everything" in done.stderr
-    assert not (clone.root / ".venv").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "layer", "toolkit"),
     [

@@ -13,7 +13,6 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
-from hub_errors import hub_error
 from transformers import (
     AutoTokenizer,
     PreTrainedModel,
@@ -95,11 +94,6 @@ def test_a_feature_extractor_in_a_processor_of_transformers_5_loads(tmp_path):
     loaded = versions.load_feature_extractor(source)
     assert isinstance(loaded, WhisperFeatureExtractor)
     assert (loaded.chunk_length, loaded.feature_size) == (7, stated["feature_size"])
-
-
-def test_the_hubs_refusals_name_their_repository():
-    assert versions.refused_repository(hub_error(403, "GatedRepo", "some/part")) == "some/part"
-    assert versions.refused_repository(ValueError("some/part")) is None
 
 
 # ---- pyannote.audio
