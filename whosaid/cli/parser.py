@@ -211,12 +211,12 @@ def add_options(
     parser: CommandParser, title: str, description: str, options: Iterable[Option]
 ) -> None:
     """Add a group of options, under `title` in the help."""
-    group = parser.add_argument_group(title, description)
+    group = parser.add_argument_group(title, description or None)
     for name, help_text, how in options:
         option(group, name, help_text, **how)
 
 
-def argument(name: str, help_text: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
+def argument(name: str, help_text: str, metavar: str | None = None, **how: Any) -> Option:  # noqa: ANN401
     return name, help_text, {"metavar": metavar, **how}
 
 

@@ -98,12 +98,9 @@ class Recording:
             return None
         answer = self.kept_answer()
         texts = {} if answer is None else _output(answer)
-        for name in there:
-            path = self.output(name)
-            known = answer is not None if name == "json" else _says(path, texts.get(name))
-            if not known:
-                return path
-        return None
+        known = {"json"} if answer is not None else set()
+        known |= {name for name in there if _says(self.output(name), texts.get(name))}
+        return next((self.output(name) for name in there if name not in known), None)
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
         """Remove this program's files that differ from those of this answer, but not `keep`. Return
@@ -133,7 +130,10 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
         tops.append((path if path.is_dir() else path.parent).resolve())
-        if not (files := list(_files(path))):
+        files = [path]
+        if path.is_dir():
+            files = [each for each in _visible(path) if ENDING.fullmatch(each.suffix)]
+        if not files:
             raise Failed(f"{path}: there is no recording in it")
         for file in files:
             found.setdefault(file.parent.resolve() / file.name, file)
@@ -155,22 +155,23 @@ def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> N
 
     Names, and folders under `output`, differ only if they differ on file systems that ignore case.
     """
+
+    def place(path: Path) -> tuple[str, str]:
+        folder = str(path.parent.resolve())
+        return folder if output is None else _folded(folder), _folded(path.name)
+
     writers: dict[tuple[str, str], Recording] = {}
     for each in recordings:
-        folder = str(each.stem.parent.resolve())
-        folder = folder if output is None else _folded(folder)
         for name in FORMATS:
             path = each.output(name)
-            other = writers.setdefault((folder, _folded(path.name)), each)
+            other = writers.setdefault(place(path), each)
             if other is not each:
                 raise InTheWay(
                     f"{other.path} and {each.path}: both would write {path}; rename one of them,"
                     " or transcribe it in another run with another --output-dir"
                 )
     for each in recordings:
-        folder = str(each.path.parent.resolve())
-        folder = folder if output is None else _folded(folder)
-        if writer := writers.get((folder, _folded(each.path.name))):
+        if writer := writers.get(place(each.path)):
             raise InTheWay(
                 f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
                 " writes elsewhere"
@@ -190,13 +191,11 @@ def fitting(name: str) -> str:
     return f"{data[: LONGEST_STEM - 17].decode(errors='ignore')}-{digest}"
 
 
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-        return
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if ENDING.fullmatch(file.suffix) and not hidden and file.is_file():
+def _visible(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and below it that are not hidden, in order."""
+    for file in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not hidden and file.is_file():
             yield file
 
 
@@ -204,16 +203,14 @@ def left_out(named: Sequence[Path]) -> list[Path]:
     """Return files in the named folders that may be recordings in spite of their names, which are
     neither those of outputs nor of texts, pictures or documents.
     """
-    folders = [path for path in named if path.is_dir()]
     return [
         file
-        for folder in folders
-        for file in sorted(folder.rglob("*"))
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-        and not ENDING.fullmatch(file.suffix)
+        for folder in named
+        if folder.is_dir()
+        for file in _visible(folder)
+        if not ENDING.fullmatch(file.suffix)
         and file.suffix.removeprefix(".").lower() not in FORMATS
         and (guess_type(file.name)[0] or "audio/").startswith(("audio/", "video/"))
-        and file.is_file()
     ]
 
 
