@@ -186,7 +186,6 @@ def misspelt_variables(
 
 
 def _split_list(value: object) -> object:
-    """Split `"srt, vtt"` into `["srt", "vtt"]`."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]

@@ -103,8 +103,6 @@ class DeploySecrets(EnvironmentSettings):
 
 
 def _matching(pattern: re.Pattern[str], told: str) -> Callable[[str], str]:
-    """Return an option's type: text that matches `pattern`."""
-
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
             raise argparse.ArgumentTypeError(told)
@@ -175,7 +173,6 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
 
 
 def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options; end the process with status 2 and one line if they are wrong."""
     command = "deploy.py who-said-what --repository YOU/who-said-what --model large-v3"
     parser = CommandParser(
         "deploy.py",
@@ -381,7 +378,6 @@ def _image(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def find(api: HfApi, name: str, namespace: str) -> InferenceEndpoint | None:
-    """Return the endpoint if it exists. Exceptions of huggingface_hub pass through."""
     try:
         return api.get_inference_endpoint(name, namespace=namespace)
     except HfHubHTTPError as error:
@@ -514,7 +510,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status, as `--help` explains."""
     options, secrets = read(arguments), DeploySecrets()
     try:
         run(options, secrets)

@@ -42,7 +42,6 @@ class AudioLimits:
     max_bytes: int
 
     def less(self, size: int) -> AudioLimits:
-        """Return the limits that are left after `size` bytes."""
         return replace(self, max_bytes=max(0, self.max_bytes - size))
 
 
@@ -64,7 +63,6 @@ class Audio:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all channels together."""
         return self.duration * len(self.channels)
 
 
@@ -131,7 +129,6 @@ async def decoding_steps(
 
 
 def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Subtract the mean, in place, if it counts as an offset."""
     mean = float(samples.mean(dtype=np.float64)) if len(samples) else 0.0
     if mean**2 > OFFSET**2 * (float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2):
         samples -= np.float32(mean)

@@ -418,7 +418,6 @@ class _Recording:
                 yield list(np.ascontiguousarray(packed.reshape(-1, channels).T))
 
     def warnings(self) -> list[str]:
-        """Return warnings about the file that a listener would not notice."""
         warnings = []
         others = len(self.container.streams.audio) - 1
         if others:
@@ -503,7 +502,6 @@ class _Recording:
             yield loudest
 
     def _checked(self, blocks: Iterable[AudioFrame], max_seconds: float) -> Iterator[AudioFrame]:
-        """Yield the blocks. Raises AudioTooLong, and InvalidAudio for implausible samples."""
         for block in blocks:
             self.seconds += Fraction(block.samples, block.sample_rate)
             if self.seconds * self.channels > max_seconds:

@@ -63,7 +63,6 @@ COMMANDS = {
 
 
 def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
-    """Read the options of scripts/setup; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/setup",
         "Make .venv ready: Python 3.12 and the packages of requirements/locks/, checked by their"
@@ -102,7 +101,6 @@ def make_ready(layer: str) -> None:
 
 
 def require(program: str, packages: Sequence[str], status: int) -> None:
-    """End the process with `status` if a package is missing."""
     if missing := [name.replace("_", "-") for name in packages if find_spec(name) is None]:
         print(
             f"{program}: first pip install {' '.join(missing)}, or run scripts/setup",
@@ -121,13 +119,11 @@ def _prepare(name: str, options: Namespace, python: str) -> None:
 
 
 def function(place: str) -> Any:  # noqa: ANN401
-    """Import what `module:function` names."""
     module, name = place.split(":")
     return getattr(import_module(module), name)
 
 
 def main() -> int:
-    """Run the command that the first argument names; return the exit status."""
     python = sys.argv[1] if sys.argv[1] in (READY, GIVEN) else ""
     name, *arguments = sys.argv[2 if python else 1 :]
     command = COMMANDS[name]

@@ -53,7 +53,6 @@ def _decoded(text: str, place: str) -> Any:  # noqa: ANN401
 
 
 def _fields(place: str, entry: object) -> dict[str, Any]:
-    """Return the fields of one recording in their one form."""
     fields = dict(entry) if isinstance(entry, dict) else {}
     if "audio" in fields and "path" not in fields:
         fields["path"] = fields.pop("audio")

@@ -194,7 +194,6 @@ LAYOUT = _names(GROUPS["subtitles", "layout of srt and vtt, as openai/whisper's"
 
 
 def add_parameters(parser: CommandParser) -> None:
-    """Add the options that say how each recording is transcribed."""
     for (title, description), options in GROUPS.items():
         add_options(parser, title, description, options)
     option(
@@ -225,13 +224,11 @@ def add_models(parser: CommandParser, without: str) -> None:
 
 
 def refuse_models_beside_embedded(parser: CommandParser, options: argparse.Namespace) -> None:
-    """End the process with status 2 if `--embedded` stands beside an option that names a model."""
     if options.embedded and (options.model or options.assistant or options.diarization):
         parser.error("--embedded: goes without other models")
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of a request that the command line gives."""
     given = {name: getattr(options, name) for name in PARAMETERS}
     others: dict[str, Any] = options.parameters
     return others | {name: each for name, each in given.items() if each is not None}

@@ -61,7 +61,6 @@ class CommandParser(argparse.ArgumentParser):
         return {known[name].dest: name for name in self._given if name in known}
 
     def format_help(self) -> str:
-        """Return argparse's help, then the examples, then the notes."""
         lines = [f"  # {what}\n  {line}" for what, line in self._examples]
         shown = ["examples:\n" + "\n".join(lines)] if lines else []
         if any((action.help or "").endswith("]") for action in self._actions):
@@ -175,7 +174,6 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
 
 
 def web_address(text: str) -> str:
-    """Read the address of a server, with its scheme."""
     if not text.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError("should begin with http:// or https://")
     return text
@@ -210,7 +208,6 @@ def option(
 def add_options(
     parser: CommandParser, title: str, description: str, options: Iterable[Option]
 ) -> None:
-    """Add a group of options, under `title` in the help."""
     group = parser.add_argument_group(title, description or None)
     for name, help_text, how in options:
         option(group, name, help_text, **how)

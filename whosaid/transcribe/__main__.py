@@ -162,7 +162,6 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
 
 
 def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
-    """Write every recording's files; return the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
     refuse_collisions(found, options.output_dir)
     _tell_left_out(options.recordings)
@@ -209,7 +208,6 @@ def kept_parameters(options: Namespace, speakers: bool) -> dict[str, Any]:
 
 
 def _write_kept(work: Work, request: kept.Request) -> tuple[Path, str] | None:
-    """Write formats of a kept answer; return the recording and the reason if that fails."""
     try:
         if work.write and not work.transcribes:
             work.write_kept(request)
@@ -225,7 +223,6 @@ def _tell_left_out(named: Sequence[Path]) -> None:
 
 
 def _tell_again(works: Sequence[Work]) -> None:
-    """Say which recordings are transcribed again and why, and which edited files stay."""
     again = sorted((each for each in works if each.why), key=lambda each: each.why)
     for why, same in groupby(again, key=lambda each: each.why):
         first, *others = (each.recording.path for each in same)
@@ -248,7 +245,6 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
 
 
 def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
-    """Print every recording's answer; return the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
     _tell_left_out(options.recordings)
     names = dict(options.speaker_names or ())
@@ -343,7 +339,6 @@ def _by_option(error: Failed | WrongParameter, options: Namespace) -> str:
 
 
 def run(options: Namespace) -> int:
-    """Do what the options of a command line ask for; return the exit status."""
     if not options.live:
         options.recordings = options.recordings or [CONVERSATION]
     for line in misspelt_variables(ModelSettings, ServerSettings):

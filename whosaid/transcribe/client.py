@@ -137,7 +137,6 @@ class Client:
         return self._ask("POST", "", body, lambda response: _read(response, on_progress))
 
     def _job_answer(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
-        """Return the answer of a job, and delete the job."""
         job = self._ask("POST", JOBS, body, _json_object, MOST_LOST_JOBS)
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):

@@ -104,7 +104,6 @@ LIVE_OPTIONS = (
 
 
 def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
-    """Read scripts/transcribe's options; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/transcribe",
         "Transcribe recordings, with speakers, into files beside them. Recordings that are done,"
@@ -133,7 +132,6 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
-    """Read scripts/demo's options; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/demo",
         "Print the transcripts of recordings, with speakers; of the bundled conversation if none is"

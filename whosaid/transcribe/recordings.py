@@ -59,7 +59,6 @@ class Recording:
         return answer if ours else None
 
     def described(self, data: bytes) -> dict[str, Any]:
-        """Describe the recording, with the content `data`, for its answer. Raises OSError."""
         return {
             "name": self.path.name,
             "size": len(data),
@@ -223,7 +222,6 @@ def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
 
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
-    """Return the answer in every format. Raises Failed if the server did not send one."""
     texts = {"json": json.dumps(answer, indent=2, ensure_ascii=False) + "\n", **_output(answer)}
     missing = [name for name in formats if name not in texts]
     if missing:

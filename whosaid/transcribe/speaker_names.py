@@ -67,7 +67,6 @@ def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
 
 
 def _in_file(format: str, text: str, names: Mapping[str, str]) -> str:
-    """Return a file of the answer with other names; an unknown format stays as it is."""
     if format == "tsv":
         return _in_table(text, names)
     if format not in PLACES:
