@@ -5,18 +5,14 @@ real one.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -578,47 +574,6 @@ def test_variables_one_letter_off_are_told(fake, folder, monkeypatch, capsys):
         "API_KYE is not a variable of this endpoint; did you mean API_KEY?",
         "ASR_MODL is not a variable of this endpoint; did you mean ASR_MODEL?",
     ]
-
-
-def left_on_screen(written: str) -> list[str]:
-    """The lines of a wide terminal: rich goes up (A) and erases lines (2K) to take bars away."""
-    lines, row = [""], 0
-    for control, text in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z]|\r|\n)|([^\x1b\r\n]+)", written):
-        if control == "\n":
-            row += 1
-            lines += [""] * (row == len(lines))
-        elif control == "\x1b[1A":
-            row -= 1
-        elif control == "\x1b[2K" or text:
-            lines[row] = text
-    return lines
-
-
-def test_bars_on_a_terminal_leave_the_lines_alone(fake, folder):
-    fake.replies = [stream(DECODED, HALF)]
-    screen, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 200, 0, 0))
-    with subprocess.Popen(
-        [sys.executable, "-m", "whosaid.transcribe", "transcribe", str(folder), "--url", fake.url],
-        cwd=REPOSITORY,
-        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-    ) as process:
-        os.close(terminal)
-        written = b""
-        with suppress(OSError):  # once nobody writes to it any more
-            while part := os.read(screen, 1 << 16):
-                written += part
-        printed, _ = process.communicate()
-    os.close(screen)
-    shown = written.decode()
-    assert (process.returncode, printed) == (0, b"")
-    assert "2 recordings" in shown
-    assert re.search(r"\[1/2\] \S+: 1:01 of audio in \d+\.\d s, \d+\.\dx real time", shown)
-    first, second, summary = filter(None, map(str.strip, left_on_screen(shown)))
-    assert (first[:5], second[:5]) == ("[1/2]", "[2/2]")
-    assert summary.startswith("2 recordings: 2 done; 2:02 of audio in ")
 
 
 @pytest.mark.parametrize(
