@@ -31,7 +31,7 @@ from tests.support import audio_files as files
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.transcribe import live_audio, live_local, live_remote
 from whosaid.transcribe.__main__ import main
-from whosaid.transcribe.client import Failed, Unusable
+from whosaid.transcribe.client import Failed
 from whosaid.transcribe.live_audio import input_options, piped
 from whosaid.transcribe.live_screen import LiveScreen
 from whosaid.transcribe.live_transcript import LiveTranscript
@@ -761,9 +761,6 @@ def test_a_microphone_that_is_not_there_is_one_line(server, tmp_path, monkeypatc
     assert run(server) == 1
     assert capsys.readouterr().err.startswith("the microphone is read by the ffmpeg program, which")
     assert input_options("darwin", None) == ["-f", "avfoundation", "-i", ":default"]
-    assert input_options("win32", "Desk") == ["-f", "dshow", "-i", "audio=Desk"]
-    with pytest.raises(Unusable, match="--microphone"):
-        input_options("win32", None)
 
 
 # ---- the terminal

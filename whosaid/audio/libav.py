@@ -310,12 +310,9 @@ def _audio_stream(container: InputContainer) -> AudioStream:
             if other is not stream:
                 other.discard = Discard.all
         return stream
-    refused = [error for error in errors if isinstance(error, InvalidAudio)]
-    if refused:
-        raise refused[0]
     if best is None:  # no stream has a known rate and channels
-        raise InvalidAudio("no audio stream found")
-    raise errors[0]
+        errors.append(InvalidAudio("no audio stream found"))
+    raise next((error for error in errors if isinstance(error, InvalidAudio)), errors[0])
 
 
 def _open_decoder(stream: AudioStream) -> None:

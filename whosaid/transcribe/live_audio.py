@@ -103,13 +103,6 @@ def microphone(name: str | None) -> Source:
 def input_options(platform: str, name: str | None) -> list[str]:
     if platform == "darwin":
         return ["-f", "avfoundation", "-i", f":{name or 'default'}"]
-    if platform in ("win32", "cygwin"):
-        if name is None:
-            raise Unusable(
-                "--microphone: is needed on Windows; ffmpeg -list_devices true -f dshow -i dummy"
-                " lists the names"
-            )
-        return ["-f", "dshow", "-i", f"audio={name}"]
     # PipeWire has the socket too; without either, ALSA itself.
     pulse = Path(f"/run/user/{os.getuid()}/pulse/native").exists()
     return ["-f", "pulse" if pulse else "alsa", "-i", name or "default"]
