@@ -143,10 +143,7 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     ("more", "why"),
     [
         (["--language", "fr"], "was made with other parameters (language)"),
-        (["--no-speakers"], "was made with other parameters (diarize)"),
-        (["--num-speakers", "2"], "was made with other parameters (num_speakers)"),
         (["--channels", "separate"], "was made with other parameters (diarize, channels)"),
-        (["--hotwords", "Ada"], "was made with other parameters (hotwords)"),
         (["--output-format", "rttm"], "does not give rttm"),
     ],
 )

@@ -168,7 +168,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     formats = options.output_format
     _keep_text(options.text, found, formats)
     models = endpoint.models()
-    request = kept.Request(models, kept_parameters(options, finds_speakers(models)))
+    request = kept.Request(models, kept_parameters(options, models or {}))
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:
@@ -192,19 +192,13 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     return FAILED if run.failures else 0
 
 
-def finds_speakers(models: dict[str, Any] | None) -> bool:
-    return bool(models and (models.get("diarization_model") or models.get("diarization")))
-
-
-def kept_parameters(options: Namespace, speakers: bool) -> dict[str, Any]:
-    """Return the parameters of a request whose answer is kept. Raises ValueError.
-
-    `speakers` is whether the models can find speakers.
-    """
+def kept_parameters(options: Namespace, models: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request to these models whose answer is kept."""
     given = request_parameters(options)
-    apart = InferenceConfig.read(given).tells_voices_apart and speakers
-    formats = asked_formats(options.output_format, apart or options.channels == "separate")
-    return kept.for_keeping({**given, "output": formats})
+    speakers = options.channels == "separate"
+    if InferenceConfig.read(given).tells_voices_apart:
+        speakers |= bool(models.get("diarization_model") or models.get("diarization"))
+    return kept.for_keeping({**given, "output": asked_formats(options.output_format, speakers)})
 
 
 def _write_kept(work: Work, request: kept.Request) -> tuple[Path, str] | None:

@@ -223,8 +223,7 @@ def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
     texts = {"json": json.dumps(answer, indent=2, ensure_ascii=False) + "\n", **_output(answer)}
-    missing = [name for name in formats if name not in texts]
-    if missing:
+    if missing := [name for name in formats if name not in texts]:
         raise Failed(f"the server did not send {', '.join(missing)}")
     return {name: texts[name] for name in formats}
 
