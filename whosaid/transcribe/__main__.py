@@ -1,4 +1,4 @@
-"""What scripts/demo, which prints answers, and scripts/transcribe, which writes files, do.
+"""Prints answers for scripts/demo, and writes files for scripts/transcribe.
 
 Both ask models of this process or, with `--url`, a server. All lines but the answers go to stderr,
 one for every failure.
