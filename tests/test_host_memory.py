@@ -110,12 +110,6 @@ def test_what_limits_nothing_is_not_counted_and_more_than_allowed_leaves_nothing
     assert host("4:cpuset:/mine\n5:memory:/", other) == HostMemory(10 * GIB, 16 * GIB)
 
 
-@linux
-def test_this_machine_tells():
-    host = host_memory()
-    assert 0 < host.free <= host.total
-
-
 @glibc
 @pytest.mark.parametrize(("prepare", "kept"), [("keep_freed()", True), ("", False)])
 def test_what_is_freed_is_kept_for_the_next_window(prepare, kept):

@@ -130,8 +130,3 @@ def test_a_region_or_script_that_changes_nothing_is_not_warned_of(text):
 def test_languages_are_the_same_in_every_form():
     assert distinct_languages(["de", "auto", "deu", "German", "", "de-AT"]) == ["de"]
     assert distinct_languages(["zh-TW", "zh", "en"]) == ["zh-TW", "en"]
-
-
-def test_a_name_for_messages():
-    assert language_name("en") == "English"
-    assert language_name("ht") == "Haitian Creole"

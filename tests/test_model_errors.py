@@ -70,12 +70,6 @@ def test_start_errors_keep_their_text_and_gain_the_variable():
     assert str(caught.value) == "START_FAILED: ASSISTANT_MODEL: the assistant does not fit"
 
 
-def test_nothing_is_printed_where_nothing_is_wrong(whisper_folder, capfd):
-    with loading("ASR_MODEL", str(whisper_folder)):
-        AutoModelForSpeechSeq2Seq.from_pretrained(whisper_folder)
-    assert capfd.readouterr() == ("", "")
-
-
 # ---- folders
 
 

@@ -563,16 +563,6 @@ def test_ctrl_c_ends_with_its_status_and_says_what_is_left(fake, folder, monkeyp
     assert capsys.readouterr().err == "2 recordings: 0 done, 2 not done\n"
 
 
-def test_variables_one_letter_off_are_told(fake, folder, monkeypatch, capsys):
-    for name in ("ASR_MODL", "API_KYE", "PAGER"):
-        monkeypatch.setenv(name, "x")
-    assert main(["demo", str(folder / "a.ogg"), "--url", fake.url, "--output-format", "txt"]) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "API_KYE is not a variable of this endpoint; did you mean API_KEY?",
-        "ASR_MODL is not a variable of this endpoint; did you mean ASR_MODEL?",
-    ]
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(MemoryError(), "MemoryError"), (RuntimeError("not\n so"), "RuntimeError: not so")],
