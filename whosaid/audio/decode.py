@@ -34,9 +34,7 @@ OFFSET = 1 / 10
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """Limits of one request: `max_seconds` of all channels together, `max_bytes` after base64
-    decoding.
-    """
+    """Limits of a request: `max_seconds` of all channels, `max_bytes` after base64 decoding."""
 
     max_seconds: float
     max_bytes: int
@@ -47,9 +45,7 @@ class AudioLimits:
 
 @dataclass(frozen=True, eq=False)
 class Audio:
-    """A decoded recording: `channels`, each (n,) samples at 16 kHz; `duration` of the original in
-    seconds; warnings.
-    """
+    """Decoded `channels`, each (n,) at 16 kHz; `duration` of the original in seconds; warnings."""
 
     channels: tuple[NDArray[np.float32], ...]
     duration: float
@@ -67,9 +63,7 @@ class Audio:
 
 
 class DecodingStep(NamedTuple):
-    """Progress of all channels together: seconds `decoded`, and the least seconds `expected` in
-    all.
-    """
+    """Progress of all channels together: seconds `decoded`, and `expected` in all at least."""
 
     decoded: float
     expected: float
@@ -136,9 +130,7 @@ def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def check_container(data: bytes) -> None:
-    """Raise InvalidAudio if the header is not that of a known container with decodable audio.
-    Decodes nothing.
-    """
+    """Raise InvalidAudio unless the header describes decodable audio; decode nothing."""
     run_confined("whosaid.audio.libav:check", data)
 
 

@@ -73,9 +73,7 @@ def choose(
 
 
 def named(options: argparse.Namespace) -> dict[str, str]:
-    """Return the models that the command line or else the environment names, by field of
-    ModelSettings.
-    """
+    """Return the models that options or else the environment name, by field of ModelSettings."""
     return named_models() | _by_option(options)
 
 

@@ -218,9 +218,7 @@ class Client:
 
 
 def endpoint(url: str) -> str:
-    """Return the address that takes recordings, for that of a server, of its page, or of OpenAI's
-    SDK.
-    """
+    """Return the address that takes recordings, given a server's, its page's or OpenAI's SDK's."""
     url = url.rstrip("/")
     return url.rpartition("/")[0] if url.endswith(ADDRESSES) else url
 

@@ -193,9 +193,7 @@ class RemoteSessions:
             await connection.send(FINAL)
 
     def _unread(self) -> float:
-        """Return seconds of sent audio that the server may not have read: it reads little that is
-        ahead of real time.
-        """
+        """Return sent seconds that a server, which reads in real time, may not have read."""
         ahead = self._played_at - time.monotonic()
         return ahead if ahead > LEAST_AHEAD else 0.0
 

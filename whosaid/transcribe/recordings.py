@@ -102,9 +102,7 @@ class Recording:
         return next((self.output(name) for name in there if name not in known), None)
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
-        """Remove this program's files that differ from those of this answer, but not `keep`. Return
-        their formats.
-        """
+        """Remove our files that differ from this answer's, but not `keep`; return their formats."""
         new, old = _output(answer), _output(self.kept_answer() or {})
         removed = []
         for name in FORMATS:
@@ -199,9 +197,7 @@ def _visible(folder: Path) -> Iterator[Path]:
 
 
 def left_out(named: Sequence[Path]) -> list[Path]:
-    """Return files in the named folders that may be recordings in spite of their names, which are
-    neither those of outputs nor of texts, pictures or documents.
-    """
+    """Return files in the named folders that may be recordings in spite of their names."""
     return [
         file
         for folder in named
@@ -288,9 +284,7 @@ class Work:
 def needed_work(
     recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
 ) -> Work:
-    """Return the work after which the recording has JSON and `formats` of the `request`; all of it
-    if `anew`. Raises OSError.
-    """
+    """Return the work that gives the recording `formats` of the `request`; all of it if `anew`."""
     formats = [name for name in formats if name != "json"]
     answer = None if anew else recording.kept_answer()
     if answer is None:
@@ -313,9 +307,7 @@ def needed_work(
 
 
 def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
-    """Raise InTheWay, with the `way_out`, for a file that may be the user's own and for the answer
-    to another recording.
-    """
+    """Raise InTheWay for a file that may be the user's own or answers another recording."""
     for each in works:
         recording = each.recording
         if path := recording.in_the_way(each.write):
@@ -342,9 +334,7 @@ def _says(path: Path, text: object) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there. Its temporary name is short enough for every
-    file system.
-    """
+    """Write a file that is whole or not there, by a temporary name that fits every file system."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         with part.open("x", encoding="utf-8", newline="") as file:
