@@ -125,11 +125,8 @@ class ModelSettings(EnvironmentSettings):
     @classmethod
     def for_demo(cls) -> Self:
         """Use the demo models, unless the environment names any model: the two never mix."""
-        return cls.from_environment() if named_models() else cls.for_embedded()
-
-    @classmethod
-    def for_embedded(cls) -> Self:
-        """Use the demo models, whatever the environment names."""
+        if named_models():
+            return cls.from_environment()
         return cls.for_models(
             *(str(DEMO_MODELS / folder) for folder in ("asr", "assistant", "diarization"))
         )
@@ -186,7 +183,6 @@ def misspelt_variables(
 
 
 def _split_list(value: object) -> object:
-    """Split `"srt, vtt"` into `["srt", "vtt"]`."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]

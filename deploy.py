@@ -35,7 +35,18 @@ from config import (
     ModelSettings,
     misspelt_variables,
 )
-from whosaid.cli.parser import FAILED, INTERRUPTED, CommandParser, one_of, option, whole_number
+from whosaid.cli.parser import (
+    FAILED,
+    INTERRUPTED,
+    CommandParser,
+    Option,
+    add_options,
+    argument,
+    count,
+    one_of,
+    option,
+    whole_number,
+)
 from whosaid.server.settings import ServerSettings
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
@@ -92,8 +103,6 @@ class DeploySecrets(EnvironmentSettings):
 
 
 def _matching(pattern: re.Pattern[str], told: str) -> Callable[[str], str]:
-    """Return an option's type: text that matches `pattern`."""
-
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
             raise argparse.ArgumentTypeError(told)
@@ -124,55 +133,46 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _typed(read: Callable[[str], Any], metavar: str | None = None, **how: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"type": read, "metavar": metavar, **how}
-
-
 ID = _matching(REPOSITORY_ID, "should be the id of a repository on the Hub, owner/name")
-# Options by group of the help: name, help, and the arguments of argparse.
-OPTIONS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
+CONTAINER = "managed (the platform's image), hf-serve, or custom: an image of your own"
+TYPE = "authenticated (the platform asks clients for a token) or public"
+ENV = (
+    "any other variable of docs/deploy.md; may be repeated; one whose name has key, token, secret"
+    " or password in it becomes a secret of the endpoint"
+)
+KINDS = one_of(MANAGED, HF_SERVE, CUSTOM)
+TYPES = one_of("authenticated", "public")
+PORT = whole_number(1, 65535)
+# By group of the help. A default is shown behind the help of its option.
+OPTIONS: dict[str, tuple[Option, ...]] = {
     "repository": (
-        ("--repository", "on the Hub: owner/name", _typed(ID, "ID", required=True)),
-        ("--revision", "a commit, tag or branch; default: main, or as it is", {}),
-        ("--namespace", "user or organisation that pays; default: the token's", {}),
+        argument("--repository", "on the Hub: owner/name", "ID", type=ID, required=True),
+        argument("--revision", "a commit, tag or branch; default: main, or as it is"),
+        argument("--namespace", "user or organisation that pays; default: the token's"),
     ),
     "container": (
-        (
-            "--container",
-            "managed (the platform's image), hf-serve, or custom: an image of your own",
-            _typed(one_of(MANAGED, HF_SERVE, CUSTOM), "KIND", default=MANAGED),
-        ),
-        ("--image", "of hf-serve's or your own image", {"metavar": "URL"}),
-        ("--port", "of your own image", _typed(whole_number(1, 65535), default=8000)),
-        ("--health-route", "of your own image, 200 when it serves", {"default": "/ready"}),
-        (
-            "--type",
-            "authenticated (the platform asks clients for a token) or public",
-            _typed(one_of("authenticated", "public"), default="authenticated"),
-        ),
+        argument("--container", CONTAINER, "KIND", type=KINDS, default=MANAGED),
+        argument("--image", "of hf-serve's or your own image", "URL"),
+        argument("--port", "of your own image", type=PORT, default=8000),
+        argument("--health-route", "of your own image, 200 when it serves", default="/ready"),
+        argument("--type", TYPE, type=TYPES, default="authenticated"),
     ),
     "hardware, scaling, variables": (
-        ("--vendor", "the cloud", {"default": "aws"}),
-        ("--region", "the vendor's", {"default": "us-east-1"}),
-        ("--accelerator", "gpu or cpu", {"default": "gpu"}),
-        ("--instance-type", "as the platform's catalogue has it", {"default": "nvidia-a10g"}),
-        ("--instance-size", "as the platform's catalogue has it", {"default": "x1"}),
-        ("--min-replica", "1, or 0 with --scale-to-zero", _typed(whole_number(0))),
-        ("--max-replica", "at most so many", _typed(whole_number(1), default=1)),
-        ("--scale-to-zero", "stop after so long without work", _typed(whole_number(1), "MINUTES")),
-        (
-            "--env",
-            "any other variable of docs/deploy.md; may be repeated; one whose name has key, token,"
-            " secret or password in it becomes a secret of the endpoint",
-            _typed(_variable, "NAME=VALUE", action="append", default=[]),
-        ),
-        ("--timeout", "until it runs", _typed(whole_number(0), "SECONDS", default=1800)),
+        argument("--vendor", "the cloud", default="aws"),
+        argument("--region", "the vendor's", default="us-east-1"),
+        argument("--accelerator", "gpu or cpu", default="gpu"),
+        argument("--instance-type", "as the platform's catalogue has it", default="nvidia-a10g"),
+        argument("--instance-size", "as the platform's catalogue has it", default="x1"),
+        argument("--min-replica", "1, or 0 with --scale-to-zero", type=whole_number(0)),
+        count("--max-replica", "at most so many", default=1),
+        count("--scale-to-zero", "stop after so long without work", metavar="MINUTES"),
+        argument("--env", ENV, "NAME=VALUE", type=_variable, action="append", default=[]),
+        argument("--timeout", "until it runs", "SECONDS", type=whole_number(0), default=1800),
     ),
 }
 
 
 def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options; end the process with status 2 and one line if they are wrong."""
     command = "deploy.py who-said-what --repository YOU/who-said-what --model large-v3"
     parser = CommandParser(
         "deploy.py",
@@ -192,19 +192,20 @@ def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     name = _matching(NAME, "only lower-case letters, digits and hyphens")
     parser.add_argument("name", type=name, metavar="NAME", help="of the endpoint")
     for title, group in OPTIONS.items():
-        added = parser.add_argument_group(title)
-        for flag, told, how in group:
-            default = f"; default: {how['default']}" if how.get("default") else ""
-            option(added, flag, told + default, **how)
+        shown = [
+            (flag, f"{told}; default: {how['default']}" if how.get("default") else told, how)
+            for flag, told, how in group
+        ]
+        add_options(parser, title, "", shown)
     models = parser.add_argument_group(
         "models",
         "MODEL is a Hub id (owner/name or owner/name@revision), a short name such as large-v3, a"
         " folder of the repository, or an absolute path in the container.",
     )
     for variable, (flag, told) in MODEL_OPTIONS.items():
-        how = _typed(_model, "MODEL", dest=variable.lower(), required=variable == "ASR_MODEL")
+        how = {"type": _model, "metavar": "MODEL", "required": variable == "ASR_MODEL"}
         also = (f"--{variable.lower().replace('_', '-')}",)
-        option(models, flag, told, variable, also, **how)
+        option(models, flag, told, variable, also, dest=variable.lower(), **how)
     last = parser.add_mutually_exclusive_group()
     option(last, "--no-wait", "neither wait nor ask", action="store_true")
     option(last, "--dry-run", "check, print what would be sent, send none", action="store_true")
@@ -377,7 +378,6 @@ def _image(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def find(api: HfApi, name: str, namespace: str) -> InferenceEndpoint | None:
-    """Return the endpoint if it exists. Exceptions of huggingface_hub pass through."""
     try:
         return api.get_inference_endpoint(name, namespace=namespace)
     except HfHubHTTPError as error:
@@ -510,7 +510,6 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status, as `--help` explains."""
     options, secrets = read(arguments), DeploySecrets()
     try:
         run(options, secrets)

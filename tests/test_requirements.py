@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from config import REPOSITORY
-from tests.support.locks import DEV, ENVIRONMENTS, LAYERS, disagreements, locked, main, read_pins
+from tests.support.locks import DEV, ENVIRONMENTS, LAYERS, disagreements, locked, read_pins
 
 # Wants numpy 1, and is hf-serve's for tasks that a custom handler is not.
 AT_ODDS = {".venv": {"pyctcdecode"}, ".venv-toolkit": set()}
@@ -121,33 +121,3 @@ def test_a_requirement_that_the_locks_do_not_answer_is_named(copied, file, befor
         f"{file}, Python 3.11",
     }
     assert all(said in line for line in found)
-
-
-def test_comments_and_order_do_not_matter(copied):
-    file = copied / "requirements/dev.txt"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    file.write_text("# Other words.\n" + "\n".join(reversed(lines)), encoding="utf-8")
-    assert disagreements(copied) == []
-
-
-def test_where_no_index_can_be_asked_the_check_says_what_it_left_out(monkeypatch, capsys, tmp_path):
-    uv = tmp_path / "uv"
-    uv.write_text(
-        '#!/bin/sh\necho "$UV_HTTP_TIMEOUT $UV_HTTP_RETRIES" >"${0%/*}/patience"\n'
-        "echo 'cause: error sending request for url' >&2\nexit 2\n"
-    )
-    uv.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert main(["--check"]) == 0
-    # An index that accepts connections and never answers is given up at once.
-    assert (tmp_path / "patience").read_text() == "10 0\n"
-    assert capsys.readouterr().err.startswith("Left out: wheels for Macs")
-
-
-def test_a_package_without_a_wheel_fails_the_check(monkeypatch, capsys, tmp_path):
-    uv = tmp_path / "uv"
-    uv.write_text("#!/bin/sh\necho 'av==19 has no usable wheels' >&2\nexit 1\n")
-    uv.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert main(["--check"]) == 1
-    assert "av==19" in capsys.readouterr().err

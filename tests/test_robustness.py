@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import logging
 import socket
-import struct
 import sys
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from hypothesis import strategies as st
 
 from config import ModelSettings
 from handler import EndpointHandler
+from tests.support import audio_files as files
 from tests.support.audio_files import speech
 from whosaid.audio.decode import AudioLimits, decode_base64, decoding_steps
 from whosaid.errors import EndpointError
@@ -43,38 +43,14 @@ def spoken(seconds: float, channels: int = 1) -> np.ndarray:
     return samples if channels == 1 else np.repeat(samples[:, None], channels, axis=1)
 
 
-def wav_header(
-    size: int, kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16
-) -> bytes:
-    """A RIFF header announcing `size` bytes of samples; kind 1 is PCM, 3 is float."""
-    frame = channels * bits // 8
-    form = struct.pack(
-        "<4sIHHIIHH", b"fmt ", 16, kind, channels, rate, rate * frame % 2**32, frame, bits
-    )
-    return (
-        b"RIFF" + struct.pack("<I", 36 + size) + b"WAVE" + form + b"data" + struct.pack("<I", size)
-    )
-
-
-def pcm(samples: np.ndarray, **form: int) -> bytes:
-    data = (samples * 32_767).astype("<i2").tobytes()
-    return wav_header(len(data), **form) + data
-
-
-def float_wav(samples: np.ndarray) -> bytes:
-    data = samples.astype("<f4").tobytes()
-    return wav_header(len(data), kind=3, bits=32) + data
-
-
-def with_sample(value: float) -> bytes:
-    samples = spoken(1)
-    samples[5_000] = value
-    return float_wav(samples)
+def pcm(samples: np.ndarray, rate: int = RATE) -> bytes:
+    return files.wav_file(samples, rate)
 
 
 GOOD = pcm(spoken(1))
 GOOD64 = text64(GOOD)
 
+# What each field and each kind of file may hold is tested with its reader.
 BODIES: dict[str, tuple[Any, str]] = {
     "body is null": (None, "INVALID_REQUEST"),
     "body is a list": ([{"inputs": GOOD64}], "INVALID_REQUEST"),
@@ -83,92 +59,40 @@ BODIES: dict[str, tuple[Any, str]] = {
     "inputs under another name": ({"audio": GOOD64}, "INVALID_REQUEST"),
     "inputs null": ({"inputs": None}, "INVALID_REQUEST"),
     "inputs a number": ({"inputs": 5}, "INVALID_REQUEST"),
-    "inputs true": ({"inputs": True}, "INVALID_REQUEST"),
     "inputs a list": ({"inputs": [GOOD64]}, "INVALID_REQUEST"),
     "inputs an object": ({"inputs": {"raw": [0.0], "sampling_rate": 16_000}}, "INVALID_REQUEST"),
     "parameters a list": ({"inputs": GOOD64, "parameters": []}, "INVALID_REQUEST"),
     "parameters text": ({"inputs": GOOD64, "parameters": "batch_size=1"}, "INVALID_REQUEST"),
     "shape before parameters": ({"inputs": 5, "parameters": {"batch_size": 0}}, "INVALID_REQUEST"),
-    "parameters before audio": (
-        {"inputs": "!", "parameters": {"batch_size": 0}},
-        "INVALID_PARAMETER",
-    ),
+    **{
+        f"parameters {given_}"[:40]: ({"inputs": "!", "parameters": given_}, "INVALID_PARAMETER")
+        for given_ in (
+            {"batch_size": 0},
+            {"batch_size": 10**400},
+            {"num_speakers": 0, "diarize": False},
+            {"language": SECRET * 40_000},
+            {"language": "\ud800\ud800"},
+            {"language": "yue"},  # not in this checkpoint
+        )
+    },
 }
-
-PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
-    "batch_size 0": ({"batch_size": 0}, "INVALID_PARAMETER"),
-    "batch_size NaN": ({"batch_size": float("nan")}, "INVALID_PARAMETER"),
-    "batch_size of 400 digits": ({"batch_size": 10**400}, "INVALID_PARAMETER"),
-    "chunk_length_s 0.01": ({"chunk_length_s": 0.01}, "INVALID_PARAMETER"),
-    "num_speakers 0": ({"num_speakers": 0}, "INVALID_PARAMETER"),
-    "min above max": ({"min_speakers": 3, "max_speakers": 2}, "INVALID_PARAMETER"),
-    "num below min": ({"num_speakers": 1, "min_speakers": 2}, "INVALID_PARAMETER"),
-    "hints checked though unused": ({"num_speakers": 0, "diarize": False}, "INVALID_PARAMETER"),
-    "language unknown": ({"language": "klingon"}, "INVALID_PARAMETER"),
-    "language misspelt": ({"language": "germn"}, "INVALID_PARAMETER"),
-    "language of a megabyte": ({"language": SECRET * 40_000}, "INVALID_PARAMETER"),
-    "language half a character": ({"language": "\ud800\ud800"}, "INVALID_PARAMETER"),
-    "language not in this checkpoint": ({"language": "yue"}, "INVALID_PARAMETER"),
-    "task null": ({"task": None}, "INVALID_PARAMETER"),
-    "assisted 1": ({"assisted": 1}, "INVALID_PARAMETER"),
-    "unknown output": ({"output": ["docx"]}, "INVALID_PARAMETER"),
-}
-
-TEXTS: dict[str, tuple[str, str]] = {
-    "a URL": ("https://example.com/audio.wav", "INVALID_AUDIO"),
-    "a URL of this machine": ("http://127.0.0.1:1/audio.wav", "INVALID_AUDIO"),
-    "a file URL": ("file:///etc/hostname", "INVALID_AUDIO"),
-    "a path": ("/etc/hostname", "INVALID_AUDIO"),
-    "a path that is base64": ("/etc/passwd1", "INVALID_AUDIO"),
-    "nothing": ("", "INVALID_AUDIO"),
-    "white space": (" \r\n\t ", "INVALID_AUDIO"),
-    "no base64": ("!!!!", "INVALID_AUDIO"),
-    "without padding": (text64(b"abcd").rstrip("="), "INVALID_AUDIO"),
-    "too much padding": (GOOD64 + "====", "INVALID_AUDIO"),
-    "padding in the middle": ("QQ==" + GOOD64, "INVALID_AUDIO"),
-    "the other alphabet": ("-_-_", "INVALID_AUDIO"),
-    "not ASCII": ("ä" * 8, "INVALID_AUDIO"),
-    "half a character": ("\ud800" * 8, "INVALID_AUDIO"),
-    "a data URL without base64": ("data:audio/wav,hello", "INVALID_AUDIO"),
-    "above the byte limit": (text64(bytes(LIMITS.max_bytes + 1)), "AUDIO_TOO_LONG"),
-}
-
+TEXTS = (
+    *("https://example.com/audio.wav", "http://127.0.0.1:1/audio.wav", "file:///etc/hostname"),
+    *("/etc/hostname", "/etc/passwd1", "", " \r\n\t ", "!!!!", GOOD64 + "====", "\ud800" * 8),
+)
 FILES: dict[str, tuple[bytes, str]] = {
-    "a byte": (b"\0", "INVALID_AUDIO"),
     "plain text": (b"hello " * 100, "INVALID_AUDIO"),
-    "a web page": (b"<!doctype html><html></html>" * 20, "INVALID_AUDIO"),
-    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(500), "INVALID_AUDIO"),
-    "an archive": (b"PK\x03\x04" + bytes(500), "INVALID_AUDIO"),
     "half a header": (GOOD[:20], "INVALID_AUDIO"),
-    "a header alone": (wav_header(0), "INVALID_AUDIO"),
     "50 ms": (pcm(spoken(0.05)), "INVALID_AUDIO"),
-    "NaN": (with_sample(float("nan")), "INVALID_AUDIO"),
-    "infinity": (with_sample(float("-inf")), "INVALID_AUDIO"),
-    "1e38": (with_sample(1e38), "INVALID_AUDIO"),
-    "9 channels": (pcm(spoken(1), channels=9), "INVALID_AUDIO"),
-    "255 channels": (pcm(spoken(1), channels=255), "INVALID_AUDIO"),
-    "no channel": (pcm(spoken(1), channels=0), "INVALID_AUDIO"),
-    "1 Hz": (pcm(spoken(1), rate=1), "INVALID_AUDIO"),
-    "4 GHz": (pcm(spoken(1), rate=2**32 - 1), "INVALID_AUDIO"),
+    "NaN": (files.wav_file(np.full(RATE, np.nan), RATE, "f32"), "INVALID_AUDIO"),
+    "9 channels": (files.raw_wav(bytes(RATE), RATE, 9), "INVALID_AUDIO"),
     "a list of files": (b"ffconcat version 1.0\nfile /etc/hostname\n", "INVALID_AUDIO"),
-    "a playlist": (
-        b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile:///etc/hostname\n",
-        "INVALID_AUDIO",
-    ),
-    "a session description": (
-        b"v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=audio 5004 RTP/AVP 0\n",
-        "INVALID_AUDIO",
-    ),
     "above the time limit": (pcm(spoken(10.5)), "AUDIO_TOO_LONG"),
+    "above the byte limit": (bytes(LIMITS.max_bytes + 1), "AUDIO_TOO_LONG"),
 }
-
 REFUSALS: dict[str, tuple[Any, str]] = (
     BODIES
-    | {
-        name: ({"inputs": GOOD64, "parameters": given_}, code)
-        for name, (given_, code) in PARAMETERS.items()
-    }
-    | {name: ({"inputs": text}, code) for name, (text, code) in TEXTS.items()}
+    | {text[:40]: ({"inputs": text}, "INVALID_AUDIO") for text in TEXTS}
     | {name: ({"inputs": text64(file)}, code) for name, (file, code) in FILES.items()}
 )
 
@@ -177,11 +101,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "raw bytes": {"inputs": GOOD},
     "a data URL": {"inputs": f"data:audio/wav;base64,{GOOD64}"},
     "lines of 76": {"inputs": base64.encodebytes(GOOD).decode()},
-    "8 channels": {"inputs": text64(pcm(spoken(1, channels=8), channels=8))},
-    "native 4 kHz": {"inputs": text64(pcm(spoken(0.5), rate=4_000))},
+    "8 channels": {"inputs": text64(pcm(spoken(1, channels=8)))},
     "native 96 kHz": {"inputs": text64(pcm(spoken(3), rate=96_000))},
     "decoded to 8 kHz": {"inputs": GOOD64, "parameters": {"sampling_rate": 8_000}},
-    "floats": {"inputs": text64(float_wav(spoken(1)))},
+    "floats": {"inputs": text64(files.wav_file(spoken(1), RATE, "f32"))},
     "silence": {"inputs": text64(pcm(np.zeros(3 * RATE)))},
     "loud": {"inputs": text64(pcm(np.sign(spoken(1))))},
     "several windows, one by one": {
@@ -275,7 +198,7 @@ def test_fault(endpoint, name, encoder_passes, decoders, caplog):
     for secret in (SECRET, GOOD64[100:140], "/etc/", "/tmp/"):
         assert secret not in message + caplog.text
     assert encoder_passes.calls == 0
-    if name in {*BODIES, *PARAMETERS}:
+    if name in BODIES:
         assert [counted.calls for counted in decoders] == [0, 0]
 
 
@@ -314,7 +237,7 @@ def audited() -> Iterator[list[str]]:
 
 def test_text_is_never_opened_nor_fetched(endpoint):
     outcome(endpoint, {"inputs": GOOD64})
-    for text, _ in TEXTS.values():
+    for text in TEXTS:
         with audited() as events:
             outcome(endpoint, {"inputs": text})
         assert events == [], text
@@ -396,19 +319,10 @@ json_values = st.recursive(
     ),
     max_leaves=5,
 )
-parameter_names = [
-    "task",
-    "batch_size",
-    "assisted",
-    "language",
-    "num_speakers",
-    "return_timestamps",
-    "diarize",
-    "x",
-]
-parameters = json_values | st.dictionaries(
-    st.sampled_from(parameter_names), json_values, max_size=3
-)
+
+
+NAMES = ["task", "batch_size", "assisted", "language", "num_speakers", "return_timestamps", "x"]
+parameters = json_values | st.dictionaries(st.sampled_from(NAMES), json_values, max_size=3)
 
 
 @settings(max_examples=150)
@@ -430,24 +344,11 @@ def test_any_json_is_answered_or_refused_with_a_code(endpoint, body):
         )
 
 
-@given(
-    st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=8), st.integers(100, len(GOOD))
-)
-def test_a_damaged_recording_is_answered_or_refused_with_a_code(endpoint, place, damage, length):
-    file = bytearray(GOOD[:3_244])
-    file[place % 60 : place % 60 + len(damage)] = damage
-    answered = outcome(endpoint, {"inputs": text64(bytes(file[:length]))})
-    if isinstance(answered, dict):
-        check_response(answered)
-    else:
-        assert answered.split(":")[0] in ("INVALID_AUDIO", "AUDIO_TOO_LONG")
-
-
 # ---- many requests
 
 
 def test_mixed_requests_at_once_are_answered_as_one_after_another(endpoint, answers):
-    refused = ("inputs null", "batch_size 0", "no base64", "NaN", "above the time limit")
+    refused = ("inputs null", "!!!!", "NaN", "above the time limit")
     bodies = [*ANSWERS.values(), *(REFUSALS[name][0] for name in refused)]
     serial = [*answers.values(), *(outcome(endpoint, REFUSALS[name][0]) for name in refused)]
     at_once: list[Any] = [None] * len(bodies)
@@ -493,12 +394,6 @@ def test_logs_hold_no_audio_text_or_token(endpoint, caplog):
     assert words, "nothing was said that could have leaked"
     for secret in (SECRET, GOOD64[100:140], *words):
         assert secret not in caplog.text
-
-
-def test_another_limit_is_another_answer(endpoint, monkeypatch):
-    patient = AudioLimits(max_seconds=11, max_bytes=LIMITS.max_bytes)
-    monkeypatch.setattr(endpoint.endpoint, "limits", patient)
-    check_response(endpoint(REFUSALS["above the time limit"][0]))
 
 
 def test_the_suite_cannot_reach_out():

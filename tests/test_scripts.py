@@ -71,6 +71,7 @@ def test_help_of_every_script_installs_nothing(clone, script):
         ("serve", "--prot", "--port"),
         ("bench", "spede", "speed"),
         ("gpu-check", "--outptu", "--output"),
+        ("setup", "--tolkit", "--toolkit"),
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_is_installed(clone, script, wrong, nearest):
@@ -82,20 +83,9 @@ def test_what_is_wrong_is_one_line_before_anything_is_installed(clone, script, w
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "argument", "said"),
-    [
-        ("check", "nope", "takes no arguments"),
-        ("setup", "--tolkit", "did you mean --toolkit?"),
-        ("setup", "nope", "unrecognized arguments: nope"),
-    ],
-)
-def test_a_script_refuses_what_it_does_not_know_in_one_line(clone, script, argument, said):
-    done = run(clone, script, argument)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"scripts/{script}")
-    assert said in line
+def test_the_check_takes_no_arguments(clone):
+    done = run(clone, "check", "nope")
+    assert (done.returncode, "takes no arguments" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("script", COMMANDS)

@@ -89,19 +89,6 @@ def test_the_first_runs_after_seven_turns_that_passed_it_over(works, before):
     assert not left
 
 
-def test_a_short_one_waits_for_few_steps_of_a_hundred_long_ones():
-    held = Held()
-    for number in range(100):
-        held.submit(number, 600, 20)
-    short = held.submit("short", 5, 4)
-    held.go.set()
-    short.result(60)
-    steps = held.done[: held.done.index("short") + 1 + 4]
-    held.queue.shutdown()
-    assert steps.count("short") == 4
-    assert len(steps) <= 4 + 2
-
-
 def test_who_says_less_than_it_has_is_short_for_a_step_only():
     """Files that announce a second and decode to an hour, before an honest one of a minute."""
     held = Held()

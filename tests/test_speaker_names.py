@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from config import InferenceConfig
-from whosaid.answer import subtitles
 from whosaid.answer.cues import Layout
 from whosaid.answer.response import Answer, response
 from whosaid.answer.subtitles import FORMATS, Rendering, render
-from whosaid.transcribe import speaker_names
 from whosaid.transcribe.speaker_names import with_speaker_names
 from whosaid.transcript import Channel, Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
@@ -63,12 +61,6 @@ def test_files_are_those_of_an_endpoint_that_calls_the_speakers_so(names):
         "output": files(names),
     }
     assert answer["output"] == files(LABELS)
-
-
-def test_what_formats_cannot_hold_is_known_from_those_who_write_them():
-    assert speaker_names.SRT_LOOKALIKES == subtitles.SRT_LOOKALIKES
-    assert speaker_names.FORMULA_BEGINNINGS == subtitles.FORMULA_BEGINNINGS
-    assert {*speaker_names.PLACES, "tsv"} == FORMATS.keys()
 
 
 def test_a_label_that_is_not_there_is_told_with_those_that_are():

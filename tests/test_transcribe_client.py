@@ -20,6 +20,7 @@ from transcription_server import (
 )
 
 from whosaid.transcribe.client import Client, Failed, Unusable, endpoint, events
+from whosaid.transcribe.live_remote import websocket_address
 
 
 @pytest.fixture
@@ -115,17 +116,12 @@ def test_a_server_that_is_not_there_is_told_at_once_and_one_that_was_there_waite
         assert len(waits) == 2
 
 
-@pytest.mark.parametrize(("key", "hint"), [(None, "set API_KEY to it"), ("x", "does not take")])
-def test_a_refused_key_ends_the_run_and_says_what_to_do(fake, key, hint):
-    fake.replies = [refuse(401, {"detail": "UNAUTHORIZED: none"})]
-    with pytest.raises(Unusable, match=f"^UNAUTHORIZED: none .*{hint}"):
-        ask(fake, api_key=key)
-
-
 @pytest.mark.parametrize("ending", ["", "/", "/app", "/app/", "/v1", "/v1/"])
 def test_the_addresses_of_the_page_and_of_openais_sdk_name_the_server_too(ending):
     assert endpoint(f"http://127.0.0.1:8000{ending}") == "http://127.0.0.1:8000"
     assert endpoint(f"https://my.server/asr{ending}") == "https://my.server/asr"
+    live = websocket_address(f"https://my.server/asr{ending}")
+    assert live == "wss://my.server/asr/v1/realtime?intent=transcription"
 
 
 @pytest.mark.parametrize(

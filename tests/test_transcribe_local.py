@@ -56,7 +56,7 @@ def test_models_are_loaded_once_for_all_and_one_broken_file_stops_no_other(
 
 def test_progress_is_that_of_the_endpoints_events(loaded, wav):
     told: list[tuple[float, float]] = []
-    endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
+    endpoint = LocalEndpoint(ModelSettings.for_demo, {})
     file = wav(speech(5.0))
     endpoint.prepare(file)
     answer = endpoint.transcribe(
@@ -76,7 +76,7 @@ def test_progress_is_that_of_the_endpoints_events(loaded, wav):
     ],
 )
 def test_a_parameter_that_is_refused_for_all_ends_the_run(loaded, parameters, ends):
-    endpoint = LocalEndpoint(ModelSettings.for_embedded, {})
+    endpoint = LocalEndpoint(ModelSettings.for_demo, {})
     with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
         endpoint.transcribe(two_seconds(), parameters, lambda *_: None)
     assert isinstance(failed.value, Unusable) == ends

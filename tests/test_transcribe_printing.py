@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from whosaid.transcribe.printing import clock, show, summary
@@ -24,14 +23,8 @@ RESPONSE = {
 
 
 def shown(response: dict, terminal: bool = False) -> str:
-    screen = io.StringIO()
-    show(
-        response,
-        4.0,
-        Console(
-            file=screen, force_terminal=terminal, color_system="standard" if terminal else None
-        ),
-    )
+    screen, colours = io.StringIO(), "standard" if terminal else None
+    show(response, 4.0, Console(file=screen, force_terminal=terminal, color_system=colours))
     return screen.getvalue()
 
 
@@ -47,57 +40,30 @@ def test_one_line_a_turn_with_time_speaker_and_words():
     assert "18.0x real time" in lines[4]
 
 
+def test_without_speakers_chunks_are_shown_and_silence_is_said_to_hold_no_speech():
+    assert "speakers 2;" in summary(RESPONSE, 1.0)
+    without = {**RESPONSE, "speakers": []}
+    assert shown(without).splitlines()[0].split() == ["0:00.0", "good", "morning"]
+    assert "speakers" not in summary(without, 1.0)
+    assert "(no speech)" in shown({**without, "chunks": [], "text": ""})
+
+
 def test_each_speaker_has_a_colour_of_its_own_on_a_terminal():
     lines = shown(RESPONSE, terminal=True).splitlines()
     colours = [line.split("SPEAKER")[0].rsplit("\x1b[", 1)[1] for line in lines[:2]]
     assert colours[0] != colours[1]
 
 
-def test_chunks_are_shown_where_nobody_was_told_apart():
-    assert shown({**RESPONSE, "speakers": []}).splitlines()[0].split() == [
-        "0:00.0",
-        "good",
-        "morning",
-    ]
-
-
 def test_one_line_a_word_with_its_times_probability_and_speaker():
-    words = [
-        {
-            "word": " yes",
-            "timestamp": [0.5, 0.75],
-            "probability": 0.987,
-            "speaker": "SPEAKER_01",
-            "overlap": False,
-        },
-        {
-            "word": " no",
-            "timestamp": [100.0, 100.2],
-            "probability": 0.5,
-            "speaker": None,
-            "overlap": True,
-        },
-    ]
+    yes = {"word": " yes", "timestamp": [0.5, 0.75], "probability": 0.987, "speaker": "SPEAKER_01"}
+    no = {"word": " no", "timestamp": [100.0, 100.2], "probability": 0.5, "overlap": True}
+    words = [yes, {**no, "speaker": None}]
     lines = shown({**RESPONSE, "words": words}).splitlines()
     assert lines[0] == "    0.50     0.75  0.99  SPEAKER_01  yes"
     assert lines[1] == "  100.00   100.20  0.50              no  (over another voice)"
     assert lines[2] == "warning: 2 names ignored"
 
 
-def test_silence_is_said_to_hold_no_speech():
-    assert "(no speech)" in shown({**RESPONSE, "speakers": [], "chunks": [], "text": ""})
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0:00.0"), (59.96, "1:00.0"), (75.5, "1:15.5"), (3600.0, "60:00.0")]
-)
-def test_clock(seconds: float, text: str):
-    assert clock(seconds) == text
-
-
-def test_summary_counts_named_speakers_only():
-    assert "speakers 2;" in summary(RESPONSE, 1.0)
-
-
-def test_summary_without_diarization_names_no_speakers():
-    assert "speakers" not in summary({**RESPONSE, "speakers": []}, 1.0)
+def test_clock():
+    seconds = (0.0, 59.96, 75.5, 3600.0)
+    assert [*map(clock, seconds)] == ["0:00.0", "1:00.0", "1:15.5", "60:00.0"]

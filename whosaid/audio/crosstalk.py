@@ -183,7 +183,6 @@ def _between(
 
 
 def _powers(samples: Samples) -> NDArray[np.float64]:
-    """Return the power of each HOP of samples."""
     whole = samples[: len(samples) // HOP * HOP].reshape(-1, HOP)
     return np.square(whole, dtype=np.float64).sum(axis=1)
 
@@ -195,7 +194,6 @@ def _spectra(samples: Samples) -> Spectra:
 
 
 def _squared(spectra: Spectra) -> Samples:
-    """Return the power of each bin, (frames, bins)."""
     return np.square(spectra.real) + np.square(spectra.imag)
 
 

@@ -34,23 +34,18 @@ OFFSET = 1 / 10
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """Limits of one request: `max_seconds` of all channels together, `max_bytes` after base64
-    decoding.
-    """
+    """Limits of a request: `max_seconds` of all channels, `max_bytes` after base64 decoding."""
 
     max_seconds: float
     max_bytes: int
 
     def less(self, size: int) -> AudioLimits:
-        """Return the limits that are left after `size` bytes."""
         return replace(self, max_bytes=max(0, self.max_bytes - size))
 
 
 @dataclass(frozen=True, eq=False)
 class Audio:
-    """A decoded recording: `channels`, each (n,) samples at 16 kHz; `duration` of the original in
-    seconds; warnings.
-    """
+    """Decoded `channels`, each (n,) at 16 kHz; `duration` of the original in seconds; warnings."""
 
     channels: tuple[NDArray[np.float32], ...]
     duration: float
@@ -64,14 +59,11 @@ class Audio:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all channels together."""
         return self.duration * len(self.channels)
 
 
 class DecodingStep(NamedTuple):
-    """Progress of all channels together: seconds `decoded`, and the least seconds `expected` in
-    all.
-    """
+    """Progress of all channels together: seconds `decoded`, and `expected` in all at least."""
 
     decoded: float
     expected: float
@@ -131,7 +123,6 @@ async def decoding_steps(
 
 
 def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Subtract the mean, in place, if it counts as an offset."""
     mean = float(samples.mean(dtype=np.float64)) if len(samples) else 0.0
     if mean**2 > OFFSET**2 * (float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2):
         samples -= np.float32(mean)
@@ -139,9 +130,7 @@ def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def check_container(data: bytes) -> None:
-    """Raise InvalidAudio if the header is not that of a known container with decodable audio.
-    Decodes nothing.
-    """
+    """Raise InvalidAudio unless the header describes decodable audio; decode nothing."""
     run_confined("whosaid.audio.libav:check", data)
 
 

@@ -71,9 +71,7 @@ _MPEG_AUDIO = b"\xff"  # the first byte of each frame
 
 
 def _demuxers() -> Iterator[str]:
-    """Yield libavformat's demuxers, except those that open other files or devices, run a script
-    (`sbg`) or read pictures.
-    """
+    """Yield libavformat's demuxers that read neither other files, devices, scripts nor pictures."""
     refused = {"concat", "dash", "hls", "imf", "sbg", "sdp", "vobsub", "webm_dash_manifest"}
     for name in formats_available:
         try:
@@ -310,12 +308,9 @@ def _audio_stream(container: InputContainer) -> AudioStream:
             if other is not stream:
                 other.discard = Discard.all
         return stream
-    refused = [error for error in errors if isinstance(error, InvalidAudio)]
-    if refused:
-        raise refused[0]
     if best is None:  # no stream has a known rate and channels
-        raise InvalidAudio("no audio stream found")
-    raise errors[0]
+        errors.append(InvalidAudio("no audio stream found"))
+    raise next((error for error in errors if isinstance(error, InvalidAudio)), errors[0])
 
 
 def _open_decoder(stream: AudioStream) -> None:
@@ -400,9 +395,7 @@ class _Recording:
     def blocks(
         self, sampling_rate: int, max_seconds: float, separate: bool
     ) -> Iterator[Sequence[NDArray[np.float32]]]:
-        """Yield float32 samples at 16 kHz, (n,) of each channel. A stream may change its format:
-        consecutive frames of one format are resampled together.
-        """
+        """Yield float32 samples at 16 kHz, (n,) of each channel, one format after another."""
         for change, ((_, channels, _, _), run) in enumerate(groupby(self._frames(), _frame_format)):
             if change > MAX_FORMAT_CHANGES:
                 raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
@@ -418,7 +411,6 @@ class _Recording:
                 yield list(np.ascontiguousarray(packed.reshape(-1, channels).T))
 
     def warnings(self) -> list[str]:
-        """Return warnings about the file that a listener would not notice."""
         warnings = []
         others = len(self.container.streams.audio) - 1
         if others:
@@ -503,7 +495,6 @@ class _Recording:
             yield loudest
 
     def _checked(self, blocks: Iterable[AudioFrame], max_seconds: float) -> Iterator[AudioFrame]:
-        """Yield the blocks. Raises AudioTooLong, and InvalidAudio for implausible samples."""
         for block in blocks:
             self.seconds += Fraction(block.samples, block.sample_rate)
             if self.seconds * self.channels > max_seconds:
@@ -542,9 +533,7 @@ class _Recording:
         return self.container.format.name.startswith("mov,")
 
     def _declared_seconds(self) -> float:
-        """Return the second of the timeline at which the sound ends by the file's headers; 0 if
-        unknown or guessed from the file's size.
-        """
+        """Return the end of the sound on the timeline by the headers; 0 if unknown or guessed."""
         container, stream = self.container, self.stream
         file = (container.duration or 0) / av.time_base
         seconds, own = file, len(container.streams) == 1

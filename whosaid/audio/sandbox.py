@@ -134,8 +134,6 @@ def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: A
 
 
 class _Template:
-    """The process that is forked, the socket that asks for forks, and the idle forks."""
-
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: Popen[bytes] | None = None
@@ -166,7 +164,6 @@ class _Template:
         raise RuntimeError("the process that reads audio cannot be started")
 
     def keep(self, stream: BufferedRWPair) -> None:
-        """Keep a finished fork, unless enough forks are idle."""
         with self._lock:
             if self._process is not None and len(self._idle) < MOST_IDLE:
                 self._idle.append(stream)
@@ -178,7 +175,6 @@ class _Template:
             self._end()
 
     def forget(self) -> None:
-        """Close the sockets, without ending the process."""
         while self._idle:
             _close(self._idle.pop())
         if self._control is not None:
@@ -281,7 +277,6 @@ def _answer_all(stream: BufferedRWPair) -> None:
 
 
 def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
-    """Run one step for each line from the parent."""
     global _started
     _started, more = time.process_time(), True
     limit_processor_time(seconds)

@@ -53,9 +53,7 @@ class Timeline:
     def __init__(
         self, format_name: str, stream: AudioStream, begin: float | None, duration: float | None
     ) -> None:
-        """`begin` is the file's first moment on its own clock and `duration` its length, in
-        seconds; None if unknown.
-        """
+        """`begin` is the file's first moment on its clock, `duration` in seconds; None: unknown."""
         self.position = self.overlap = 0.0
         self.gaps: list[tuple[float, float]] = []
         self.jumps: list[tuple[float, float]] = []

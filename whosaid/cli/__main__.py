@@ -29,6 +29,13 @@ CHECKED = (
     *("torch", "transformers", "numpy", "joblib", "psutil"),
     *("pydantic", "pydantic_settings", "rapidfuzz"),
 )
+LAYERS = {
+    "archive": "add Ray, for archives and Ray Serve",
+    "dev": "add hf-serve, Ray and the packages of checks, tests and benchmarks; as root on Debian"
+    " also the programs that tests use",
+    "toolkit": "add all that, and .venv-toolkit: Python 3.11 and the packages of"
+    " huggingface-inference-toolkit's container",
+}
 
 
 class Command(NamedTuple):
@@ -56,7 +63,6 @@ COMMANDS = {
 
 
 def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
-    """Read the options of scripts/setup; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/setup",
         "Make .venv ready: Python 3.12 and the packages of requirements/locks/, checked by their"
@@ -72,48 +78,29 @@ def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
         "Without an NVIDIA device torch comes from PyTorch's index of builds for the CPU, without"
         " CUDA's libraries.",
     )
-    for name, help_text in (
-        ("--archive", "add Ray, for archives and Ray Serve"),
-        (
-            "--dev",
-            "add hf-serve, Ray and the packages of checks, tests and benchmarks; as root on Debian"
-            " also the programs that tests use",
-        ),
-        (
-            "--toolkit",
-            "add all that, and .venv-toolkit: Python 3.11 and the packages of"
-            " huggingface-inference-toolkit's container",
-        ),
-    ):
-        option(parser, name, help_text, action="store_true")
+    for name, help_text in LAYERS.items():
+        option(parser, f"--{name}", help_text, action="store_true")
     options: Namespace = parser.parse_args(arguments)
     return options
 
 
 def set_up(options: Namespace) -> NoReturn:
-    layers = [name for name in ("archive", "dev", "toolkit") if getattr(options, name)]
+    layers = [name for name in LAYERS if getattr(options, name)]
     os.execvp("bash", ["bash", str(ENVIRONMENT), *layers])
 
 
 def make_ready(layer: str) -> None:
     """Install the packages of `layer`, if they are not there, and go on under .venv's Python."""
-    before = _installed()
+    ready = VENV / "ready"
+    before = ready.read_text(encoding="utf-8") if ready.is_file() else ""
     if status := subprocess.run(["bash", ENVIRONMENT, layer], check=False).returncode:
         sys.exit(status)
-    if Path(sys.prefix).resolve() != VENV.resolve() or _installed() != before:
+    if Path(sys.prefix).resolve() != VENV.resolve() or ready.read_text(encoding="utf-8") != before:
         python = str(VENV / "bin" / "python")
         os.execv(python, [python, "-m", "whosaid.cli", READY, *sys.argv[1:]])
 
 
-def _installed() -> str | None:
-    try:
-        return (VENV / "ready").read_text(encoding="utf-8")
-    except OSError:
-        return None
-
-
 def require(program: str, packages: Sequence[str], status: int) -> None:
-    """End the process with `status` if a package is missing."""
     if missing := [name.replace("_", "-") for name in packages if find_spec(name) is None]:
         print(
             f"{program}: first pip install {' '.join(missing)}, or run scripts/setup",
@@ -132,13 +119,11 @@ def _prepare(name: str, options: Namespace, python: str) -> None:
 
 
 def function(place: str) -> Any:  # noqa: ANN401
-    """Import what `module:function` names."""
     module, name = place.split(":")
     return getattr(import_module(module), name)
 
 
 def main() -> int:
-    """Run the command that the first argument names; return the exit status."""
     python = sys.argv[1] if sys.argv[1] in (READY, GIVEN) else ""
     name, *arguments = sys.argv[2 if python else 1 :]
     command = COMMANDS[name]

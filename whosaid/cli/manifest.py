@@ -31,15 +31,12 @@ def read_manifest(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if empty. Raises ValueError that begins with the place and says what to write.
     """
     if text.lstrip().startswith("["):
-        entries = enumerate(_decoded(text, "line {}"), 1)
-        yield from (
-            (f"entry {number}", _fields(f"entry {number}", each)) for number, each in entries
-        )
+        for number, entry in enumerate(_decoded(text, "line {}"), 1):
+            yield (place := f"entry {number}"), _fields(place, entry)
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            place = f"line {number}"
-            yield place, _fields(place, _decoded(line, place))
+            yield (place := f"line {number}"), _fields(place, _decoded(line, place))
 
 
 def _decoded(text: str, place: str) -> Any:  # noqa: ANN401
@@ -53,7 +50,6 @@ def _decoded(text: str, place: str) -> Any:  # noqa: ANN401
 
 
 def _fields(place: str, entry: object) -> dict[str, Any]:
-    """Return the fields of one recording in their one form."""
     fields = dict(entry) if isinstance(entry, dict) else {}
     if "audio" in fields and "path" not in fields:
         fields["path"] = fields.pop("audio")

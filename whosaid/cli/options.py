@@ -13,7 +13,17 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from whosaid.cli.parser import CommandParser, model, one_of, option, whole_number
+from whosaid.cli.parser import (
+    CommandParser,
+    Option,
+    add_options,
+    argument,
+    count,
+    flag,
+    model,
+    one_of,
+    option,
+)
 
 # Variables of the models' settings that have no option, by the options that people try.
 VARIABLES = {
@@ -34,21 +44,6 @@ WITHOUT_MODELS = (
 )
 # Between pairs A=B; a comma that no pair follows is part of a name.
 COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")
-
-# An option: its name, its help, and what `whosaid.cli.parser.option` needs to know.
-Option = tuple[str, str, dict[str, Any]]
-
-
-def _text(name: str, help_text: str, metavar: str, **how: Any) -> Option:  # noqa: ANN401
-    return name, help_text, {"metavar": metavar, **how}
-
-
-def _count(name: str, help_text: str, **how: Any) -> Option:  # noqa: ANN401
-    return name, help_text, {"type": whole_number(1), "metavar": "N", **how}
-
-
-def _flag(name: str, help_text: str, const: object = True, **how: Any) -> Option:  # noqa: ANN401
-    return name, help_text, {"action": "store_const", "const": const, **how}
 
 
 def _clips(text: str) -> list[dict[str, str]]:
@@ -82,6 +77,16 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
+MODELS = (
+    ("--model", "ASR_MODEL", "a Whisper, such as openai/whisper-small"),
+    ("--assistant", "ASSISTANT_MODEL", "a smaller Whisper, or Medusa heads, that draft for it"),
+    (
+        "--diarization",
+        "DIARIZATION_MODEL",
+        "finds speakers: a pyannote pipeline, or nvidia/Nemotron-3-Diarization",
+    ),
+)
+EMBEDDED = "the demo models of this repository, which know 133 English words of synthetic voices"
 KNOWN = (
     "a clip of one person's voice (2 to 10 s) and the name to show for that person, e.g."
     " anna.wav=Anna; several with commas, or the option again"
@@ -92,81 +97,83 @@ SILENT = "a window that is more likely than this to be silent may get no text; d
 # The options of a request's parameters, by the group of the help and what is said of the group.
 GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
     ("transcription", "docs/api.md says more about each"): (
-        _text("--language", "a code or English name, e.g. de; default: detected", "LANGUAGE"),
-        _text(
+        argument("--language", "a code or English name, e.g. de; default: detected", "LANGUAGE"),
+        argument(
             "--task",
             "transcribe (default), or translate into English",
             "TASK",
             type=one_of("transcribe", "translate"),
         ),
-        _flag(
+        flag(
             "--words",
             "times of every word",
             "word",
             also=("--word-timestamps",),
             dest="return_timestamps",
         ),
-        _flag("--multilingual", "several languages in one recording"),
-        _text(
+        flag("--multilingual", "several languages in one recording"),
+        argument(
             "--prompt",
             'text that came before, whose spelling is followed, e.g. "Dr. Lovelace, hello."',
             "TEXT",
             also=("--initial-prompt",),
         ),
-        _text(
+        argument(
             "--hotwords",
             'names and terms to expect, separated by commas, e.g. "Lovelace, Analytical Engine"',
             "WORDS",
         ),
-        _count("--num-beams", "beam search; default: 1", also=("--beam-size",)),
-        _count("--batch-size", "windows at a time"),
-        _flag(
+        count("--num-beams", "beam search; default: 1", also=("--beam-size",)),
+        count("--batch-size", "windows at a time"),
+        flag(
             "--assisted",
             "let the assistant draft (default where that saves time); a warning says why it does"
             " not",
         ),
     ),
     ("speakers", ""): (
-        _count("--num-speakers", "how many people speak, if that is known"),
-        _count("--min-speakers", "at least so many"),
-        _count("--max-speakers", "at most so many"),
-        _text("--known-speakers", KNOWN, "FILE=NAME", type=_clips, action="extend"),
-        _text(
+        count("--num-speakers", "how many people speak, if that is known"),
+        count("--min-speakers", "at least so many"),
+        count("--max-speakers", "at most so many"),
+        argument("--known-speakers", KNOWN, "FILE=NAME", type=_clips, action="extend"),
+        argument(
             "--known-speaker-threshold",
             "the least similarity (0 to 1) of a speaker and a clip; default: the model's",
             "NUMBER",
         ),
-        _flag("--diarize", "find speakers (default)"),
-        _flag(
+        flag("--diarize", "find speakers (default)"),
+        flag(
             "--no-speakers",
             "do not find speakers",
             const=False,
             also=("--no-diarize",),
             dest="diarize",
         ),
-        _text("--channels", CHANNELS, "CHANNELS", type=one_of("mix", "separate")),
-        _text("--channel-names", "names of separate channels, separated by commas", "NAMES"),
+        argument("--channels", CHANNELS, "CHANNELS", type=one_of("mix", "separate")),
+        argument("--channel-names", "names of separate channels, separated by commas", "NAMES"),
     ),
     ("thresholds", "as openai/whisper and faster-whisper call them"): (
-        _text("--temperature", "0 (default): the likeliest text; up to 1: sampled once", "NUMBER"),
-        _text("--compression-ratio-threshold", RATIO, "NUMBER"),
-        _text(
+        argument(
+            "--temperature", "0 (default): the likeliest text; up to 1: sampled once", "NUMBER"
+        ),
+        argument("--compression-ratio-threshold", RATIO, "NUMBER"),
+        argument(
             "--logprob-threshold",
             "retry a window whose text is less likely than this; default: -0.35",
             "NUMBER",
         ),
-        _text("--no-speech-threshold", SILENT, "NUMBER"),
-        _text("--length-penalty", "0 to 1: how much beam search favours long text", "NUMBER"),
-        _flag("--vad-filter", "decode speech alone (default)"),
-        _flag("--no-vad-filter", "decode silence and noise, too", const=False, dest="vad_filter"),
-        _text("--vad-parameters", "what counts as speech, as faster-whisper's", "JSON"),
+        argument("--no-speech-threshold", SILENT, "NUMBER"),
+        argument("--length-penalty", "0 to 1: how much beam search favours long text", "NUMBER"),
+        flag("--vad-filter", "decode speech alone (default)"),
+        flag("--no-vad-filter", "decode silence and noise, too", const=False, dest="vad_filter"),
+        argument("--vad-parameters", "what counts as speech, as faster-whisper's", "JSON"),
     ),
     ("subtitles", "layout of srt and vtt, as openai/whisper's"): (
-        _count("--max-line-width", "characters of a line"),
-        _count("--max-line-count", "lines of a subtitle"),
-        _count("--max-words-per-line", "words of a subtitle, unless both limits above are given"),
-        _flag("--highlight-words", "underline each word while it is spoken"),
-        _flag(
+        count("--max-line-width", "characters of a line"),
+        count("--max-line-count", "lines of a subtitle"),
+        count("--max-words-per-line", "words of a subtitle, unless both limits above are given"),
+        flag("--highlight-words", "underline each word while it is spoken"),
+        flag(
             "--no-subtitle-speakers",
             "do not show who speaks",
             const=False,
@@ -187,11 +194,8 @@ LAYOUT = _names(GROUPS["subtitles", "layout of srt and vtt, as openai/whisper's"
 
 
 def add_parameters(parser: CommandParser) -> None:
-    """Add the options that say how each recording is transcribed."""
     for (title, description), options in GROUPS.items():
-        group = parser.add_argument_group(title, description)
-        for name, help_text, how in options:
-            option(group, name, help_text, **how)
+        add_options(parser, title, description, options)
     option(
         parser,
         "--parameters",
@@ -204,37 +208,27 @@ def add_parameters(parser: CommandParser) -> None:
 
 def add_models(parser: CommandParser, without: str) -> None:
     """Add the options that name models; `without` says what is loaded if none is named."""
-    group = parser.add_argument_group(
+    add_options(
+        parser,
         "models",
         "MODEL is a Hub id (owner/name or owner/name@revision), downloaded once, or a folder; short"
         f" names such as large-v3 and turbo are understood. {without}",
-    )
-    for name, variable, help_text in (
-        ("--model", "ASR_MODEL", "a Whisper, such as openai/whisper-small"),
-        ("--assistant", "ASSISTANT_MODEL", "a smaller Whisper, or Medusa heads, that draft for it"),
         (
-            "--diarization",
-            "DIARIZATION_MODEL",
-            "finds speakers: a pyannote pipeline, or nvidia/Nemotron-3-Diarization",
+            *(
+                argument(name, help_text, "MODEL", variable=variable, type=model)
+                for name, variable, help_text in MODELS
+            ),
+            flag("--embedded", EMBEDDED, default=False),
         ),
-    ):
-        option(group, name, help_text, variable, type=model, metavar="MODEL")
-    option(
-        group,
-        "--embedded",
-        "the demo models of this repository, which know 133 English words of synthetic voices",
-        action="store_true",
     )
 
 
 def refuse_models_beside_embedded(parser: CommandParser, options: argparse.Namespace) -> None:
-    """End the process with status 2 if `--embedded` stands beside an option that names a model."""
     if options.embedded and (options.model or options.assistant or options.diarization):
         parser.error("--embedded: goes without other models")
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of a request that the command line gives."""
     given = {name: getattr(options, name) for name in PARAMETERS}
     others: dict[str, Any] = options.parameters
     return others | {name: each for name, each in given.items() if each is not None}

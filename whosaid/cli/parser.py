@@ -19,6 +19,8 @@ from whosaid.model_reference import ModelReference
 
 HELP_WIDTH = 80
 VARIABLES = "A name in brackets is the variable that is read where the option is not given."
+# An option: its name, its help, and what `option` needs besides.
+Option = tuple[str, str, dict[str, Any]]
 # A wrong command line; a command that could not do its work ends with FAILED.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 OPTION = re.compile(r"--?[^\s\d-]\S*")
@@ -59,7 +61,6 @@ class CommandParser(argparse.ArgumentParser):
         return {known[name].dest: name for name in self._given if name in known}
 
     def format_help(self) -> str:
-        """Return argparse's help, then the examples, then the notes."""
         lines = [f"  # {what}\n  {line}" for what, line in self._examples]
         shown = ["examples:\n" + "\n".join(lines)] if lines else []
         if any((action.help or "").endswith("]") for action in self._actions):
@@ -173,7 +174,6 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
 
 
 def web_address(text: str) -> str:
-    """Read the address of a server, with its scheme."""
     if not text.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError("should begin with http:// or https://")
     return text
@@ -203,6 +203,26 @@ def option(
     """
     shown = f"{help_text} [{variable}]" if variable else help_text
     group.add_argument(name, *also, help=shown, **how)
+
+
+def add_options(
+    parser: CommandParser, title: str, description: str, options: Iterable[Option]
+) -> None:
+    group = parser.add_argument_group(title, description or None)
+    for name, help_text, how in options:
+        option(group, name, help_text, **how)
+
+
+def argument(name: str, help_text: str, metavar: str | None = None, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"metavar": metavar, **how}
+
+
+def count(name: str, help_text: str, highest: int | None = None, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"type": whole_number(1, highest), "metavar": "N", **how}
+
+
+def flag(name: str, help_text: str, const: object = True, **how: Any) -> Option:  # noqa: ANN401
+    return name, help_text, {"action": "store_const", "const": const, **how}
 
 
 def _with_hyphens(arguments: list[str]) -> list[str]:

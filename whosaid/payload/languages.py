@@ -228,7 +228,6 @@ def _read(text: str) -> tuple[str | None, str | None]:
 
 @cache
 def _keys() -> tuple[dict[str, str], dict[str, str]]:
-    """Return Whisper's codes by folded name, and by every code."""
     names = {_folded(name): code for code, names in _NAMES.items() for name in names}
     codes = {each: row[0] for row in _ROWS for each in (row[0], *row[3].split())}
     return names, codes

@@ -145,7 +145,6 @@ def _missing(dtype: torch.dtype) -> str:
 
 
 def _cuda_failure() -> str:
-    """Return, on one line, the reason why torch cannot use CUDA."""
     if torch.version.cuda is None:
         return "this build of torch has no CUDA"
     try:

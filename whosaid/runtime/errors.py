@@ -60,7 +60,6 @@ def _is_named(error: BaseException, name: str) -> bool:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield `error` and the exceptions that led to it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

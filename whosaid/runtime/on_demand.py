@@ -70,7 +70,6 @@ class OnDemand(Generic[M]):
             self._rest()
 
     def close(self) -> None:
-        """Unload for good."""
         with self._changing:
             self._seconds = None
             if self._timer is not None:
@@ -100,7 +99,6 @@ class OnDemand(Generic[M]):
                 ) from error
 
     def _rest(self) -> None:
-        """Begin to wait for the next use, if none is left."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -233,7 +233,6 @@ class ShortestFirst:
 
 
 async def in_one_step(work: Callable[[], T]) -> T:
-    """Return the result of `work` in a single step."""
     return work()
 
 

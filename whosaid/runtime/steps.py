@@ -61,7 +61,6 @@ class Steps(Generic[T]):
 
 
 def run_steps(coroutine: Coroutine[Any, None, T]) -> T:
-    """Take all steps without a pause; return the result."""
     steps = Steps(coroutine)
     while not steps.done:
         steps.advance()

@@ -269,6 +269,5 @@ def _download_for_pyannote_3(
 
 @cache
 def _release(package: str) -> tuple[int, int]:
-    """Return the major and minor version of an installed package."""
     major, minor = re.findall(r"\d+", version(package))[:2]
     return int(major), int(minor)

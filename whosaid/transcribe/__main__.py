@@ -1,7 +1,7 @@
-"""Entry point of scripts/demo and scripts/transcribe.
+"""Prints answers for scripts/demo, and writes files for scripts/transcribe.
 
-Both ask models of this process or, with `--url`, a server. scripts/demo prints the answers, and
-scripts/transcribe writes them into files. All other lines go to stderr, one for every failure.
+Both ask models of this process or, with `--url`, a server. All lines but the answers go to stderr,
+one for every failure.
 """
 
 from __future__ import annotations
@@ -22,15 +22,24 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config import REPOSITORY, InferenceConfig, ModelSettings, misspelt_variables
+from rich.console import Console
+
+from config import (
+    REPOSITORY,
+    InferenceConfig,
+    ModelSettings,
+    WrongParameter,
+    misspelt_variables,
+)
 from whosaid.answer import kept
 from whosaid.cli.options import option_name, parameters
 from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
 from whosaid.models.choice import Screen, as_given, choose, loaded_models, model_names
 from whosaid.payload.parameters import check_name
 from whosaid.server.settings import ServerSettings
-from whosaid.transcribe.client import Client, Failed, Unusable, failure
-from whosaid.transcribe.options import read_demo, read_text, read_transcribe
+from whosaid.transcribe.client import Client, Failed, Unusable
+from whosaid.transcribe.options import STANDARD_INPUT, read_demo, read_transcribe
+from whosaid.transcribe.printing import show
 from whosaid.transcribe.recordings import (
     InTheWay,
     Recording,
@@ -53,7 +62,6 @@ if TYPE_CHECKING:
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 PARALLEL = 4
-WRONG_PARAMETER = "INVALID_PARAMETER: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +97,6 @@ class Job:
             made = kept.Request(self.endpoint.models(), self.parameters).to_json()
             answer = {"recording": described, "made_with": made, **answer}
         return answer, seconds
-
-    def answer_or_failure(self, path: Path, run: Run) -> tuple[dict[str, Any], float] | None:
-        """Return `answer` with all formats, or None after a failure was shown. Raises Unusable."""
-        with shown_failures(path, run):
-            answer, seconds = self.answer(path, run)
-            as_texts(answer, self.formats)
-            return answer, seconds
-        return None
 
     def write(self, recording: Recording, run: Run) -> None:
         """Transcribe a recording into its files, or show the failure. Raises Unusable."""
@@ -162,14 +162,13 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
 
 
 def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
-    """Write every recording's files; return the exit status. Raises Failed."""
     found = find_recordings(options.recordings, options.output_dir)
     refuse_collisions(found, options.output_dir)
     _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
     models = endpoint.models()
-    request = kept.Request(models, kept_parameters(options, finds_speakers(models)))
+    request = kept.Request(models, kept_parameters(options, models or {}))
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:
@@ -193,23 +192,16 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     return FAILED if run.failures else 0
 
 
-def finds_speakers(models: dict[str, Any] | None) -> bool:
-    return bool(models and (models.get("diarization_model") or models.get("diarization")))
-
-
-def kept_parameters(options: Namespace, speakers: bool) -> dict[str, Any]:
-    """Return the parameters of a request whose answer is kept. Raises ValueError.
-
-    `speakers` is whether the models can find speakers.
-    """
+def kept_parameters(options: Namespace, models: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request to these models whose answer is kept."""
     given = request_parameters(options)
-    apart = InferenceConfig.read(given).tells_voices_apart and speakers
-    formats = asked_formats(options.output_format, apart or options.channels == "separate")
-    return kept.for_keeping({**given, "output": formats})
+    speakers = options.channels == "separate"
+    if InferenceConfig.read(given).tells_voices_apart:
+        speakers |= bool(models.get("diarization_model") or models.get("diarization"))
+    return kept.for_keeping({**given, "output": asked_formats(options.output_format, speakers)})
 
 
 def _write_kept(work: Work, request: kept.Request) -> tuple[Path, str] | None:
-    """Write formats of a kept answer; return the recording and the reason if that fails."""
     try:
         if work.write and not work.transcribes:
             work.write_kept(request)
@@ -225,7 +217,6 @@ def _tell_left_out(named: Sequence[Path]) -> None:
 
 
 def _tell_again(works: Sequence[Work]) -> None:
-    """Say which recordings are transcribed again and why, and which edited files stay."""
     again = sorted((each for each in works if each.why), key=lambda each: each.why)
     for why, same in groupby(again, key=lambda each: each.why):
         first, *others = (each.recording.path for each in same)
@@ -248,41 +239,29 @@ def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[
 
 
 def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal: Terminal) -> int:
-    """Print every recording's answer; return the exit status. Raises Failed."""
     found = find_recordings(options.recordings, None)
     _tell_left_out(options.recordings)
     names = dict(options.speaker_names or ())
     formats = options.output_format or ()
     job = Job(endpoint, request_parameters(options), formats, names=names)
     status = 0
-    for recording in found:
-        with terminal.shown({recording.path: 0}) as run:
-            answered = job.answer_or_failure(recording.path, run)
-        if answered is None:
+    for path in [each.path for each in found]:
+        with terminal.shown({path: 0}) as run, shown_failures(path, run):
+            answer, seconds = job.answer(path, run)
+            texts = as_texts(answer, formats)
+        if run.failures:
             status = FAILED
-            continue
-        if len(found) > 1 and not job.formats:
-            print(f"{recording.path}:")
-        print_answer(*answered, job.formats)
+        elif formats:
+            sys.stdout.write("".join(texts.values()))
+        else:
+            if len(found) > 1:
+                print(f"{path}:")
+            show(answer, seconds, Console())
     return status
 
 
-def print_answer(answer: dict[str, Any], seconds: float, formats: Sequence[str]) -> None:
-    """Print an answer that took `seconds`, for a person to read or in one format."""
-    if formats:
-        sys.stdout.write("".join(as_texts(answer, formats).values()))
-        return
-    from rich.console import Console
-
-    from whosaid.transcribe.printing import show
-
-    show(answer, seconds, Console())
-
-
 def request_parameters(options: Namespace) -> dict[str, Any]:
-    """Return the parameters of every request. Raises ValueError, which begins with the name of a
-    wrong parameter.
-    """
+    """Return the parameters of every request. Raises WrongParameter."""
     given = parameters(options)
     formats = options.output_format or ()
     if asked := asked_formats(formats, False) if "json" in formats else formats:
@@ -293,18 +272,30 @@ def request_parameters(options: Namespace) -> dict[str, Any]:
         given["assisted"] = True
     if unknown := InferenceConfig.unknown(given):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
-        raise ValueError(f"--parameters: {unknown[0]!a} is not a parameter{nearest}")
+        raise WrongParameter("", f"--parameters: {unknown[0]!a} is not a parameter{nearest}")
     InferenceConfig.read(given)
     return given
 
 
-def check_speaker_names(options: Namespace) -> None:
-    """Raise ValueError if a name of `--speaker-names` could not be a known speaker's."""
+def check_options(options: Namespace) -> None:
+    """Read the text, and check every parameter and name. Raises WrongParameter."""
+    options.given_text = None if options.text is None else read_text(options.text)
+    request_parameters(options)
     try:
         for _, name in options.speaker_names or ():
             check_name(name)
     except ValueError as error:
-        raise ValueError(f"speaker_names: {error}") from error
+        raise WrongParameter("speaker_names", str(error)) from error
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file or of standard input. Raises WrongParameter."""
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        raise WrongParameter("text", f"{file}: {reason}") from error
 
 
 def make_endpoint(options: Namespace, terminal: Terminal) -> Client | LocalEndpoint:
@@ -333,26 +324,23 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _by_option(error: Failed, options: Namespace) -> str:
+def _by_option(error: Failed | WrongParameter, options: Namespace) -> str:
     """Return the reason, with the name of an option in place of a wrong parameter's."""
-    if error.param in {*InferenceConfig.model_fields, "speaker_names"}:
-        return f"{option_name(error.param, options)}: {error.text}"
+    param = (error.param or "").partition("[")[0]
+    if param in {*InferenceConfig.model_fields, "speaker_names"}:
+        return f"{option_name(param, options)}: {error.reason}"
     return str(error)
 
 
 def run(options: Namespace) -> int:
-    """Do what the options of a command line ask for; return the exit status."""
     if not options.live:
         options.recordings = options.recordings or [CONVERSATION]
     for line in misspelt_variables(ModelSettings, ServerSettings):
         say(line)
     try:
-        options.given_text = None if options.text is None else read_text(options.text)
-        request_parameters(options)
-        check_speaker_names(options)
-    except ValueError as error:
-        wrong = _by_option(failure(f"{WRONG_PARAMETER}{error}"), options)
-        say(f"{options.program}: {wrong.removeprefix(WRONG_PARAMETER)}")
+        check_options(options)
+    except WrongParameter as error:
+        say(f"{options.program}: {_by_option(error, options)}")
         return WRONG
     terminal = Terminal()
     try:

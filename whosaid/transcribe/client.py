@@ -54,10 +54,10 @@ T = TypeVar("T")
 class Failed(Exception):
     """A recording was not transcribed; `str()` of it is the reason, on one line.
 
-    If a parameter is wrong, `param` is its name and `text` what is wrong with it.
+    If a parameter is wrong, `param` is its name and `reason` what is wrong with it.
     """
 
-    param, text = "", ""
+    param, reason = "", ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()) or "no reason was given")
@@ -77,7 +77,7 @@ def failure(reason: str) -> Failed:
     code, param, text = found.groups()
     refuses_all = code in REFUSE_ALL and param != "channel_names"
     error = (Unusable if refuses_all else Failed)(reason)
-    error.param, error.text = param or "", text
+    error.param, error.reason = param or "", text
     return error
 
 
@@ -137,7 +137,6 @@ class Client:
         return self._ask("POST", "", body, lambda response: _read(response, on_progress))
 
     def _job_answer(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
-        """Return the answer of a job, and delete the job."""
         job = self._ask("POST", JOBS, body, _json_object, MOST_LOST_JOBS)
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):
@@ -219,9 +218,7 @@ class Client:
 
 
 def endpoint(url: str) -> str:
-    """Return the address that takes recordings, for that of a server, of its page, or of OpenAI's
-    SDK.
-    """
+    """Return the address that takes recordings, given a server's, its page's or OpenAI's SDK's."""
     url = url.rstrip("/")
     return url.rpartition("/")[0] if url.endswith(ADDRESSES) else url
 

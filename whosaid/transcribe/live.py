@@ -83,7 +83,6 @@ class LiveRun:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio that were transcribed."""
         return self._audio.seconds if self._audio else 0.0
 
     async def run(self, transcribe: Callable[[Audio], Awaitable[None]]) -> None:
@@ -179,7 +178,6 @@ def _refuse_to_overwrite(options: Namespace) -> None:
 
 
 def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float) -> None:
-    """Write the files that are asked for. Raises Failed, OSError."""
     formats = options.output_format or ()
     if not formats:
         return

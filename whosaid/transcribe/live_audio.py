@@ -101,16 +101,8 @@ def microphone(name: str | None) -> Source:
 
 
 def input_options(platform: str, name: str | None) -> list[str]:
-    """Return ffmpeg's options for a microphone, by default the system's."""
     if platform == "darwin":
         return ["-f", "avfoundation", "-i", f":{name or 'default'}"]
-    if platform in ("win32", "cygwin"):
-        if name is None:
-            raise Unusable(
-                "--microphone: is needed on Windows; ffmpeg -list_devices true -f dshow -i dummy"
-                " lists the names"
-            )
-        return ["-f", "dshow", "-i", f"audio={name}"]
     # PipeWire has the socket too; without either, ALSA itself.
     pulse = Path(f"/run/user/{os.getuid()}/pulse/native").exists()
     return ["-f", "pulse" if pulse else "alsa", "-i", name or "default"]
@@ -156,7 +148,6 @@ def _wav_rate(descriptor: int) -> int:
 
 
 def _exactly(descriptor: int, count: int) -> bytes:
-    """Read `count` bytes, fewer if the stream ends."""
     data = b""
     while len(data) < count and (more := os.read(descriptor, count - len(data))):
         data += more
@@ -216,7 +207,6 @@ class Audio:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio that were taken."""
         return self._taken / BYTES_PER_SAMPLE / self.rate if self.rate else 0.0
 
     async def begin(self) -> None:

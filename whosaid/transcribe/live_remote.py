@@ -193,9 +193,7 @@ class RemoteSessions:
             await connection.send(FINAL)
 
     def _unread(self) -> float:
-        """Return seconds of sent audio that the server may not have read: it reads little that is
-        ahead of real time.
-        """
+        """Return sent seconds that a server, which reads in real time, may not have read."""
         ahead = self._played_at - time.monotonic()
         return ahead if ahead > LEAST_AHEAD else 0.0
 
@@ -224,7 +222,6 @@ class RemoteSessions:
 
 
 def websocket_address(url: str) -> str:
-    """Return the address of live sessions of the server at `url`."""
     scheme, where, path, _, _ = urlsplit(endpoint(url))
     scheme = {"http": "ws", "https": "wss"}[scheme]
     return urlunsplit((scheme, where, path.rstrip("/") + PATH, "intent=transcription", ""))
@@ -242,7 +239,6 @@ def _refusal(error: InvalidStatus, key: str | None) -> Unusable:
 
 
 def session_update(options: Namespace, rate: int, include: list[str]) -> dict[str, Any]:
-    """Return the event that sets a session up."""
     words = [word.strip() for word in (options.hotwords or "").split(",")]
     # The server takes clips if it is asked for segments.
     clips = options.known_speakers or [] if INCLUDE[1] in include else []
@@ -277,6 +273,5 @@ def _event(message: str | bytes) -> Event:
 
 
 def _code(event: Event) -> object:
-    """Return the code of an error event, None of any other."""
     error = event.get("error") if event["type"] == "error" else None
     return error.get("code") if isinstance(error, dict) else None

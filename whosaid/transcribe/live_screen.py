@@ -47,7 +47,6 @@ class LiveScreen:
                     self._print(item)
 
     def show(self) -> None:
-        """Show the changes of the transcript."""
         waiting = self._waiting()
         done = list(takewhile(lambda item: item.done, waiting))
         self._printed += len(done)
@@ -60,7 +59,6 @@ class LiveScreen:
                 self._nameless.append(item)
 
     def _waiting(self) -> list[Item]:
-        """Return the items from the first one on that is not printed."""
         return list(self._transcript.items.values())[self._printed :]
 
     def _print(self, item: Item) -> None:

@@ -137,7 +137,6 @@ class LiveTranscript:
             self._add(kind.removeprefix(TRANSCRIPTION), self._item(event), event)
 
     def answer(self, duration: float, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a recording of `duration` seconds with these parameters."""
         items = [item for item in self.items.values() if item.text.strip()]
         chunks = tuple(
             Chunk(f" {item.text.strip()}", item.start, item.end, words=tuple(item.words))
@@ -187,7 +186,6 @@ class LiveTranscript:
 
 
 def error_message(event: Event) -> str:
-    """Return the message of an event that tells of an error."""
     error = event.get("error")
     message = error.get("message") if isinstance(error, dict) else None
     return str(message or "the server tells of an error")

@@ -40,9 +40,7 @@ class LocalEndpoint:
         return self._names
 
     def prepare(self, data: bytes) -> None:
-        """Load the models the first time. Raises Failed, and loads nothing, for data that is no
-        audio.
-        """
+        """Check that the data is audio, and load the models the first time. Raises Failed."""
         try:
             check_container(data)
         except EndpointError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from errno import EISDIR
@@ -20,7 +19,16 @@ from whosaid.cli.options import (
     option_name,
     refuse_models_beside_embedded,
 )
-from whosaid.cli.parser import CommandParser, option, some_of, web_address, whole_number
+from whosaid.cli.parser import (
+    CommandParser,
+    add_options,
+    argument,
+    count,
+    flag,
+    option,
+    some_of,
+    web_address,
+)
 
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 STANDARD_INPUT = Path("-")
@@ -36,55 +44,79 @@ STATUSES = (
     "The exit status is 0 when every recording has its answer, 1 when one has none, 2 for a wrong"
     " command line."
 )
+TRANSCRIBE_EXAMPLES = (
+    ("by Whisper base, fetched once, with speakers", "scripts/transcribe talk.mp3"),
+    (
+        "subtitles of a German interview, by a larger model",
+        "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
+        " --output-format srt",
+    ),
+    (
+        "names for the speakers of a transcript that is there",
+        "scripts/transcribe talk.mp3 --speaker-names SPEAKER_00=Anna,SPEAKER_01=Bob",
+    ),
+    ("a folder, by a running server", "scripts/transcribe talks/ --url http://127.0.0.1:8000"),
+    (
+        "a call with a person on each channel",
+        "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
+    ),
+    ("the microphone, while somebody speaks", "scripts/transcribe --live"),
+    (
+        "samples, or a WAV file, of another program",
+        "ffmpeg -i rtsp://camera -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -",
+    ),
+)
+DEMO_EXAMPLES = (
+    ("the bundled conversation, on the embedded models", "scripts/demo"),
+    ("your recording, by Whisper base, fetched once, with speakers", "scripts/demo talk.mp3"),
+    (
+        "subtitles by another model",
+        "scripts/demo talk.mp3 --model openai/whisper-small --output-format srt",
+    ),
+)
+TEXT = (
+    "the text that is spoken in the one recording, in UTF-8 (- is standard input): its words get"
+    " times and speakers, also if the recording's outputs exist"
+)
+SPEAKER_NAMES = (
+    "names to show in place of an answer's labels, e.g. SPEAKER_00=Anna,SPEAKER_01=Bob; of one"
+    " recording, which is not transcribed again for it"
+)
+URL = "scripts/serve's, or an endpoint's; API_KEY holds its key"
+JOB = (
+    "send recordings as jobs and ask for their answers, because a proxy would end long requests;"
+    " the server needs DATA_DIR"
+)
+LIVE_HELP = (
+    "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words, a"
+    " second one waits for nothing. Files are written at the end, where --output-format or"
+    " --output-dir asks for them."
+)
+LIVE_OPTIONS = (
+    flag(
+        "--live",
+        "transcribe the microphone, which the ffmpeg program records; or FILE_OR_FOLDER if it is"
+        " one file, or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
+    ),
+    argument("--microphone", "as ffmpeg names it; default: the system's", "NAME"),
+    flag("--realtime", "send a file no faster than it plays"),
+)
 
 
 def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
-    """Read scripts/transcribe's options; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/transcribe",
         "Transcribe recordings, with speakers, into files beside them. Recordings that are done,"
         " by the same models and parameters, are skipped.",
-        (
-            (
-                "by Whisper base, fetched once, with speakers",
-                "scripts/transcribe talk.mp3",
-            ),
-            (
-                "subtitles of a German interview, by a larger model",
-                "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
-                " --output-format srt",
-            ),
-            (
-                "names for the speakers of a transcript that is there",
-                "scripts/transcribe talk.mp3 --speaker-names SPEAKER_00=Anna,SPEAKER_01=Bob",
-            ),
-            (
-                "a folder, by a running server",
-                "scripts/transcribe talks/ --url http://127.0.0.1:8000",
-            ),
-            (
-                "a call with a person on each channel",
-                "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
-            ),
-            ("the microphone, while somebody speaks", "scripts/transcribe --live"),
-            (
-                "samples, or a WAV file, of another program",
-                "ffmpeg -i rtsp://camera -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -",
-            ),
-        ),
+        TRANSCRIBE_EXAMPLES,
         STATUSES,
         "FILE_OR_FOLDER ...",
         VARIABLES | {"--api-key": "API_KEY"},
     )
     formats = "json is always written; default: json,srt,vtt,txt"
     _add_options(parser, formats, "default: beside each recording")
-    option(
-        parser,
-        "--force",
-        "transcribe again, and overwrite existing files",
-        action="store_true",
-    )
-    _add_live(parser)
+    option(parser, "--force", "transcribe again, and overwrite existing files", action="store_true")
+    add_options(parser, "live", LIVE_HELP, LIVE_OPTIONS)
     options = _checked(parser, arguments)
     options.prints = False
     if options.live:
@@ -100,22 +132,11 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
-    """Read scripts/demo's options; end the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/demo",
         "Print the transcripts of recordings, with speakers; of the bundled conversation if none is"
         " named.",
-        (
-            ("the bundled conversation, on the embedded models", "scripts/demo"),
-            (
-                "your recording, by Whisper base, fetched once, with speakers",
-                "scripts/demo talk.mp3",
-            ),
-            (
-                "subtitles by another model",
-                "scripts/demo talk.mp3 --model openai/whisper-small --output-format srt",
-            ),
-        ),
+        DEMO_EXAMPLES,
         STATUSES,
         "[FILE_OR_FOLDER ...]",
         VARIABLES | {"--api-key": "API_KEY"},
@@ -135,29 +156,6 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
     if not options.prints:
         options.output_format = options.output_format or list(FORMATS)
     return options
-
-
-def _add_live(parser: CommandParser) -> None:
-    group = parser.add_argument_group(
-        "live",
-        "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words, a"
-        " second one waits for nothing. Files are written at the end, where --output-format or"
-        " --output-dir asks for them.",
-    )
-    option(
-        group,
-        "--live",
-        "transcribe the microphone, which the ffmpeg program records; or FILE_OR_FOLDER if it is"
-        " one file, or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
-        action="store_true",
-    )
-    option(
-        group,
-        "--microphone",
-        "as ffmpeg names it; default: the system's",
-        metavar="NAME",
-    )
-    option(group, "--realtime", "send a file no faster than it plays", action="store_true")
 
 
 def _check_live(parser: CommandParser, options: Namespace) -> None:
@@ -201,62 +199,22 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
         help="any sound or video; all recordings of a folder",
     )
     add_parameters(parser)
-    option(
-        parser,
-        "--text",
-        "the text that is spoken in the one recording, in UTF-8 (- is standard input): its words"
-        " get times and speakers, also if the recording's outputs exist",
-        type=_text_file,
-        metavar="FILE",
+    option(parser, "--text", TEXT, type=_text_file, metavar="FILE")
+    formats = f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}"
+    names = {"type": _speaker_names, "action": "extend"}
+    output = (
+        argument("--output-format", formats, "FORMATS", also=("-f",), type=_read_formats),
+        argument("--output-dir", folder, "FOLDER", also=("-o",), type=Path),
+        argument("--speaker-names", SPEAKER_NAMES, "LABEL=NAME", **names),
     )
-    group = parser.add_argument_group("output")
-    option(
-        group,
-        "--output-format",
-        f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}",
-        also=("-f",),
-        type=_read_formats,
-        metavar="FORMATS",
-    )
-    option(group, "--output-dir", folder, also=("-o",), type=Path, metavar="FOLDER")
-    option(
-        group,
-        "--speaker-names",
-        "names to show in place of an answer's labels, e.g. SPEAKER_00=Anna,SPEAKER_01=Bob; of one"
-        " recording, which is not transcribed again for it",
-        type=_speaker_names,
-        action="extend",
-        metavar="LABEL=NAME",
-    )
+    add_options(parser, "output", "", output)
     add_models(parser, WITHOUT_MODELS)
-    group = parser.add_argument_group("a running server, in place of models that are loaded here")
-    option(
-        group,
-        "--url",
-        "scripts/serve's, or an endpoint's; API_KEY holds its key",
-        type=web_address,
-        metavar="URL",
+    server = (
+        argument("--url", URL, "URL", type=web_address),
+        count("--parallel", "files at a time; default: 4", 64),
+        flag("--job", JOB),
     )
-    option(
-        group, "--parallel", "files at a time; default: 4", type=whole_number(1, 64), metavar="N"
-    )
-    option(
-        group,
-        "--job",
-        "send recordings as jobs and ask for their answers, because a proxy would end long"
-        " requests; the server needs DATA_DIR",
-        action="store_true",
-    )
-
-
-def read_text(file: Path) -> str:
-    """Return the text of a file or of standard input. Raises ValueError that names the option."""
-    try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
-        return data.decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
-        raise ValueError(f"text: {file}: {reason}") from error
+    add_options(parser, "a running server, in place of models that are loaded here", "", server)
 
 
 def _text_file(path: str) -> Path:

@@ -20,13 +20,11 @@ def clock(seconds: float) -> str:
 
 
 def speaker_styles(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return a colour for each speaker named in `entries`."""
     speakers = sorted({entry["speaker"] for entry in entries if entry.get("speaker")})
     return {speaker: SPEAKER_STYLES[i % len(SPEAKER_STYLES)] for i, speaker in enumerate(speakers)}
 
 
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
-    """Yield start time, speaker and text of each turn, or of each chunk without speakers."""
     entries = response["speakers"] or response["chunks"]
     styles = speaker_styles(entries)
     width = max(map(len, styles), default=0)
@@ -59,7 +57,6 @@ def word_lines(response: dict[str, Any]) -> Iterator[Text]:
 
 
 def summary(response: dict[str, Any], wall: float) -> str:
-    """Return duration, language, number of speakers, wall time and speed."""
     duration = response["duration"]
     about = f"{clock(duration)} of audio, language {response['language'] or 'unknown'}"
     speakers = {entry["speaker"] for entry in response["speakers"] if entry["speaker"]}
@@ -69,7 +66,6 @@ def summary(response: dict[str, Any], wall: float) -> str:
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
-    """Print the transcript, the notes and the summary."""
     for line in word_lines(response) if "words" in response else transcript_lines(response):
         console.print(line, soft_wrap=True)
     if not response["chunks"]:

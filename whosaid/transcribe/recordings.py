@@ -59,7 +59,6 @@ class Recording:
         return answer if ours else None
 
     def described(self, data: bytes) -> dict[str, Any]:
-        """Describe the recording, with the content `data`, for its answer. Raises OSError."""
         return {
             "name": self.path.name,
             "size": len(data),
@@ -98,17 +97,12 @@ class Recording:
             return None
         answer = self.kept_answer()
         texts = {} if answer is None else _output(answer)
-        for name in there:
-            path = self.output(name)
-            known = answer is not None if name == "json" else _says(path, texts.get(name))
-            if not known:
-                return path
-        return None
+        known = {"json"} if answer is not None else set()
+        known |= {name for name in there if _says(self.output(name), texts.get(name))}
+        return next((self.output(name) for name in there if name not in known), None)
 
     def remove_outdated(self, answer: dict[str, Any], keep: Path | None) -> list[str]:
-        """Remove this program's files that differ from those of this answer, but not `keep`. Return
-        their formats.
-        """
+        """Remove our files that differ from this answer's, but not `keep`; return their formats."""
         new, old = _output(answer), _output(self.kept_answer() or {})
         removed = []
         for name in FORMATS:
@@ -133,7 +127,10 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
         tops.append((path if path.is_dir() else path.parent).resolve())
-        if not (files := list(_files(path))):
+        files = [path]
+        if path.is_dir():
+            files = [each for each in _visible(path) if ENDING.fullmatch(each.suffix)]
+        if not files:
             raise Failed(f"{path}: there is no recording in it")
         for file in files:
             found.setdefault(file.parent.resolve() / file.name, file)
@@ -155,22 +152,23 @@ def refuse_collisions(recordings: Sequence[Recording], output: Path | None) -> N
 
     Names, and folders under `output`, differ only if they differ on file systems that ignore case.
     """
+
+    def place(path: Path) -> tuple[str, str]:
+        folder = str(path.parent.resolve())
+        return folder if output is None else _folded(folder), _folded(path.name)
+
     writers: dict[tuple[str, str], Recording] = {}
     for each in recordings:
-        folder = str(each.stem.parent.resolve())
-        folder = folder if output is None else _folded(folder)
         for name in FORMATS:
             path = each.output(name)
-            other = writers.setdefault((folder, _folded(path.name)), each)
+            other = writers.setdefault(place(path), each)
             if other is not each:
                 raise InTheWay(
                     f"{other.path} and {each.path}: both would write {path}; rename one of them,"
                     " or transcribe it in another run with another --output-dir"
                 )
     for each in recordings:
-        folder = str(each.path.parent.resolve())
-        folder = folder if output is None else _folded(folder)
-        if writer := writers.get((folder, _folded(each.path.name))):
+        if writer := writers.get(place(each.path)):
             raise InTheWay(
                 f"{each.path}: would be overwritten by an output of {writer.path}; --output-dir"
                 " writes elsewhere"
@@ -190,30 +188,24 @@ def fitting(name: str) -> str:
     return f"{data[: LONGEST_STEM - 17].decode(errors='ignore')}-{digest}"
 
 
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-        return
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if ENDING.fullmatch(file.suffix) and not hidden and file.is_file():
+def _visible(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and below it that are not hidden, in order."""
+    for file in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not hidden and file.is_file():
             yield file
 
 
 def left_out(named: Sequence[Path]) -> list[Path]:
-    """Return files in the named folders that may be recordings in spite of their names, which are
-    neither those of outputs nor of texts, pictures or documents.
-    """
-    folders = [path for path in named if path.is_dir()]
+    """Return files in the named folders that may be recordings in spite of their names."""
     return [
         file
-        for folder in folders
-        for file in sorted(folder.rglob("*"))
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-        and not ENDING.fullmatch(file.suffix)
+        for folder in named
+        if folder.is_dir()
+        for file in _visible(folder)
+        if not ENDING.fullmatch(file.suffix)
         and file.suffix.removeprefix(".").lower() not in FORMATS
         and (guess_type(file.name)[0] or "audio/").startswith(("audio/", "video/"))
-        and file.is_file()
     ]
 
 
@@ -226,10 +218,8 @@ def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
 
 
 def as_texts(answer: dict[str, Any], formats: Sequence[str]) -> dict[str, str]:
-    """Return the answer in every format. Raises Failed if the server did not send one."""
     texts = {"json": json.dumps(answer, indent=2, ensure_ascii=False) + "\n", **_output(answer)}
-    missing = [name for name in formats if name not in texts]
-    if missing:
+    if missing := [name for name in formats if name not in texts]:
         raise Failed(f"the server did not send {', '.join(missing)}")
     return {name: texts[name] for name in formats}
 
@@ -294,9 +284,7 @@ class Work:
 def needed_work(
     recording: Recording, request: kept.Request, formats: Sequence[str], anew: bool
 ) -> Work:
-    """Return the work after which the recording has JSON and `formats` of the `request`; all of it
-    if `anew`. Raises OSError.
-    """
+    """Return the work that gives the recording `formats` of the `request`; all of it if `anew`."""
     formats = [name for name in formats if name != "json"]
     answer = None if anew else recording.kept_answer()
     if answer is None:
@@ -319,9 +307,7 @@ def needed_work(
 
 
 def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
-    """Raise InTheWay, with the `way_out`, for a file that may be the user's own and for the answer
-    to another recording.
-    """
+    """Raise InTheWay for a file that may be the user's own or answers another recording."""
     for each in works:
         recording = each.recording
         if path := recording.in_the_way(each.write):
@@ -348,9 +334,7 @@ def _says(path: Path, text: object) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there. Its temporary name is short enough for every
-    file system.
-    """
+    """Write a file that is whole or not there, by a temporary name that fits every file system."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         with part.open("x", encoding="utf-8", newline="") as file:

@@ -28,7 +28,6 @@ LONGEST_NOTE = 100  # characters of a text; the JSON has all of it
 
 
 def speed(audio: float, wall: float) -> str:
-    """Return how many times faster than real time `audio` seconds took `wall` seconds."""
     return f"{audio / wall:.1f}x real time" if wall else "at once"
 
 
@@ -40,7 +39,6 @@ def clock(seconds: float) -> str:
 
 
 def notes(answer: Mapping[str, Any]) -> list[str]:
-    """Return a line for each warning, and for each part of a given text that nobody speaks."""
     warnings = [f"warning: {each}" for each in answer.get("warnings") or ()]
     return warnings + [
         f"not spoken at {clock(each['timestamp'][0])}: {_shortened(each['text'])}"
@@ -95,7 +93,6 @@ class Run:
             self._end(path, reason, "red")
 
     def end(self) -> None:
-        """Show the summary of several recordings, and remove the bars."""
         if len(self._sizes) > 1 or self._skipped:
             self._say(self._summary())
             for path, reason in self.failures:

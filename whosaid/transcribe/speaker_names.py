@@ -1,7 +1,6 @@
 """Names for the speakers of an answer that is there: `--speaker-names SPEAKER_00=Anna`.
 
-Names replace the labels in the answer and in its files, so nothing is transcribed again. Only the
-standard library is needed, as for everything that a client of a running server imports. Characters
+Names replace the labels in the answer and in its files, so nothing is transcribed again. Characters
 that a format cannot hold are replaced as in `answer.subtitles`.
 """
 
@@ -14,8 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from html import escape
 from typing import Any
 
-FORMULA_BEGINNINGS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
+from whosaid.answer.subtitles import FORMULA_BEGINNINGS, SRT_LOOKALIKES
 
 
 def with_speaker_names(answer: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -69,7 +67,6 @@ def in_objects(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401
 
 
 def _in_file(format: str, text: str, names: Mapping[str, str]) -> str:
-    """Return a file of the answer with other names; an unknown format stays as it is."""
     if format == "tsv":
         return _in_table(text, names)
     if format not in PLACES:
