@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import time
 from argparse import Namespace
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 
 import torch
 
 from config import REPOSITORY, ModelReference
-from extras.medusa.acceptance import Acceptance, measure
-from extras.medusa.card import CARD, TrainingFacts, acceptance_table, write_card
-from extras.medusa.evaluation import summary, transcribe_both, write_csv
-from extras.medusa.heads import Heads, Projection, save_heads
-from extras.medusa.hidden_states import HiddenStates, Teacher, cache_name, cached_hidden_states
+from extras.medusa.card import CARD, TrainingFacts, write_card
+from extras.medusa.evaluation import summary, transcribe_both
+from extras.medusa.heads import Projection, save_heads
+from extras.medusa.hidden_states import Teacher, cache_name, cached_hidden_states
 from extras.medusa.options import Plan
 from extras.medusa.recordings import find_recordings, spoken_windows
 from extras.medusa.training import (
@@ -30,7 +29,6 @@ from extras.medusa.training import (
     check_shortlist,
     check_windows,
     choose_shortlist,
-    split,
 )
 from whosaid.asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from whosaid.asr.checkpoint.assistants import main_digest
@@ -82,35 +80,27 @@ def train(options: Namespace) -> None:
         shortlist=None if shortlist is None else len(shortlist),
         epochs=training.epoch,
         best_epoch=training.best_epoch,
-        acceptance=acceptance_by_style(models, heads, projection, split(states)[1]),
+        right=training.best_right,
+        chain=training.chain,
     )
     (options.output_dir / CARD).write_text(write_card(facts), encoding="utf-8")
-    print(f"heads in {options.output_dir}\n\n{acceptance_table(facts.acceptance)}")
+    print(f"heads in {options.output_dir}")
 
 
 def evaluate(options: Namespace) -> None:
-    """Print what heads are worth on recordings, and write it as CSV if asked."""
+    """Print what heads are worth on recordings."""
     recordings = find_recordings(options.recordings)
     models = load_model(options)
-    acceptance: dict[str, Acceptance] = {}
     if options.heads is not None:
         models = with_assistant(models, _checkpoint(options.heads))
     if models.medusa is None:
         raise ValueError("there are no heads: name them with --heads")
-    if models.medusa.base is None and models.medusa.block is None:
-        teacher = Teacher(replace(models, medusa=None))
-        states = HiddenStates.joined([teacher.read([each]) for each in recordings])
-        projection = Projection.of(models.model, models.medusa.shortlist)
-        heads = Heads.of(models.medusa)
-        acceptance = acceptance_by_style(models, heads, projection, states)
     results = []
     transcriber = Transcriber(models)
-    for each in transcribe_both(transcriber, recordings, options.batch_size, options.repeats):
-        results.append(each)
+    for each in recordings:
+        results.append(transcribe_both(transcriber, each, options.batch_size, options.repeats))
         print(f"transcribed {len(results)} of {len(recordings)} recordings", flush=True)
-    print(f"\n{summary(results, acceptance)}")
-    if options.csv is not None:
-        write_csv(options.csv, results)
+    print(f"\n{summary(results)}")
 
 
 def load_model(options: Namespace) -> WhisperModels:
@@ -119,20 +109,6 @@ def load_model(options: Namespace) -> WhisperModels:
     prepare_device(device)
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     return load_whisper(_checkpoint(options.model), device, dtype)
-
-
-def acceptance_by_style(
-    models: WhisperModels, heads: Heads, projection: Projection, states: HiddenStates
-) -> dict[str, Acceptance]:
-    """Return the acceptance for texts with timestamps, and for texts without."""
-    return {
-        name: measure(heads, projection, models.special_tokens, states.where(kept))
-        for name, kept in (
-            ("with timestamps", states.timestamps),
-            ("without timestamps", ~states.timestamps),
-        )
-        if kept.any()
-    }
 
 
 def _checkpoint(name: str) -> Checkpoint:

@@ -32,7 +32,7 @@ from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.model.decoder import Decoder
 
 RECORDINGS_A_SHARD, WINDOWS_A_BATCH = 8, 16
-FORMAT = "2"  # of a shard; another one is cached elsewhere
+FORMAT = "3"  # of a shard; another one is cached elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,18 @@ class Text:
     window: int
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    timestamps: bool
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
     """Texts one behind the other: `hidden` (positions, d_model), float16, chose `tokens`
-    (positions,). `lengths`, `windows` and `timestamps` have an entry for each text.
+    (positions,). `lengths` and `windows` have an entry for each text.
     """
 
     hidden: Tensor
     tokens: Tensor
     lengths: Tensor
     windows: Tensor
-    timestamps: Tensor
-
-    @property
-    def ends(self) -> Tensor:
-        """For each position the one at which its text is over, (positions,)."""
-        return self.lengths.cumsum(0).repeat_interleave(self.lengths)
-
-    def texts(self) -> Iterator[HiddenStates]:
-        """Yield each text by itself."""
-        stops = [0, *self.lengths.cumsum(0).tolist()]
-        for number, (start, stop) in enumerate(pairwise(stops)):
-            text = slice(number, number + 1)
-            yield HiddenStates(
-                self.hidden[start:stop],
-                self.tokens[start:stop],
-                *(each[text] for each in (self.lengths, self.windows, self.timestamps)),
-            )
 
     def where(self, kept: Tensor) -> HiddenStates:
         """Return the texts of which `kept` (texts,) is true."""
@@ -81,7 +63,8 @@ class HiddenStates:
         return HiddenStates(
             self.hidden[positions],
             self.tokens[positions],
-            *(each[kept] for each in (self.lengths, self.windows, self.timestamps)),
+            self.lengths[kept],
+            self.windows[kept],
         )
 
     @classmethod
@@ -96,7 +79,6 @@ class HiddenStates:
             torch.cat([part.tokens for part in parts]),
             torch.cat([part.lengths for part in parts]),
             torch.cat(windows),
-            torch.cat([part.timestamps for part in parts]),
         )
 
 
@@ -126,10 +108,7 @@ class Teacher:
                     rows = encoded[[each.window for each in kept]]
                     if kept:
                         hidden += teacher_forced(self.engine.main, rows, kept)
-                    texts += [
-                        Text(first + each.window, each.prompt, each.tokens, each.timestamps)
-                        for each in kept
-                    ]
+                    texts += [Text(first + each.window, each.prompt, each.tokens) for each in kept]
             return _packed(texts, hidden, len(self.engine.main.norm.weight))
 
     def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
@@ -192,7 +171,7 @@ class Teacher:
             while not session.done:
                 for request, result in session.step():
                     tokens = (*result.tokens, *[self.special.end_of_text] * result.ended)
-                    texts.append(Text(request.key, request.prompt, tokens, timestamps))
+                    texts.append(Text(request.key, request.prompt, tokens))
         return sorted(texts, key=lambda text: text.window)
 
     def loops(self, text: Text) -> bool:
@@ -246,7 +225,7 @@ def cached_hidden_states(
     return HiddenStates.joined(parts)
 
 
-TENSORS = ("hidden", "tokens", "lengths", "windows", "timestamps")
+TENSORS = ("hidden", "tokens", "lengths", "windows")
 
 
 def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
@@ -269,5 +248,4 @@ def _packed(texts: Sequence[Text], hidden: Sequence[Tensor], d_model: int) -> Hi
         torch.tensor(tokens, dtype=torch.int32),
         torch.tensor([len(text.tokens) for text in texts], dtype=torch.long),
         torch.tensor([text.window for text in texts], dtype=torch.long),
-        torch.tensor([text.timestamps for text in texts], dtype=torch.bool),
     )
