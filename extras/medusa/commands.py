@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from config import REPOSITORY, ModelReference
-from extras.medusa.card import CARD, TrainingFacts, write_card
+from extras.medusa.card import write_card
 from extras.medusa.evaluation import summary, transcribe_both
 from extras.medusa.heads import Projection, save_heads
 from extras.medusa.hidden_states import Teacher, cache_name, cached_hidden_states
@@ -69,21 +69,8 @@ def train(options: Namespace) -> None:
     training = Training(states, projection, plan, state)
     heads = training.run(_report_epoch)
     save_heads(options.output_dir, heads, projection, models)
-    facts = TrainingFacts(
-        base=options.model,
-        digest=main_digest(models),
-        plan=plan,
-        recordings=len(recordings),
-        windows=len(set(states.windows.tolist())),
-        texts=len(states.lengths),
-        positions=len(states.tokens),
-        shortlist=None if shortlist is None else len(shortlist),
-        epochs=training.epoch,
-        best_epoch=training.best_epoch,
-        right=training.best_right,
-        chain=training.chain,
-    )
-    (options.output_dir / CARD).write_text(write_card(facts), encoding="utf-8")
+    card = write_card(options.model, main_digest(models), len(recordings), states, training)
+    (options.output_dir / "README.md").write_text(card, encoding="utf-8")
     print(f"heads in {options.output_dir}")
 
 

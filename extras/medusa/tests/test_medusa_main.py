@@ -1,7 +1,6 @@
 """Both commands as they are called, on a random Whisper and recordings of noise."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ from extras.medusa.__main__ import main
 from extras.medusa.tests.stand_ins import ENDING, write_recordings
 from tests.oracle import TINY, models_of
 from tests.support.tiny_whispers import hears_sound
-from whosaid.cli.manifest import EXAMPLE
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +89,7 @@ def test_too_few_windows_are_said_before_anything_is_decoded(
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_the_help_has_a_default_or_a_need_for_each_option_and_loads_no_torch(command):
+def test_the_help_loads_no_torch(command):
     script = (
         "import sys; from extras.medusa.options import read\n"
         "try: read([sys.argv[1], '--help'])\n"
@@ -102,27 +100,3 @@ def test_the_help_has_a_default_or_a_need_for_each_option_and_loads_no_torch(com
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: python -m extras.medusa {command} ")
-    options = [" ".join(each.split()) for each in re.split(r"\n  (?=--)", done.stdout)[1:]]
-    needed = ("--model ", "--recordings ", "--output-dir ")
-    assert len(options) >= 6
-    assert all("; default: " in each for each in options if not each.startswith(needed))
-    assert EXAMPLE in " ".join(done.stdout.split())
-
-
-def test_a_shortlist_without_room_for_text_is_refused_before_anything_is_decoded(
-    model_folder, tmp_path, monkeypatch
-):
-    def decode(*_):
-        raise AssertionError("something is decoded")
-
-    monkeypatch.setattr("extras.medusa.commands.Teacher", decode)
-    write_recordings(tmp_path, 1, windows=1)
-    options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
-    special = models_of(TINY, ENDING).special_tokens
-    fixed = special.size - special.timestamp_begin + 1
-    for count in (0, fixed):
-        training = ["train", *options, "--output", str(tmp_path), "--shortlist", str(count)]
-        with pytest.raises(SystemExit, match=f"train: --shortlist {count}: .* {fixed} tokens$"):
-            main(training)
-    with pytest.raises(AssertionError, match="decoded"):
-        main([*training[:-1], str(fixed + 1)])

@@ -7,7 +7,7 @@ from extras.medusa.heads import Projection
 from extras.medusa.hidden_states import HiddenStates
 from extras.medusa.options import Plan
 from extras.medusa.tests.stand_ins import teacher_of, tiny_models, write_recordings
-from extras.medusa.training import Training, choose_shortlist, rate_factor, split, targets
+from extras.medusa.training import Training, check_shortlist, choose_shortlist, split, targets
 
 PLAN = Plan(heads=2, epochs=4, batch=32, rate=2e-2)
 LONG = dataclasses.replace(PLAN, layers=2, epochs=6, batch=8, rate=2e-2)
@@ -77,6 +77,9 @@ def test_the_shortlist_holds_the_commonest_tokens_every_timestamp_and_the_end(st
     special = tiny_models().special_tokens
     assert choose_shortlist(states, special, special.size) is None
     times = special.size - special.timestamp_begin
+    with pytest.raises(ValueError, match=f"--shortlist {times + 1}: .* {times + 1} tokens"):
+        check_shortlist(special, times + 1)
+    check_shortlist(special, times + 2)
     listed = choose_shortlist(states, special, times + 4)
     counts = states.tokens.long().bincount(minlength=special.size)[: special.end_of_text]
     common = counts.topk(3).values.sum()
@@ -95,12 +98,3 @@ def test_heads_learn_from_a_shortlist_alone(states, tmp_path):
     training = Training(states, projection, LONG, tmp_path / "state")
     training.run(lambda _: None)
     assert training.best_right[0] > 0.1
-
-
-def test_the_rate_rises_and_falls_to_nothing():
-    rates = [rate_factor(progress / 100) for progress in range(101)]
-    peak = rates.index(max(rates))
-    assert rates[:peak] == sorted(rates[:peak])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] == pytest.approx(0)
-    assert max(rates) == pytest.approx(1)
