@@ -36,13 +36,6 @@ FORMATS: tuple[str, ...] = get_args(OutputFormat)
 MOST_ATTEMPTS = 3
 
 
-class Died(Exception):
-    """A recording is not tried again: MOST_ATTEMPTS did not end; one line."""
-
-    def __init__(self) -> None:
-        super().__init__(f"the process that computed it died {MOST_ATTEMPTS} times")
-
-
 class Results:
     """The output place at the address `out`, for the run called `run`.
 
@@ -178,17 +171,16 @@ class Results:
     def _mark(self, id: str, attempt: int) -> str:
         return storage.join(self._out, ATTEMPTS, self._run, f"{id}.{attempt}")
 
-    def begin(self, id: str) -> int:
-        """Mark one more attempt, and return its number.
+    def begin(self, id: str) -> int | None:
+        """Mark one more attempt, and return its number; None after MOST_ATTEMPTS.
 
-        A mark stays until `end`: the process of an attempt that did not come so far died. Raises
-        Died after MOST_ATTEMPTS.
+        A mark stays until `end`: the process of an attempt that did not come so far died.
         """
         for attempt in range(1, MOST_ATTEMPTS + 1):
             if storage.look(self._mark(id, attempt)) is None:
                 storage.write(self._mark(id, attempt), b"\n")
                 return attempt
-        raise Died
+        return None
 
     def end(self, id: str, attempt: int) -> None:
         """Take back the marks of all attempts up to this one."""

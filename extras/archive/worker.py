@@ -27,7 +27,7 @@ from extras.archive.manifest import Recording
 from extras.archive.options import LONGEST
 from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
 from extras.archive.records import DEADLINE_EXCEEDED as DEADLINE
-from extras.archive.results import MOST_ATTEMPTS, Died, Results
+from extras.archive.results import MOST_ATTEMPTS, Results
 from whosaid.answer.kept import Request
 from whosaid.errors import AudioTooLong, EndpointError, ModelError
 
@@ -93,11 +93,9 @@ class Worker:
         or end the process each time.
         """
         self.task, self.results = task, Results(task.out, task.run)
-        try:
-            attempt = self.results.begin(f"loading-{name}")
-        except Died as died:
-            detail = f"the process died {MOST_ATTEMPTS} times while loading the models"
-            raise RuntimeError(detail) from died
+        attempt = self.results.begin(f"loading-{name}")
+        if attempt is None:
+            raise RuntimeError(f"the process died {MOST_ATTEMPTS} times while loading the models")
         try:
             self.handler = task.make_handler(task.settings)
             self.handler.parse({"inputs": "", "parameters": task.parameters})
@@ -110,11 +108,11 @@ class Worker:
         if found := self.results.find(recording.id):
             return found
         record = Record(recording.id, recording.path)
-        try:
-            attempt = self.results.begin(recording.id)
-        except Died as died:
-            record = replace(record, code=WORKER_DIED, detail=str(died), attempt=MOST_ATTEMPTS)
-            return self._failed(record)
+        attempt = self.results.begin(recording.id)
+        if attempt is None:
+            detail = f"the process that computed it died {MOST_ATTEMPTS} times"
+            died = replace(record, code=WORKER_DIED, detail=detail, attempt=MOST_ATTEMPTS)
+            return self._failed(died)
         try:
             return self._attempt(recording, replace(record, attempt=attempt))
         except Exception:
