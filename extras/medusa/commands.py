@@ -7,13 +7,13 @@ work folder, named by model, recordings and plan.
 from __future__ import annotations
 
 import hashlib
-import time
 from argparse import Namespace
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 
 import torch
+from rich.progress import track
 
 from config import REPOSITORY, ModelReference
 from extras.medusa.card import write_card
@@ -21,7 +21,7 @@ from extras.medusa.evaluation import summary, transcribe_both
 from extras.medusa.heads import Projection, save_heads
 from extras.medusa.hidden_states import Teacher, cache_name, cached_hidden_states
 from extras.medusa.options import Plan
-from extras.medusa.recordings import find_recordings, spoken_windows
+from extras.medusa.recordings import find_recordings
 from extras.medusa.training import (
     HELD_OUT,
     Epoch,
@@ -33,7 +33,6 @@ from extras.medusa.training import (
 from whosaid.asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.payload.languages import ENGLISH
 from whosaid.runtime.device import choose_device, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
 
@@ -50,19 +49,9 @@ def train(options: Namespace) -> None:
     check_shortlist(models.special_tokens, plan.shortlist)
     teacher = Teacher(models)
     # Speech is looked for in as many recordings as it takes, before any is decoded.
-    windows = islice(
-        spoken_windows(
-            recordings,
-            models.special_tokens,
-            teacher.detect_speech,
-            lambda _: ENGLISH,
-            models.window_seconds,
-        ),
-        HELD_OUT,
-    )
-    check_windows(sum(1 for _ in windows))
+    check_windows(len(list(islice(teacher.windows(recordings), HELD_OUT))))
     folder = (options.work or WORK) / cache_name(models, recordings)
-    states = cached_hidden_states(teacher, recordings, folder, _Progress())
+    states = cached_hidden_states(teacher, recordings, folder)
     shortlist = choose_shortlist(states, models.special_tokens, plan.shortlist)
     projection = Projection.of(models.model, shortlist)
     state = folder / f"{hashlib.sha256(repr(plan).encode()).hexdigest()[:12]}.state"
@@ -82,11 +71,11 @@ def evaluate(options: Namespace) -> None:
         models = with_assistant(models, _checkpoint(options.heads))
     if models.medusa is None:
         raise ValueError("there are no heads: name them with --heads")
-    results = []
     transcriber = Transcriber(models)
-    for each in recordings:
-        results.append(transcribe_both(transcriber, each, options.batch_size, options.repeats))
-        print(f"transcribed {len(results)} of {len(recordings)} recordings", flush=True)
+    results = [
+        transcribe_both(transcriber, each, options.batch_size, options.repeats)
+        for each in track(recordings, "transcribing")
+    ]
     print(f"\n{summary(results)}")
 
 
@@ -102,20 +91,6 @@ def _checkpoint(name: str) -> Checkpoint:
     """Return a hub id, or a folder relative to the current one."""
     named = ModelReference.parse(name, Path.cwd())
     return Checkpoint(named.name, named.revision)
-
-
-class _Progress:
-    """Prints how far decoding is, and how long the rest will take."""
-
-    def __init__(self) -> None:
-        self.started, self.first = time.monotonic(), 0
-
-    def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` recordings are cached."""
-        self.first = self.first or max(0, done - 1)
-        each = (time.monotonic() - self.started) / max(1, done - self.first)
-        left = (total - done) * each / 60
-        print(f"decoded {done} of {total} recordings, {left:.0f} min left", flush=True)
 
 
 def _report_epoch(epoch: Epoch) -> None:

@@ -13,12 +13,13 @@ none goes on with another model's states.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from rich.progress import track
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -92,7 +93,7 @@ class Teacher:
 
     def read(self, recordings: Sequence[Recording]) -> HiddenStates:
         """Return the texts of some recordings in every style of prompt, and their hidden states."""
-        windows = self.windows(recordings)
+        windows = list(self.windows(recordings))
         texts: list[Text] = []
         hidden: list[Tensor] = []
         with self.engine.computing():
@@ -111,16 +112,14 @@ class Teacher:
                     texts += [Text(first + each.window, each.prompt, each.tokens) for each in kept]
             return _packed(texts, hidden, len(self.engine.main.norm.weight))
 
-    def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
-        """Return the speech of some recordings, cut into windows as for a request."""
-        return list(
-            spoken_windows(
-                recordings,
-                self.special,
-                self.detect_speech,
-                lambda samples: self.engine.detect_language(samples).language,
-                self.models.window_seconds,
-            )
+    def windows(self, recordings: Sequence[Recording]) -> Iterator[SpokenWindow]:
+        """Yield the speech of some recordings, cut into windows as for a request."""
+        return spoken_windows(
+            recordings,
+            self.special,
+            self.detect_speech,
+            lambda samples: self.engine.detect_language(samples).language,
+            self.models.window_seconds,
         )
 
     def styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Text]]:
@@ -202,25 +201,18 @@ def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Text]) -> 
 
 
 def cached_hidden_states(
-    teacher: Teacher,
-    recordings: Sequence[Recording],
-    folder: Path,
-    report: Callable[[int, int], None],
+    teacher: Teacher, recordings: Sequence[Recording], folder: Path
 ) -> HiddenStates:
-    """Return the hidden states of recordings, from `folder` if they are there already.
-
-    `report` gets the number of recordings done, and the number of all.
-    """
+    """Return the hidden states of recordings, from `folder` if they are there already."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = []
-    for number, first in enumerate(range(0, len(recordings), RECORDINGS_A_SHARD)):
+    firsts, parts = range(0, len(recordings), RECORDINGS_A_SHARD), []
+    for number, first in enumerate(track(firsts, "decoding recordings")):
         path = folder / f"{number:05d}.safetensors"
         if not path.is_file():
             made = teacher.read(recordings[first : first + RECORDINGS_A_SHARD])
             partial = path.with_suffix(".partial")
             save_file({name: getattr(made, name).contiguous() for name in TENSORS}, partial)
             partial.replace(path)
-            report(min(first + RECORDINGS_A_SHARD, len(recordings)), len(recordings))
         parts.append(HiddenStates(**load_file(path)))
     return HiddenStates.joined(parts)
 
