@@ -103,8 +103,8 @@ class Actor:
             return
         block = [Recording(**each) for each in json.loads(row["block"])]
         try:
-            for record in self._worker.run_block(block):
-                yield _row(RECORD, json.dumps(record.to_json()))
+            for each in block:
+                yield _row(RECORD, json.dumps(self._worker.run(each).to_json()))
         except Exception as error:
             yield _row(ENDED, _line(error))
 

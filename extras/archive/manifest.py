@@ -1,10 +1,7 @@
-"""The manifest: which recordings there are, under which ids.
+"""Recordings of a source: a folder, or a user's manifest; and their ids.
 
 An id is a hash of all that decides a result: path, size and time of change, parameters, models, and
 the form of the results. A changed file or setting is thus new work, and nothing has to be compared.
-A run writes its manifest beside the results, in the form in which a user may hand in one. Only
-durations are read back: which files are opened, and with which parameters, the next run's own
-source decides.
 """
 
 from __future__ import annotations
@@ -19,52 +16,39 @@ from typing import Any
 
 from config import InferenceConfig
 from extras.archive import storage
-from extras.archive.options import LONGEST
 from whosaid.audio import ENDING
 from whosaid.cli.manifest import read_manifest
 from whosaid.cli.parser import did_you_mean
 
-MANIFEST = "manifest.jsonl"
 # Raise it when other results are to be expected of the same recordings and settings.
 FORM = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# A block of work has at most so many seconds of audio and so many recordings, and in a small
-# archive so small a share that all workers have some until the end.
-BLOCK_SECONDS, BLOCK_RECORDINGS, FEWEST_BLOCKS = 1200.0, 100, 64
-# For a file whose header tells no duration: 64 kbit/s.
-BYTES_A_SECOND = 8000
-# The size of a file that is missing; sizes and times have 64 bits.
+# A block of work has at most so many bytes (20 minutes at 64 kbit/s) and so many recordings, and in
+# a small archive so small a share that all workers have some until the end.
+BLOCK_BYTES, BLOCK_RECORDINGS, FEWEST_BLOCKS = 10_000_000, 100, 64
+# For a file that is missing; sizes and times have 64 bits.
 MISSING, MOST = -1, 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One line of the manifest.
+    """A recording to transcribe.
 
-    `size` is in bytes (MISSING: there is none), `modified` in nanoseconds since 1970 (0: unknown),
-    `duration` in seconds as the file's header has it. `parameters` are its own, laid over those of
-    the run. `name` is the user's name for it; the id begins with it. `result` is the name of the
-    result's files (extras/archive/names.py).
+    `size` is in bytes (MISSING: there is no file), `modified` in nanoseconds since 1970 (0:
+    unknown). `parameters` are its own, laid over those of the run. `name` is the user's name for
+    it; the id begins with it. `result` is the name of the result's files (extras/archive/names.py).
     """
 
     id: str
     path: str
     size: int
     modified: int
-    duration: float | None = None
     parameters: Mapping[str, Any] | None = None
     name: str | None = None
     result: str = ""
 
-    @property
-    def seconds(self) -> float:
-        """Return the recording's duration, estimated from its size if the header has none."""
-        if self.duration is not None:
-            return self.duration
-        return min(max(self.size, 0) / BYTES_A_SECOND, LONGEST)
-
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return asdict(self)
 
 
 def identify(
@@ -90,7 +74,7 @@ def in_folder(folder: str, out: str) -> list[Recording]:
     return [
         Recording("", each.address, each.size, each.modified)
         for each in storage.find_files(folder)
-        if is_recording(each.address) and not each.address.startswith(storage.join(out, ""))
+        if is_recording(each.address) and not storage.parts_below(each.address, out)
     ]
 
 
@@ -107,7 +91,7 @@ def in_manifest(
 
     A path may be relative to the manifest's folder. A manifest's author chooses the files that
     workers read, so every path must lie under one of the `allowed` addresses. A file is looked for
-    unless its entry has a `size`, as in our own manifests. Raises ValueError naming the line.
+    unless its entry has a `size`. Raises ValueError naming the line.
     """
     manifest = storage.name_of(address)
     try:
@@ -159,7 +143,7 @@ def _read_entry(
         if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
             raise ValueError("name: letters, digits, dots, dashes and underscores, at most 100")
         if own := fields.get("parameters"):
-            check_parameters(own, parameters)
+            check_parameters({**parameters, **own})
         if not any(storage.is_under(path, each) for each in allowed):
             raise ValueError("its path lies where --allow allows none")
         size, modified = fields.get("size", MISSING), fields.get("modified", 0)
@@ -167,7 +151,7 @@ def _read_entry(
             raise ValueError(
                 "size and modified: should be bytes and nanoseconds, integers of 64 bits"
             )
-        return Recording("", path, size, modified, _read_duration(fields), own, name)
+        return Recording("", path, size, modified, own, name)
     except (ValueError, OSError) as error:
         raise ValueError(f"{place}: {error}") from error
 
@@ -176,85 +160,32 @@ def _is_integer(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST
 
 
-def _read_duration(fields: Mapping[str, Any]) -> float | None:
-    duration: float | None = fields.get("duration")
-    if duration is None:
-        return None
-    number = isinstance(duration, int | float) and not isinstance(duration, bool)
-    if not (number and 0 <= duration <= LONGEST):
-        raise ValueError(f"duration: should be seconds, at most {LONGEST:.0f}")
-    return duration
-
-
-def check_parameters(own: object, parameters: Mapping[str, Any]) -> None:
-    """Check a recording's parameters over those of the run, as the endpoint will.
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Check a request's parameters, as the endpoint will.
 
     Raises ValueError, also for an unknown name: the endpoint would ignore it, and an archive is
     computed once.
     """
-    if not isinstance(own, dict):
-        raise ValueError("parameters: should be a JSON object")
-    merged = {**parameters, **own}
-    if unknown := InferenceConfig.unknown(merged):
+    if unknown := InferenceConfig.unknown(parameters):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
         raise ValueError(f"parameters: {unknown[0][:40]!a} is not a parameter{nearest}")
-    InferenceConfig.read(merged)
+    InferenceConfig.read(parameters)
 
 
 def deal(recordings: Iterable[Recording]) -> list[list[Recording]]:
-    """Return the recordings in blocks of work, the longest first, so that no worker is left alone
+    """Return the recordings in blocks of work, the largest first, so that no worker is left alone
     with a long one at the end.
     """
-    ordered = sorted(recordings, key=lambda each: (-each.seconds, each.id))
-    seconds_a_block = min(BLOCK_SECONDS, sum(each.seconds for each in ordered) / FEWEST_BLOCKS)
-    recordings_a_block = min(BLOCK_RECORDINGS, max(1, len(ordered) // FEWEST_BLOCKS))
+    ordered = sorted(recordings, key=lambda each: (-each.size, each.id))
+    most_bytes = min(BLOCK_BYTES, sum(each.size for each in ordered) / FEWEST_BLOCKS)
+    most_recordings = min(BLOCK_RECORDINGS, max(1, len(ordered) // FEWEST_BLOCKS))
     blocks: list[list[Recording]] = []
-    seconds = 0.0
+    size = 0
     for each in ordered:
-        full = not blocks or len(blocks[-1]) == recordings_a_block
-        if full or seconds + each.seconds > seconds_a_block:
+        full = not blocks or len(blocks[-1]) == most_recordings
+        if full or size + each.size > most_bytes:
             blocks.append([])
-            seconds = 0.0
+            size = 0
         blocks[-1].append(each)
-        seconds += each.seconds
+        size += each.size
     return blocks
-
-
-def load(out: str) -> dict[str, float | None]:
-    """Return the durations by id that the manifest beside the results holds, {} if there is none.
-
-    Raises ValueError if `save` has not written the file.
-    """
-    address = storage.join(out, MANIFEST)
-    known: dict[str, float | None] = {}
-    try:
-        for line in storage.read(address).decode().split("\n"):
-            if line.strip():
-                fields = json.loads(line)
-                if not isinstance(fields["id"], str):
-                    raise ValueError("is none of ours")
-                known[fields["id"]] = _read_duration(fields)
-    except FileNotFoundError:
-        return {}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        what = "is no manifest of an earlier run; name another folder, or move it away"
-        raise ValueError(f"--out: {MANIFEST} there {what}") from error
-    return known
-
-
-def save(out: str, recordings: Iterable[Recording]) -> None:
-    """Write the manifest beside the results, without the clips of known speakers."""
-    lines = (json.dumps(_kept(each.to_json())) + "\n" for each in recordings)
-    storage.write(storage.join(out, MANIFEST), "".join(lines).encode())
-
-
-def _kept(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a line in which a hash stands for names and voices, and which leaves the name of the
-    result to its entry in the index.
-    """
-    del fields["result"]
-    own = fields.get("parameters") or {}
-    if clips := own.get("known_speakers"):
-        digest = f"left out, sha256 {_digest(clips)}"
-        fields["parameters"] = {**own, "known_speakers": digest}
-    return fields

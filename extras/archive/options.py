@@ -18,7 +18,7 @@ from whosaid.cli.options import (
 from whosaid.cli.parser import CommandParser, option, some_of, whole_number
 
 FORMATS = ("json", "srt", "vtt", "tsv", "rttm", "txt")
-# Seconds, a week: no recording is longer, and none may take longer.
+# Seconds, a week: no recording may take longer.
 LONGEST = 7 * 86_400.0
 
 
@@ -86,12 +86,6 @@ def _add_output(parser: CommandParser) -> None:
         default=["json"],
         metavar="FORMATS",
     )
-    option(
-        group,
-        "--shards",
-        "results in Parquet files of many recordings",
-        action="store_true",
-    )
 
 
 def _add_run(parser: CommandParser) -> None:
@@ -115,7 +109,7 @@ def _add_run(parser: CommandParser) -> None:
     option(
         group,
         "--deadline",
-        "for one recording; default: 600, and 20 for each of audio",
+        "for one recording; default: 600, and 20 for each 8 kB",
         type=_seconds,
         metavar="SECONDS",
     )

@@ -1,8 +1,4 @@
-"""Progress of a run: audio done, speed, time left, and the failures at its end.
-
-Everything is counted from records and in seconds of audio, for a recording may last a second or two
-hours.
-"""
+"""Progress of a run: audio done, speed, time left, and the failures at its end."""
 
 from __future__ import annotations
 
@@ -20,16 +16,20 @@ LINES, MOST_PATHS = 10.0, 3
 
 
 class Progress:
-    """Counts records of `recordings`, and writes to stderr how far the run is."""
+    """Counts records of `recordings`, and writes to stderr how far the run is.
+
+    The time left follows from bytes, because a recording may last a second or two hours.
+    """
 
     def __init__(
         self, recordings: Sequence[Recording], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._seconds = {each.id: each.seconds for each in recordings}
-        self._total, self._clock = sum(self._seconds.values()), clock
+        self._sizes = {each.id: each.size for each in recordings}
+        self._left, self._clock = sum(self._sizes.values()), clock
         self._started = self._shown = clock()
-        # Before the first record workers were started, which says nothing about the speed.
-        self._first: tuple[float, float] | None = None
+        # When the first record came, and the bytes that were left then: before it workers were
+        # started, which says nothing about the speed.
+        self._first: tuple[float, int] | None = None
         self.audio, self.records, self.failures = 0.0, 0, 0
 
     def add(self, record: Record) -> None:
@@ -37,17 +37,18 @@ class Progress:
         now = self._clock()
         self.records += 1
         self.failures += bool(record.code)
-        self.audio += self._seconds.get(record.id, 0.0)
-        self._first = self._first or (now, self.audio)
+        self.audio += record.duration or 0.0
+        self._left -= self._sizes.get(record.id, 0)
+        self._first = self._first or (now, self._left)
         if now - self._shown >= LINES:
             self._shown = now
-            line = f"{self.records}/{counted(len(self._seconds))}, {self._heard(now)}"
-            elapsed, audio = now - self._first[0], self.audio - self._first[1]
-            if audio:
-                line += f", {span((self._total - self.audio) * elapsed / audio)} left"
+            line = f"{self.records}/{counted(len(self._sizes))}, {self._speed(now)}"
+            elapsed, size = now - self._first[0], self._first[1] - self._left
+            if size > 0:
+                line += f", {span(self._left * elapsed / size)} left"
             print(f"{line}, {self.failures} failed", file=sys.stderr, flush=True)
 
-    def _heard(self, now: float) -> str:
+    def _speed(self, now: float) -> str:
         elapsed = now - self._started
         speed = self.audio / elapsed if elapsed else 0.0
         return f"{span(self.audio)} of audio in {span(elapsed)}, {speed:.1f} x real time"
@@ -55,7 +56,7 @@ class Progress:
     def summary(self) -> str:
         """Return what this run has done, in one line."""
         done = f"{counted(self.records - self.failures)} done and {self.failures} failed"
-        return f"{done}, {self._heard(self._clock())}."
+        return f"{done}, {self._speed(self._clock())}."
 
 
 def counted(recordings: int) -> str:

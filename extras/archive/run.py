@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from config import InferenceConfig, ModelSettings
-from extras.archive import durations, manifest, shards, storage
+from extras.archive import manifest, storage
 from extras.archive.cluster import Cluster, ClusterError, LoadError
 from extras.archive.manifest import Recording
 from extras.archive.names import name_results
@@ -50,24 +50,6 @@ class Archive:
     results: Results
 
 
-def find_models(options: argparse.Namespace, speakers: bool) -> dict[str, str | None]:
-    """Return the names of the models of a run, by the rules of `scripts/transcribe`. Raises
-    ValueError.
-    """
-    return model_names(options, speakers=speakers)
-
-
-def find_settings(options: argparse.Namespace, models: Mapping[str, str | None]) -> ModelSettings:
-    """Return the settings of a run with these `models`. On this machine they are downloaded, so
-    that what is wrong is known before the cluster starts. Raises EndpointError, ValueError.
-    """
-    if options.address is not None and not options.embedded:
-        named = {field: name for field, name in models.items() if field in MODEL_OPTIONS and name}
-        return ModelSettings.for_models(**named)
-    speakers = models["diarization_model"] is not None
-    return choose(options, Screen(say, nullcontext), speakers=speakers)
-
-
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -78,7 +60,7 @@ def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
     """
     parameters = dict(options.parameters)
     try:
-        manifest.check_parameters(parameters, {})
+        manifest.check_parameters(parameters)
     except ValueError as error:
         name, _, wrong = str(error).partition(": ")
         option = "--parameters" if name == "parameters" else option_name(name, options)
@@ -99,13 +81,14 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
     """Check everything but the models, and find the recordings. Raises WrongInput."""
     try:
         parameters = read_parameters(options)
-        source, out = read_places(options)
-        known = manifest.load(out)
+        out, source = storage.locate(options.out), storage.locate(options.source)
+        if out.startswith("hf://"):
+            raise ValueError("--out: hf:// is only read: every file written would be a commit")
         places = [source]  # in which recordings lie
         if not storage.is_folder(source):
             places = [storage.parent(source), *map(storage.locate, options.allow)]
         found = find(source, out, parameters, places)
-        models = find_models(options, wants_speakers(parameters, found))
+        models = model_names(options, speakers=wants_speakers(parameters, found))
     except FileNotFoundError as error:
         raise WrongInput(f"{options.source}: there is no such file or folder") from error
     except (EndpointError, OSError, ValueError) as error:
@@ -121,21 +104,9 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         run=uuid.uuid4().hex,
         make_handler=make_handler,
         deadline=options.deadline,
-        in_shards=options.shards,
         models=models,
     )
-    recordings = with_durations(name_results(unique, places), known, out)
-    return Archive(recordings, task, Results(out, options.shards))
-
-
-def read_places(options: argparse.Namespace) -> tuple[str, str]:
-    """Return the addresses of the source and of the output place. Raises ValueError."""
-    out, source = storage.locate(options.out), storage.locate(options.source)
-    if out.startswith("hf://"):
-        raise ValueError("--out: hf:// is only read: every file written would be a commit")
-    if source == storage.join(out, manifest.MANIFEST):
-        raise ValueError(f"--out: {manifest.MANIFEST} there is the source; name another folder")
-    return source, out
+    return Archive(name_results(unique, places), task, Results(out, task.run))
 
 
 def find(
@@ -159,23 +130,6 @@ def find(
         named = ", ".join(ascii(path)[1:-1] for path in unreadable[:MOST_NAMED])
         say(f"left out {counted(len(unreadable))} whose names are not UTF-8: {named}")
     return [each for each in found if storage.is_utf8(each.path)]
-
-
-def with_durations(
-    recordings: Sequence[Recording], known: Mapping[str, float | None], out: str
-) -> list[Recording]:
-    """Return the recordings with the `known` durations by id and, if they are new, with those of
-    their headers; write the manifest again if there are new ones or some are gone.
-    """
-    timed = [replace(each, duration=known.get(each.id, each.duration)) for each in recordings]
-    new = [each.path for each in timed if each.id not in known and each.duration is None]
-    if new:
-        say(f"reading the headers of {counted(len(new))}")
-        told = durations.read_durations(new)
-        timed = [replace(each, duration=told.get(each.path, each.duration)) for each in timed]
-    if known.keys() != {each.id for each in timed}:
-        manifest.save(out, timed)
-    return timed
 
 
 def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
@@ -240,29 +194,23 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
     if finished:
         left = reuse(archive, left)
     if not left:
-        collect(archive)
         were = "was" if len(archive.recordings) == 1 else "were"
         print(f"{counted(len(archive.recordings))} {were} done before, and nothing is left.")
         return report(archive, [], options)
     archive = with_models(archive, options)
-    ended = True  # before its end: what was being computed is not to blame
+    seen: set[str] = set()
     try:
         seen = compute(archive, left, options)
-        ended = False
     except LoadError as error:
         reason = str(error).removeprefix(f"{StartError.code}: ")
         raise WrongInput(as_given(reason, options)) from error
     except (ClusterError, OSError) as error:
         say(f"python -m extras.archive: {error}")
-        seen = set()
     except KeyboardInterrupt:
         say("stopped; start again to go on")
         return INTERRUPTED
     finally:
-        if ended:
-            results.withdraw(archive.task.run)
-    if not ended:
-        collect(archive)
+        results.withdraw()  # what was being computed at an early end is not to blame
     unfinished = [each for each in left if each.id not in seen]
     if unfinished:
         finished = results.finished()
@@ -270,19 +218,20 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
 
 
 def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
-    """Return the archive with the settings of its models. Raises WrongInput."""
+    """Return the archive with the settings of its models. On this machine models are downloaded, so
+    that what is wrong is known before the cluster starts. Raises WrongInput.
+    """
+    models = archive.task.models
     try:
-        settings = without_token(find_settings(options, archive.task.models))
+        if options.address is not None and not options.embedded:
+            named = {field: models[field] for field in MODEL_OPTIONS if models[field]}
+            settings = ModelSettings.for_models(**named)
+        else:
+            speakers = models["diarization_model"] is not None
+            settings = choose(options, Screen(say, nullcontext), speakers=speakers)
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
-    return replace(archive, task=replace(archive.task, settings=settings))
-
-
-def collect(archive: Archive) -> None:
-    """Gather results into shards, if shards are asked for."""
-    if archive.results.in_shards:
-        say("gathering results into shards")
-        shards.gather(archive.results.out, archive.recordings)
+    return replace(archive, task=replace(archive.task, settings=without_token(settings)))
 
 
 def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> int:

@@ -1,9 +1,9 @@
 """Files in folders and in object stores, by address: an absolute path, or a URL.
 
-An address alone is enough for any process on any machine to open a file, and it never holds a
-credential: each machine takes those from its own environment. A file is written whole or not at
-all: under another name and renamed in a folder, by one upload in a store. The stores are those of
-pyarrow.fs. Folders are listed without it: it stops at a name that is not UTF-8.
+The stores are those of pyarrow.fs. A URL names an object as `aws s3` does, without escapes. An
+address alone is enough for any process on any machine to open a file. It never holds a credential:
+each machine takes those from its own environment. A file is written whole or not at all: under
+another name and renamed in a folder, by one upload in a store.
 
 An operation that fails for a moment is tried again. An error that another try cannot mend (a
 missing file, a full disk, a missing permission) is raised at once. Everything else counts as a
@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import re
 import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from hashlib import file_digest
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import unquote
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-SECRET = re.compile(r"key|secret|token|password|sig", re.IGNORECASE)
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hf")
 # Files of a store that are read, looked at or deleted at once: stores answer slowly.
 PARALLEL = 16
@@ -78,28 +79,25 @@ def locate(text: str, folder: str = "") -> str:
     """
     if not is_utf8(text):
         raise ValueError("has characters that UTF-8 has not")
-    if not URL.match(text):
+    url = URL.fullmatch(text)
+    if url is None:
         if not text or "\0" in text:
             raise ValueError("neither a path nor a URL")
-        if folder and is_url(folder) and not os.path.isabs(text):
-            return locate(join(folder, *text.split("/")))
+        if is_url(folder) and not os.path.isabs(text):
+            return locate(join(folder, text))
         return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))
-    parts = urlsplit(text)
-    scheme = parts.scheme.lower()
+    scheme, bucket, path = url[1].lower(), url[2], url[3]
     if scheme == "file":
-        return os.path.abspath(unquote(parts.path))
+        return os.path.abspath(unquote(path))
     if scheme not in SCHEMES:
         raise ValueError(f"{scheme}:// is none of {', '.join(SCHEMES)}, and no path")
-    named = [name for name, _ in parse_qsl(parts.query)]
     # The container of abfs stands where others have a user.
-    user = "@" in parts.netloc and not scheme.startswith("abfs")
-    if user or parts.password or any(SECRET.search(name) for name in named):
+    user, _, account = bucket.rpartition("@")
+    if user and (":" in user or not (account and scheme.startswith("abfs"))):
         raise ValueError("a URL may hold no credentials: each machine has its own")
-    path = unquote(parts.path)
-    if not parts.netloc or ".." in path.split("/") or parts.fragment:
-        raise ValueError("a URL needs a bucket, and a path without .. and #")
-    path = quote("/" + path.strip("/")) if path.strip("/") else ""
-    return f"{scheme}://{parts.netloc}{path}" + (f"?{parts.query}" if parts.query else "")
+    if not bucket or ".." in path.split("/"):
+        raise ValueError("a URL needs a bucket, and a path without ..")
+    return f"{scheme}://{bucket}{path.rstrip('/')}"
 
 
 def is_utf8(address: str) -> bool:
@@ -110,75 +108,50 @@ def is_utf8(address: str) -> bool:
 
 
 def is_url(address: str) -> bool:
-    return URL.match(address) is not None
+    return URL.fullmatch(address) is not None
 
 
-def join(address: str, *names: str) -> str:
-    """Return the address of what is called `names` under `address`."""
-    if not is_url(address):
-        return os.path.join(address, *names)
-    base, mark, query = address.partition("?")
-    return "/".join((base.rstrip("/"), *map(quote, names))) + mark + query
-
-
-def parent(address: str) -> str:
-    if not is_url(address):
-        return os.path.dirname(address)
-    base, mark, query = address.partition("?")
-    return base.rpartition("/")[0] + mark + query
-
-
-def name_of(address: str) -> str:
-    return unquote(address.partition("?")[0] if is_url(address) else address).rpartition("/")[2]
+join = posixpath.join
+parent = posixpath.dirname
+name_of = posixpath.basename
 
 
 def is_under(address: str, folder: str) -> bool:
     """Return whether an address is `folder` or lies within; links in a file system are followed."""
-    if is_url(address) or is_url(folder):
-        same_store = address.partition("?")[2] == folder.partition("?")[2]
-        inner, outer = (unquote(each.partition("?")[0]) for each in (address, folder))
-        return same_store and (inner + "/").startswith(outer.rstrip("/") + "/")
-    real = os.path.realpath(folder)
-    return os.path.commonpath([os.path.realpath(address), real]) == real
+    if not is_url(address) and not is_url(folder):
+        address, folder = os.path.realpath(address), os.path.realpath(folder)
+    return address == folder or bool(parts_below(address, folder))
 
 
 def parts_below(address: str, folder: str) -> list[str]:
     """Return the names that lead from `folder` to an address, by its text alone; [] if it does not
     lie there.
     """
-    inner, outer = address, folder
-    if is_url(address):
-        inner, outer = address.partition("?")[0], folder.partition("?")[0]
-    top = outer.rstrip("/") + "/"
-    if not inner.startswith(top):
-        return []
-    names = inner.removeprefix(top).split("/")
-    return list(map(unquote, names)) if is_url(address) else names
+    top = folder.rstrip("/") + "/"
+    return address.removeprefix(top).split("/") if address.startswith(top) else []
 
 
 @lru_cache(maxsize=64)
 def _store(root: str) -> tuple[Any, str]:
     from pyarrow import fs
 
+    # S3: a small file is one upload, as soon as it is closed, and not one in parts.
+    options = "?allow_delayed_open=true" if root.startswith("s3:") else ""
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(root)
+        found: tuple[Any, str] = fs.FileSystem.from_uri(root + options)
     except ImportError as error:
-        raise ValueError(f"{root.partition('?')[0]}: {error}") from error
+        raise ValueError(f"{root}: {error}") from error
     return found
 
 
 def _file_system(address: str) -> tuple[Any, str]:
     """Return pyarrow's file system, and the path within."""
-    if not is_url(address):
-        from pyarrow import fs
+    if url := URL.fullmatch(address):
+        system, root = _store(f"{url[1]}://{url[2]}")
+        return system, root.rstrip("/") + url[3]
+    from pyarrow import fs
 
-        return fs.LocalFileSystem(), address
-    parts = urlsplit(address)
-    # S3: a small file is one upload, as soon as it is closed, and not one in parts.
-    options = [parts.query, "allow_delayed_open=true" if parts.scheme == "s3" else ""]
-    query = "?" + "&".join(filter(None, options)) if any(options) else ""
-    system, root = _store(f"{parts.scheme}://{parts.netloc}{query}")
-    return system, root.rstrip("/") + unquote(parts.path)
+    return fs.LocalFileSystem(), address
 
 
 @patient
@@ -214,14 +187,14 @@ def find_files(address: str) -> list[Entry]:
     system, top = _file_system(address)
     found = []
     for info in system.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True)):
-        names = info.path[len(top) :].strip("/").split("/")
+        names = parts_below(info.path, top)
         if info.type == fs.FileType.File and not any(name.startswith(".") for name in names):
             found.append(_entry(join(address, *names), info))
     return found
 
 
 def _find_local(top: str) -> Iterator[Entry]:
-    """Follow links, but enter each folder once."""
+    """Follow links, but enter each folder once. (pyarrow stops at a name that is not UTF-8.)"""
     seen: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(top, onerror=_raise, followlinks=True):
         info = os.stat(folder)
@@ -250,15 +223,14 @@ def _entry(address: str, info: Any) -> Entry:  # noqa: ANN401
     return Entry(address, int(info.size or 0), int(info.mtime_ns or 0))
 
 
-def open_file(address: str) -> Any:  # noqa: ANN401
-    """Return pyarrow's file to read and seek in, to be closed. Raises OSError."""
+def _open(address: str) -> Any:  # noqa: ANN401
     system, path = _file_system(address)
     return system.open_input_file(path)
 
 
 @patient
 def read(address: str) -> bytes:
-    with open_file(address) as file:
+    with _open(address) as file:
         content: bytes = file.read()
     return content
 
@@ -266,7 +238,7 @@ def read(address: str) -> bytes:
 @patient
 def digest(address: str) -> str:
     """Return a file's sha256."""
-    with open_file(address) as file:
+    with _open(address) as file:
         return file_digest(file, "sha256").hexdigest()
 
 
@@ -294,7 +266,7 @@ def _write_local(path: str, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:
-        if os.path.exists(part):
+        with suppress(FileNotFoundError):
             os.unlink(part)
         raise
 
@@ -303,7 +275,13 @@ def _write_local(path: str, content: bytes) -> None:
 def delete(address: str) -> None:
     """Delete a file, if there is one. Raises OSError."""
     system, path = _file_system(address)
-    try:
+    with suppress(FileNotFoundError):
         system.delete_file(path)
-    except FileNotFoundError:
-        return
+
+
+@patient
+def delete_folder(address: str) -> None:
+    """Delete a folder with all that is in it, if there is one. Raises OSError."""
+    system, path = _file_system(address)
+    with suppress(FileNotFoundError):
+        system.delete_dir(path)

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -24,15 +24,16 @@ from typing import Any, Protocol
 from config import ModelSettings
 from extras.archive import storage
 from extras.archive.manifest import Recording
+from extras.archive.options import LONGEST
 from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
 from extras.archive.records import DEADLINE_EXCEEDED as DEADLINE
-from extras.archive.results import MOST_ATTEMPTS, Died, Results
+from extras.archive.results import MOST_ATTEMPTS, Results
 from whosaid.answer.kept import Request
 from whosaid.errors import AudioTooLong, EndpointError, ModelError
 
-# By default a recording has so many seconds, and so many for each of its own: a large model on a
-# CPU is slower than speech.
-PATIENCE, PATIENCE_A_SECOND = 600.0, 20.0
+# By default a recording has so many seconds, and so many for each byte (20 for a second of audio at
+# 64 kbit/s): a large model on a CPU is slower than speech. At most a week.
+PATIENCE, PATIENCE_A_BYTE = 600.0, 0.0025
 # How long after its deadline a process is ended that runs no Python any more.
 GRACE = 60.0
 EXIT_STATUS = 75
@@ -53,8 +54,8 @@ class Task:
     """Settings shared by all recordings of a run, sent to every worker.
 
     `settings` are those of `without_token`, and `models` their models as the user names them;
-    `deadline` is in seconds, None for one by duration; `run` separates this run's attempts from
-    those of other runs; `make_handler` loads the models that settings name.
+    `deadline` is in seconds, None for one by size; `run` separates this run's attempts from those
+    of other runs; `make_handler` loads the models that settings name.
     """
 
     out: str
@@ -63,7 +64,6 @@ class Task:
     run: str
     make_handler: Callable[[dict[str, Any]], Handler]
     deadline: float | None = None
-    in_shards: bool = False
     models: Mapping[str, Any] = field(default_factory=dict)
 
     def request_for(self, recording: Recording) -> Request:
@@ -92,12 +92,10 @@ class Worker:
         Raises RuntimeError, with the reason, if the models do not load, do not take the parameters,
         or end the process each time.
         """
-        self.task, self.results = task, Results(task.out, task.in_shards)
-        try:
-            attempt = self.results.begin(f"loading-{name}", task.run)
-        except Died as died:
-            detail = f"the process died {MOST_ATTEMPTS} times while loading the models"
-            raise RuntimeError(detail) from died
+        self.task, self.results = task, Results(task.out, task.run)
+        attempt = self.results.begin(f"loading-{name}")
+        if attempt is None:
+            raise RuntimeError(f"the process died {MOST_ATTEMPTS} times while loading the models")
         try:
             self.handler = task.make_handler(task.settings)
             self.handler.parse({"inputs": "", "parameters": task.parameters})
@@ -105,34 +103,26 @@ class Worker:
             raise RuntimeError(str(error)) from error
         self.results.end(f"loading-{name}", attempt)
 
-    def run_block(self, recordings: Sequence[Recording]) -> Iterator[Record]:
-        """Transcribe the recordings of one block and yield a record of each.
-
-        Raises OSError if the output place cannot be read or written.
-        """
-        return map(self.run, recordings)
-
     def run(self, recording: Recording) -> Record:
         """Transcribe a recording, unless it is done, and return its record. Raises OSError."""
         if found := self.results.find(recording.id):
             return found
-        record = Record(recording.id, recording.path, duration=recording.duration)
+        record = Record(recording.id, recording.path)
+        attempt = self.results.begin(recording.id)
+        if attempt is None:
+            detail = f"the process that computed it died {MOST_ATTEMPTS} times"
+            died = replace(record, code=WORKER_DIED, detail=detail, attempt=MOST_ATTEMPTS)
+            return self._failed(died)
         try:
-            attempt = self.results.begin(recording.id, self.task.run)
-        except Died as died:
-            record = replace(record, code=WORKER_DIED, detail=str(died), attempt=died.attempts)
-            return self._failed(record)
-        try:
-            record = self._attempt(recording, replace(record, attempt=attempt))
+            return self._attempt(recording, replace(record, attempt=attempt))
         except Exception:
             self.results.take_back(recording.id, attempt)
             raise
-        return record
 
     def _attempt(self, recording: Recording, record: Record) -> Record:
         started, seconds = time.monotonic(), self.task.deadline
         if seconds is None:
-            seconds = PATIENCE + PATIENCE_A_SECOND * recording.seconds
+            seconds = min(PATIENCE + PATIENCE_A_BYTE * recording.size, LONGEST)
         late = replace(
             record, code=DEADLINE, detail=f"it took over {seconds:.0f} s", seconds=seconds
         )

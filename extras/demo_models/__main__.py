@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from config import REPOSITORY
-from extras.demo_models import asr, assistant, conversation, evaluate, pipeline
+from extras.demo_models import assistant, conversation, evaluate, pipeline, recogniser
 from extras.demo_models.checksums import write_checksums
 from extras.demo_models.corpus import SHARD_CLIPS, build_corpus
 from extras.demo_models.recordings import build_recordings
@@ -37,7 +37,7 @@ def build_speech() -> None:
 
 def build_asr() -> None:
     """Train the speech recognition model: about fifty minutes."""
-    asr.build(MAIN, CORPUS, WORK / "asr.state")
+    recogniser.build(MAIN, CORPUS, WORK / "asr.state")
     write_checksums(MAIN)
 
 
@@ -52,13 +52,11 @@ def build_heads() -> None:
     for done in build_recordings(RECORDINGS, RECORDING_COUNT):
         if done % 50 == 0:
             print(f"{done} of {RECORDING_COUNT} recordings", flush=True)
-    folders = {"model": MAIN, "recordings": RECORDINGS, "output-dir": HEADS}
-    options = [
-        part
-        for name, folder in folders.items()
-        for part in (f"--{name}", str(folder.relative_to(REPOSITORY)))
-    ]
-    command = [sys.executable, "-m", "extras.medusa", "train", *options, *HEADS_PLAN]
+    model, recordings, heads = (
+        str(folder.relative_to(REPOSITORY)) for folder in (MAIN, RECORDINGS, HEADS)
+    )
+    options = ["--model", model, "--recordings", recordings, "--output-dir", heads, *HEADS_PLAN]
+    command = [sys.executable, "-m", "extras.medusa", "train", *options]
     subprocess.run(command, cwd=REPOSITORY, check=True)
     write_checksums(HEADS)
 

@@ -10,26 +10,41 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoProcessor, GenerationConfig, WhisperForConditionalGeneration
 
-from extras.demo_models.acceptance import acceptance
-from extras.demo_models.asr import NAMES
-from extras.demo_models.batches import IGNORED, Batch, SpecialTokens
-from extras.demo_models.objectives import encode
-from extras.demo_models.scoring import draw_utterances
-from extras.demo_models.training import Plan, Training
+from extras.demo_models.batches import IGNORED, Batch, Targets
+from extras.demo_models.corpus import load_corpus
+from extras.demo_models.recogniser import encode, muon_and_adam
+from extras.demo_models.training import train
 from extras.demo_models.whisper import ALIGNMENT_HEADS, save_checkpoint
 
-WEIGHTS = {"divergence": 0.8, "text": 1.0}
-SEED, CHOICE = 8, ((4.0, 12), (30.0, 10))  # checkpoints are chosen on these: seconds, count
+STEPS, SHARES = 3600, ((0.4, 0.2, 0.4), (0.2, 0.1, 0.7))
+DIVERGENCE_WEIGHT = 0.8
 # A timestamp that is 20 ms off ends a draft as a wrong word does.
 TIMESTAMP_WEIGHT = 4.0
-PLAN = Plan(
-    seconds=1200.0, first_shares=(0.4, 0.2, 0.4), last_shares=(0.2, 0.1, 0.7), evaluate_every=240.0
-)
+
+
+def build(folder: Path, main: Path, corpus: Path, state: Path, steps: int = STEPS) -> None:
+    """Distil the model in `main` on the clips of `corpus`, and write the assistant to `folder`.
+
+    Resumes from the file `state` if it exists.
+    """
+    torch.manual_seed(0)
+    teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
+    tokenizer = AutoProcessor.from_pretrained(main).tokenizer
+    student = first_and_last_layers(teacher)
+    targets, clips = Targets.of(teacher, tokenizer), load_corpus(corpus)
+    distillation = Distillation(teacher, student, targets.timestamp(0.0))
+
+    def draw(step: int, generator: np.random.Generator) -> Batch:
+        return targets.draw(clips, step / steps, SHARES, generator)
+
+    train(distillation, draw, distillation.loss, muon_and_adam(distillation), steps, state)
+    save_checkpoint(student, tokenizer, folder)
 
 
 class Distillation(nn.Module):
@@ -46,43 +61,21 @@ class Distillation(nn.Module):
         self.teacher, self.student = teacher.requires_grad_(False), student
         student.model.encoder.requires_grad_(False)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """KL divergence from the teacher's distribution, and cross entropy of its best tokens."""
+    def loss(self, _: int, batch: Batch) -> Tensor:
+        """Return the KL divergence from the teacher's distribution, and cross entropy of its best
+        tokens.
+        """
         chosen = batch.targets != IGNORED
-        with torch.no_grad():
-            hidden = encode(self.teacher, batch.features)
-            teacher = _log_probs(self.teacher, batch.tokens, hidden)[chosen]
-        student = _log_probs(self.student, batch.tokens, hidden)[chosen]
-        best = teacher.argmax(-1)
-        weight = torch.where(best >= self.first_timestamp, TIMESTAMP_WEIGHT, 1.0)
-        losses = {
-            "divergence": F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1),
-            "text": F.nll_loss(student, best, reduction="none"),
-        }
-        return {name: (weight * loss).sum() / weight.sum() for name, loss in losses.items()}
-
-
-def build(folder: Path, main: Path, corpus: Path, state: Path, plan: Plan = PLAN) -> None:
-    """Distil the model in `main` and write the checkpoint with the best acceptance to `folder`.
-
-    Resumes from the file `state` if it exists.
-    """
-    torch.manual_seed(0)
-    teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
-    tokenizer = AutoProcessor.from_pretrained(main).tokenizer
-    student = first_and_last_layers(teacher)
-    special = SpecialTokens.of(tokenizer)
-    training = Training(
-        Distillation(teacher, student, special.timestamp(0.0)), WEIGHTS, state, plan
-    )
-    utterances = [utterance for part in CHOICE for utterance in draw_utterances(NAMES, *part, SEED)]
-
-    def evaluate() -> float:
-        share = acceptance(teacher, student, utterances)
-        print(f"step {training.steps} acceptance {share:.1%}", flush=True)
-        return -share
-
-    training.run(corpus, special, evaluate, lambda: save_checkpoint(student, tokenizer, folder))
+        with torch.autocast("cpu", torch.bfloat16):
+            with torch.no_grad():
+                hidden = encode(self.teacher, batch.features)
+                teacher = _log_probs(self.teacher, batch.tokens, hidden)[chosen]
+            student = _log_probs(self.student, batch.tokens, hidden)[chosen]
+            best = teacher.argmax(-1)
+            weight = torch.where(best >= self.first_timestamp, TIMESTAMP_WEIGHT, 1.0)
+            divergence = F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
+            text = F.nll_loss(student, best, reduction="none")
+        return (weight * (DIVERGENCE_WEIGHT * divergence + text)).sum() / weight.sum()
 
 
 def first_and_last_layers(

@@ -1,30 +1,35 @@
 """Batches of training windows: features, tokens, and the time at which each token is spoken.
 
-All windows of a batch have the same length, so only tokens are padded. A separate process draws the
-batches while the model trains.
+All windows of a batch have the same length, so only tokens are padded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
-from transformers import WhisperTokenizer
+from torch.nn.utils.rnn import pad_sequence
+from transformers import WhisperForConditionalGeneration, WhisperTokenizer
 
-from extras.demo_models.corpus import SpokenMel, load_corpus
-from extras.demo_models.tokenizer import token_id
+from extras.demo_models.corpus import SpokenMel
+from extras.demo_models.whisper import SPACE
 from extras.demo_models.windows import Spoken, Window, draw_window
 from tests.support.speech import vocabulary
-from tests.support.tiny_whispers import END_OF_TEXT
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
+from whosaid.payload.languages import ENGLISH
 
 IGNORED = -100
 TIMED_SHARE, TRANSLATE_SHARE, OTHER_LANGUAGE_SHARE = 0.7, 0.1, 0.04
 BATCH_SIZES = {4: 20, 10: 8, 30: 3}
+LAST_SHARES_FROM = 0.5
+
+# A token, and when it is spoken, in seconds.
+Timed = tuple[int, tuple[float, float]]
+Shares = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -44,156 +49,100 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class SpecialTokens:
-    """Token ids that targets are built from; `words[i]` is that of word i of `vocabulary()`."""
+class Targets:
+    """Turns windows into tokens; `words[i]` is the token of word i of `vocabulary()`."""
 
-    end: int
-    start: int
-    languages: tuple[int, ...]
-    translate: int
-    transcribe: int
-    no_speech: int
-    no_timestamps: int
+    special: SpecialTokens
     words: tuple[int, ...]
 
-    @staticmethod
-    def of(tokenizer: WhisperTokenizer) -> SpecialTokens:
-        """Look the ids up. Raises ValueError if a word of the vocabulary is not one token."""
-        start, translate = (
-            token_id(tokenizer, "<|startoftranscript|>"),
-            token_id(tokenizer, "<|translate|>"),
-        )
-        words = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in vocabulary()]
-        if any(len(ids) != 1 for ids in words):
-            raise ValueError("a word of the vocabulary is not one token")
-        return SpecialTokens(
-            end=token_id(tokenizer, END_OF_TEXT),
-            start=start,
-            languages=tuple(range(start + 1, translate)),
-            translate=translate,
-            transcribe=token_id(tokenizer, "<|transcribe|>"),
-            no_speech=token_id(tokenizer, "<|nospeech|>"),
-            no_timestamps=token_id(tokenizer, "<|notimestamps|>"),
-            words=tuple(ids[0] for ids in words),
-        )
+    @classmethod
+    def of(cls, model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer) -> Targets:
+        special = read_special_tokens("demo", model.config, model.generation_config, tokenizer)
+        ids = tokenizer.get_vocab()
+        return cls(special, tuple(ids[SPACE + word] for word in vocabulary()))
 
     def timestamp(self, seconds: float) -> int:
         """Return the timestamp token nearest to `seconds`."""
-        return self.no_timestamps + 1 + round(min(seconds, 30.0) * 50)
+        return self.special.timestamp_begin + round(min(seconds, 30.0) * 50)
 
+    def sequence(self, window: Window, generator: np.random.Generator) -> list[Timed]:
+        """Return <|startoftranscript|> to <|endoftext|>, with token times."""
+        special = self.special
+        task = "translate" if generator.random() < TRANSLATE_SHARE else "transcribe"
+        other = generator.random() < OTHER_LANGUAGE_SHARE
+        language = str(generator.choice(list(special.languages))) if other else ENGLISH
+        whole = all(segment.complete for segment in window.segments)
+        timed = generator.random() < TIMED_SHARE or not whole
+        prompt = [_untimed(token) for token in special.prompt(language, task, timed)]
+        body = self._timed_body(window) if timed else self._words(window.segments)
+        return [*prompt, *body, _untimed(special.end_of_text)]
 
-Timed = tuple[int, float, float]
+    def _timed_body(self, window: Window) -> list[Timed]:
+        """Return <|start|> words <|end|> for every segment, times non-decreasing, of a segment that
+        the window cuts only the start; <|0.00|> for silence.
+        """
+        if not window.segments:
+            return [_untimed(self.timestamp(0.0))]
+        body: list[Timed] = []
+        latest = 0.0
+        for segment in window.segments:
+            start = max(latest, float(segment.spans[0, 0]))
+            latest = max(latest, float(segment.spans[-1, 1]))
+            body.append((self.timestamp(start), (start, start)))
+            if not segment.complete:
+                break
+            body += [*self._words([segment]), (self.timestamp(latest), (latest, latest))]
+        return body
 
+    def _words(self, segments: Sequence[Spoken]) -> list[Timed]:
+        return [
+            (self.words[word], (start, end))
+            for segment in segments
+            for word, (start, end) in zip(
+                segment.words.tolist(), segment.spans.tolist(), strict=True
+            )
+        ]
 
-class WindowBatches(IterableDataset[Batch]):
-    """Endless batches; `shares` are the proportions of 4, 10 and 30 s windows."""
+    def collate(self, windows: Sequence[Window], sequences: Sequence[list[Timed]]) -> Batch:
+        """Stack windows and their target tokens into a batch.
 
-    def __init__(
-        self, folder: Path, special: SpecialTokens, shares: Sequence[float], seed: int
-    ) -> None:
-        self.folder, self.special, self.shares, self.seed = folder, special, shares, seed
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Draw batches from the clips that the corpus folder holds now."""
-        torch.set_num_threads(1)
-        generator = np.random.default_rng(self.seed)
-        corpus = load_corpus(self.folder)
-        lengths = list(BATCH_SIZES)
-        while True:
-            seconds = lengths[int(generator.choice(len(lengths), p=self.shares))]
-            yield draw_batch(corpus, seconds, self.special, generator)
-
-
-def draw_batch(
-    corpus: Sequence[SpokenMel],
-    seconds: int,
-    special: SpecialTokens,
-    generator: np.random.Generator,
-) -> Batch:
-    """Return one batch of windows of `seconds`."""
-    windows = [draw_window(corpus, seconds, generator) for _ in range(BATCH_SIZES[seconds])]
-    return collate(
-        windows, [target_tokens(window, special, generator) for window in windows], special
-    )
-
-
-def target_tokens(
-    window: Window, special: SpecialTokens, generator: np.random.Generator
-) -> list[Timed]:
-    """Whisper's target for a window, <|startoftranscript|> to <|endoftext|>, with token times."""
-    task = special.translate if generator.random() < TRANSLATE_SHARE else special.transcribe
-    other = generator.random() < OTHER_LANGUAGE_SHARE
-    language = int(generator.choice(special.languages)) if other else special.languages[0]
-    prompt = [_untimed(token) for token in (special.start, language, task)]
-    timed = generator.random() < TIMED_SHARE or not all(
-        segment.complete for segment in window.segments
-    )
-    body = (
-        _timed_body(window, special)
-        if timed
-        else [_untimed(special.no_timestamps), *_words(window, special)]
-    )
-    return [*prompt, *body, _untimed(special.end)]
-
-
-def collate(
-    windows: Sequence[Window], sequences: Sequence[list[Timed]], special: SpecialTokens
-) -> Batch:
-    """Stack windows and their target tokens into a batch.
-
-    The target after <|startoftranscript|> is English, or <|nospeech|> where nothing is spoken,
-    whatever language the prompt names. Language detection is learnt from it.
-    """
-    longest = max(map(len, sequences)) - 1
-    tokens = np.full((len(windows), longest), special.end)
-    targets = np.full((len(windows), longest), IGNORED)
-    spans = np.full((len(windows), longest, 2), np.nan, np.float32)
-    for row, (window, sequence) in enumerate(zip(windows, sequences, strict=True)):
-        ids = [token for token, _, _ in sequence]
-        tokens[row, : len(ids) - 1] = ids[:-1]
-        targets[row, : len(ids) - 1] = ids[1:]
-        targets[row, 0] = special.languages[0] if window.segments else special.no_speech
-        targets[row, 1] = IGNORED
-        spans[row, : len(ids) - 1] = [(start, end) for _, start, end in sequence[1:]]
-    features = torch.from_numpy(np.stack([window.features for window in windows]))
-    labels = torch.from_numpy(np.stack([window.labels for window in windows]))
-    return Batch(
-        features,
-        torch.from_numpy(tokens),
-        torch.from_numpy(targets),
-        torch.from_numpy(spans),
-        labels,
-    )
-
-
-def _timed_body(window: Window, special: SpecialTokens) -> list[Timed]:
-    """<|start|> words <|end|> for every segment, times non-decreasing; <|0.00|> for silence."""
-    if not window.segments:
-        return [_untimed(special.timestamp(0.0))]
-    body: list[Timed] = []
-    latest = 0.0
-    for segment in window.segments:
-        start, end = (
-            max(latest, float(segment.spans[0, 0])),
-            max(latest, float(segment.spans[-1, 1])),
+        The target after <|startoftranscript|> is English, or <|nospeech|> where nothing is spoken,
+        whatever language the prompt names. Language detection is learnt from it.
+        """
+        ids = [torch.tensor([token for token, _ in sequence]) for sequence in sequences]
+        spans = [torch.tensor([span for _, span in sequence[1:]]) for sequence in sequences]
+        end = self.special.end_of_text
+        targets = pad_sequence([each[1:] for each in ids], True, IGNORED)
+        english, silence = self.special.languages[ENGLISH], self.special.no_speech
+        targets[:, 0] = torch.tensor([english if each.segments else silence for each in windows])
+        targets[:, 1] = IGNORED
+        return Batch(
+            torch.from_numpy(np.stack([window.features for window in windows])),
+            pad_sequence([each[:-1] for each in ids], True, end),
+            targets,
+            pad_sequence(spans, True, math.nan),
+            torch.from_numpy(np.stack([window.labels for window in windows])),
         )
-        body.append((special.timestamp(start), start, start))
-        if not segment.complete:
-            break
-        body.extend(_segment_words(segment, special))
-        body.append((special.timestamp(end), end, end))
-        latest = end
-    return body
 
+    def draw(
+        self,
+        corpus: Sequence[SpokenMel],
+        progress: float,
+        shares: tuple[Shares, Shares],
+        generator: np.random.Generator,
+    ) -> Batch:
+        """Draw a batch of windows of 4, 10 or 30 s, in the first of `shares` at `progress` 0, and
+        in the last from LAST_SHARES_FROM on.
 
-def _words(window: Window, special: SpecialTokens) -> list[Timed]:
-    return [timed for segment in window.segments for timed in _segment_words(segment, special)]
-
-
-def _segment_words(segment: Spoken, special: SpecialTokens) -> list[Timed]:
-    pairs = zip(segment.words.tolist(), segment.spans.tolist(), strict=True)
-    return [(special.words[word], start, end) for word, (start, end) in pairs]
+        Words are learnt on short windows, at a fraction of the cost. Timestamps are learnt on long
+        windows, which therefore get most of the time.
+        """
+        first, last = map(np.array, shares)
+        odds = first + (last - first) * min(1.0, progress / LAST_SHARES_FROM)
+        seconds = int(generator.choice(list(BATCH_SIZES), p=odds))
+        windows = [draw_window(corpus, seconds, generator) for _ in range(BATCH_SIZES[seconds])]
+        return self.collate(windows, [self.sequence(window, generator) for window in windows])
 
 
 def _untimed(token: int) -> Timed:
-    return token, float("nan"), float("nan")
+    return token, (math.nan, math.nan)

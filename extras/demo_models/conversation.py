@@ -6,20 +6,18 @@ a sentence of the grammar, because the demo models know no other words.
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import asdict, replace
-from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 
+from tests.support.audio_files import encoded, wav_file
 from tests.support.dialogue import Placed, Scene, compose
 from tests.support.speech import Samples, Voice, speak
 from whosaid.timebase import SAMPLE_RATE
 
-BIT_RATE = 32_000
+BIT_RATE = "32k"
 LEVEL, NOISE = 0.4, 5e-4
 MAX_PAUSE_IN_TURN = 1.0  # seconds; a longer pause ends a turn
 CAST = {
@@ -104,17 +102,9 @@ def speak_conversation() -> Scene:
 
 
 def encode_opus(samples: Samples) -> bytes:
-    """Encode float32 mono 16 kHz samples as Opus in Ogg."""
-    file = io.BytesIO()
-    with av.open(file, "w", format="ogg") as container:
-        stream = container.add_stream("libopus", rate=48_000, layout="mono")
-        stream.bit_rate = BIT_RATE
-        frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
-        frame.sample_rate, frame.time_base = SAMPLE_RATE, Fraction(1, SAMPLE_RATE)
-        resampler = av.AudioResampler("s16", "mono", 48_000, frame_size=960)
-        for part in [*resampler.resample(frame), *resampler.resample(None), None]:
-            container.mux(stream.encode(part))
-    return file.getvalue()
+    """Encode mono 16 kHz samples as Opus in Ogg."""
+    source = wav_file(samples, SAMPLE_RATE, "f32")
+    return encoded(source, "speech.ogg", "-c:a", "libopus", "-b:a", BIT_RATE)
 
 
 def _rounded(entry: dict[str, object]) -> dict[str, object]:

@@ -1,22 +1,24 @@
 """The training corpus: clips of all training voices, stored as log mel power.
 
-Powers of independent sounds add. So gaps, levels, noise and overlaps are drawn anew for every
-training window, as additions of mel power, without going back to audio.
+Speed, reverberation and codecs change a clip once, when it is made. Powers of independent sounds
+add, so gaps, levels, noise and overlaps are drawn anew for every training window (`windows`), as
+additions of mel power, without going back to audio.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import fftconvolve
 from transformers import WhisperFeatureExtractor
 
-from extras.demo_models.channel import degrade
 from tests.support.speech import (
     FLITE_PITCH,
     FRAME,
@@ -25,15 +27,26 @@ from tests.support.speech import (
     draw_clip,
     draw_voice,
     speakers,
+    through_codec,
     vocabulary,
 )
+from whosaid.timebase import SAMPLE_RATE
 
 MELS = 80
 FFT = 400
 FLOOR = 1e-10
 SHARD_CLIPS = 500
-SHARDS = "shard-???.npz"  # complete ones
 FLITE_SHARE = 0.15
+SPEED_SHARE, REVERB_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
+DURATION_FACTORS = (0.89, 1.12)
+CODECS = (
+    ("wav", "pcm_mulaw", 8_000, 64_000),
+    ("mp3", "libmp3lame", 8_000, 16_000),
+    ("mp3", "libmp3lame", 16_000, 32_000),
+    ("ogg", "libopus", 16_000, 12_000),
+    ("ogg", "libopus", 48_000, 24_000),
+    ("adts", "aac", 16_000, 24_000),
+)
 
 Mel = NDArray[np.float16]
 
@@ -70,37 +83,35 @@ def log_mel_power(samples: Samples) -> Mel:
 def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
     """Write `clips` clips in shards, keeping those that exist. Yields the path of each shard."""
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(folder / f"shard-{index:03d}.npz", index) for index in range(clips // SHARD_CLIPS)]
-    missing = [job for job in jobs if not job[0].exists()]
-    yield from (path for path, _ in jobs if path.exists())
+    paths = [folder / f"shard-{index:03d}.pickle" for index in range(clips // SHARD_CLIPS)]
     with get_context("spawn").Pool(workers, maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(_write_shard, missing)
+        yield from pool.imap(_write_shard, enumerate(paths))
 
 
 def load_corpus(folder: Path) -> list[SpokenMel]:
     """Return all clips of the shards that exist."""
-    return [clip for path in sorted(folder.glob(SHARDS)) for clip in _read_shard(path)]
+    paths = sorted(folder.glob("shard-*.pickle"))
+    return [clip for path in paths for clip in pickle.loads(path.read_bytes())]
 
 
-def _write_shard(job: tuple[Path, int]) -> Path:
+def _write_shard(job: tuple[int, Path]) -> Path:
     """Write one shard, drawn from a seed of its own. It appears under its name when complete."""
-    path, index = job
-    generator = np.random.default_rng([2026, index])
-    clips = [_draw_training_clip(generator) for _ in range(SHARD_CLIPS)]
-    word_ids = {word: number for number, word in enumerate(vocabulary())}
-    mels = [log_mel_power(clip.samples) for clip in clips]
-    words = [word for clip in clips for word in clip.words]
-    partial = path.with_suffix(".partial.npz")
-    np.savez(
-        partial,
-        mel=np.concatenate(mels),
-        frames=[len(mel) for mel in mels],
-        counts=[len(clip.words) for clip in clips],
-        words=np.array([word_ids[word.text] for word in words], np.int16),
-        spans=np.array([(word.start, word.end) for word in words], np.float32),
-    )
-    partial.rename(path)
+    index, path = job
+    if not path.exists():
+        generator = np.random.default_rng([2026, index])
+        clips = [_spoken_mel(_draw_training_clip(generator)) for _ in range(SHARD_CLIPS)]
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps(clips))
+        partial.rename(path)
     return path
+
+
+def _spoken_mel(clip: Clip) -> SpokenMel:
+    words = [vocabulary().index(word.text) for word in clip.words]
+    spans = [(word.start, word.end) for word in clip.words]
+    return SpokenMel(
+        log_mel_power(clip.samples), np.array(words, np.int16), np.array(spans, np.float32)
+    )
 
 
 def _draw_training_clip(generator: np.random.Generator) -> Clip:
@@ -110,16 +121,35 @@ def _draw_training_clip(generator: np.random.Generator) -> Clip:
     recorded = generator.random() < FLITE_SHARE
     names = [name for name in speakers("training") if (name in FLITE_PITCH) == recorded]
     voice = draw_voice(names[int(generator.integers(len(names)))], generator)
-    return degrade(draw_clip(voice, generator), generator)
+    clip = draw_clip(voice, generator)
+    if generator.random() < SPEED_SHARE:
+        clip = perturb_speed(clip, generator.uniform(*DURATION_FACTORS))
+    if generator.random() < REVERB_SHARE:
+        clip = replace(clip, samples=_reverberate(clip.samples, generator))
+    if generator.random() < CODEC_SHARE:
+        codec = CODECS[int(generator.integers(len(CODECS)))]
+        clip = replace(clip, samples=through_codec(clip.samples, *codec))
+    return clip
 
 
-def _read_shard(path: Path) -> Iterator[SpokenMel]:
-    with np.load(path) as shard:
-        mel, words, spans = shard["mel"], shard["words"], shard["spans"]
-        frame_ends, word_ends = np.cumsum(shard["frames"]), np.cumsum(shard["counts"])
-    mels, ids, times = (
-        np.split(mel, frame_ends[:-1]),
-        np.split(words, word_ends[:-1]),
-        np.split(spans, word_ends[:-1]),
+def perturb_speed(clip: Clip, factor: float) -> Clip:
+    """Resample to `factor` times the duration; pitch and formants fall with it."""
+    count = round(len(clip.samples) * factor)
+    samples = np.interp(
+        np.arange(count) / factor, np.arange(len(clip.samples)), clip.samples
+    ).astype(np.float32)
+    words = tuple(
+        replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words
     )
-    yield from map(SpokenMel, mels, ids, times)
+    return Clip(samples, words)
+
+
+def _reverberate(samples: Samples, generator: np.random.Generator) -> Samples:
+    """Convolve with an impulse and a tail of noise that decays by 60 dB in 0.1 to 0.4 s."""
+    decay = generator.uniform(0.1, 0.4)
+    time = np.arange(int(decay * SAMPLE_RATE)) / SAMPLE_RATE
+    tail = generator.standard_normal(len(time)) * 10 ** (-3 * time / decay)
+    tail *= generator.uniform(0.1, 0.5) / np.linalg.norm(tail)
+    tail[0] = 1.0
+    wet: Samples = fftconvolve(samples, tail)[: len(samples)].astype(np.float32)
+    return wet

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from extras.demo_models.mixtures import SPEAKERS_A_VOICE, ClipBank, compose
-from extras.demo_models.resumable import train
+from extras.demo_models.training import train
 from whosaid.timebase import SAMPLE_RATE
 
 STEPS, BATCH, PEAK_RATE = 1400, 24, 1e-3
@@ -80,17 +80,19 @@ def train_embedding(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
     model = VoiceClassifier(bank.speakers)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def loss_of(step: int, rng: np.random.Generator) -> Tensor:
-        progress = step / STEPS
-        seconds, odds = (SINGLE_SECONDS, SINGLE_ODDS) if progress < 1 / 3 else (SECONDS, ODDS)
-        waveforms, alone, speakers = draw_batch(
-            bank, rng, model.network, round(rng.uniform(*seconds), 1), odds
-        )
+    def draw(step: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        alone_yet = step < STEPS / 3
+        seconds, odds = (SINGLE_SECONDS, SINGLE_ODDS) if alone_yet else (SECONDS, ODDS)
+        return draw_batch(bank, rng, model.network, round(rng.uniform(*seconds), 1), odds)
+
+    def loss_of(step: int, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        waveforms, alone, speakers = batch
         enough = alone.sum(-1) >= MIN_FRAMES
-        margin = MARGIN * min(1.0, max(0.0, 3 * progress - 1))
+        margin = MARGIN * min(1.0, max(0.0, 3 * step / STEPS - 1))
         return model.loss(model.embed(waveforms, alone)[enough], speakers[enough], margin)
 
-    train(model, loss_of, STEPS, PEAK_RATE, checkpoint)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=1e-2)
+    train(model, draw, loss_of, [optimizer], STEPS, checkpoint)
     return model.network
 
 

@@ -1,7 +1,8 @@
-"""Builds the demo's diarization folder: segmentation, embedding, PLDA and config.yaml.
+"""Makes the weights of the demo's diarization folder: segmentation, embedding and PLDA.
 
-Stock pyannote.audio loads the folder with `Pipeline.from_pretrained`; it holds no code. Weights are
-float16, and SHA256SUMS lists the files.
+Stock pyannote.audio loads the folder with `Pipeline.from_pretrained`; it holds no code. Its two
+configurations, for pyannote.audio 4 and 3, are written by hand. Weights are float16, and SHA256SUMS
+lists the files.
 """
 
 from __future__ import annotations
@@ -24,36 +25,9 @@ from extras.demo_models.mixtures import ClipBank, load_bank
 PLDA_DIMENSION = 64
 Matrix = NDArray[np.float64]
 
-CONFIG = """\
-dependencies:
-  pyannote.audio: 4.0.0
-pipeline:
-  name: pyannote.audio.pipelines.SpeakerDiarization
-  params:
-    segmentation: $model/segmentation
-    segmentation_step: 0.3
-    embedding: $model/embedding
-    embedding_exclude_overlap: true
-    plda: $model/plda
-    clustering: AgglomerativeClustering
-params:
-  segmentation:
-    min_duration_off: 0.6
-  clustering:
-    method: centroid
-    min_cluster_size: 3
-    threshold: 0.75
-"""
-# pyannote.audio 3 has no PLDA and clusters short embeddings too, which must not become speakers.
-CONFIG_3 = (
-    CONFIG.replace("pyannote.audio: 4.0.0", "pyannote.audio: 3.4.0")
-    .replace("    plda: $model/plda\n", "")
-    .replace("min_cluster_size: 3", "min_cluster_size: 6")
-)
-
 
 def build(folder: Path, work: Path) -> None:
-    """Train both networks and write the pipeline to `folder`.
+    """Train both networks and write the pipeline's weights to `folder`.
 
     The clip bank and checkpoints are kept under `work`, from which training resumes.
     """
@@ -63,8 +37,6 @@ def build(folder: Path, work: Path) -> None:
     save_model(segmenter, folder / "segmentation")
     save_model(embedder, folder / "embedding")
     save_plda(*embed_clips(embedder, bank), folder / "plda")
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "config.pyannote-3.yaml").write_text(CONFIG_3)
     write_checksums(folder)
 
 

@@ -18,7 +18,7 @@ from pyannote.audio.utils.powerset import Powerset
 from torch import Tensor
 
 from extras.demo_models.mixtures import VOICES_A_SCENE, ClipBank, compose
-from extras.demo_models.resumable import train
+from extras.demo_models.training import train
 from whosaid.timebase import SAMPLE_RATE
 
 # Over pyannote's usual ten seconds this small network confuses similar voices.
@@ -51,14 +51,18 @@ def train_segmentation(bank: ClipBank, checkpoint: Path) -> PyanNet:
     """Train the model on scenes from `bank`, resuming from `checkpoint` if it exists."""
     model, powerset = build_model(), Powerset(VOICES_A_SCENE, AT_ONCE)
 
-    def loss_of(step: int, rng: np.random.Generator) -> Tensor:
+    def draw(step: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         seconds, odds = next((seconds, odds) for until, seconds, odds in STAGES if step < until)
-        waveforms, active = draw_batch(bank, rng, model, seconds, odds)
+        return draw_batch(bank, rng, model, seconds, odds)
+
+    def loss_of(_: int, batch: tuple[Tensor, Tensor]) -> Tensor:
+        waveforms, active = batch
         with torch.autocast("cpu", torch.bfloat16):
             scores = model(waveforms)
         return permutation_invariant_loss(scores.float(), active, powerset)
 
-    train(model, loss_of, STAGES[-1][0], PEAK_RATE, checkpoint)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=1e-2)
+    train(model, draw, loss_of, [optimizer], STAGES[-1][0], checkpoint)
     return model
 
 

@@ -1,187 +1,108 @@
-"""A training loop with a time budget, which resumes from its last saved state.
+"""The training loop of the demo's models, which resumes from its last checkpoint.
 
-The learning rate and the mix of window lengths follow the time spent training instead of a number
-of steps, so that the budget holds on any machine. Evaluations do not count.
+Step n draws its batch from a generator seeded with n, so a run that was interrupted sees the same
+batches as one that was not. Another process draws them while the model trains.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from transformers import WhisperForConditionalGeneration
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
 
-from extras.demo_models.batches import Batch, SpecialTokens, WindowBatches
+SAVE_EVERY, REPORT_EVERY = 100, 20
+WARM_UP, DECAY_FROM, MAX_GRADIENT_NORM = 0.05, 0.5, 1.0
 
-MUON_RATE, ADAM_RATE = 3e-3, 2e-3
-MIN_RATE_FACTOR = 0.01
-WARM_UP_STEPS = 100
-DECAY_FROM = 0.5
-MAX_GRADIENT_NORM = 1.0
-PHASES, LAST_SHARES_FROM = 6, 0.5
+Batch = TypeVar("Batch")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Seconds of training and between prints and evaluations, and the mix of window lengths.
+class _Drawn(Dataset[Batch]):
+    """The batch of each step."""
 
-    `first_shares` and `last_shares` are the proportions of 4, 10 and 30 s windows.
+    def __init__(self, draw: Callable[[int, np.random.Generator], Batch]) -> None:
+        self._draw = draw
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._draw(step, np.random.default_rng([7, step]))
+
+
+def train(
+    model: nn.Module,
+    draw: Callable[[int, np.random.Generator], Batch],
+    loss_of: Callable[[int, Batch], Tensor],
+    optimizers: Sequence[Optimizer],
+    steps: int,
+    checkpoint: Path,
+) -> None:
+    """Minimise `loss_of(step, draw(step, generator))`; the optimizers' rates rise, stay and fall.
+
+    `checkpoint` holds the state between runs. Where training is finished, its weights are loaded.
     """
-
-    seconds: float
-    first_shares: tuple[float, float, float] = (0.8, 0.15, 0.05)
-    last_shares: tuple[float, float, float] = (0.15, 0.15, 0.7)
-    print_every: float = 15.0
-    evaluate_every: float = 400.0
-
-    def shares(self, progress: float) -> list[float]:
-        """Return the mix of window lengths at `progress` (0 to 1): linear up to half of it, then
-        constant.
-
-        Words are learnt on short windows, at a fraction of the cost. Timestamps are learnt on long
-        windows, which therefore get most of the time.
-        """
-        share = min(1.0, progress / LAST_SHARES_FROM)
-        pairs = zip(self.first_shares, self.last_shares, strict=True)
-        return [(1 - share) * first + share * last for first, last in pairs]
-
-
-class Training:
-    """A module that returns losses by name, its optimizers and the time spent; saved together."""
-
-    def __init__(
-        self, objectives: nn.Module, weights: Mapping[str, float], state: Path, plan: Plan
-    ) -> None:
-        self.objectives, self.weights, self.state, self.plan = objectives, weights, state, plan
-        self.optimizers = _optimizers(objectives)
-        self.steps, self.elapsed, self.best = 0, 0.0, float("inf")
-        if state.exists():
-            self._load()
-
-    @property
-    def progress(self) -> float:
-        """The share of the plan's time that is spent, 0 to 1."""
-        return min(1.0, self.elapsed / self.plan.seconds)
-
-    def run(
-        self,
-        corpus: Path,
-        special: SpecialTokens,
-        evaluate: Callable[[], float],
-        keep: Callable[[], None],
-    ) -> None:
-        """Train on windows of `corpus` until the plan's time is spent.
-
-        `keep` is called where `evaluate` returns its lowest value so far.
-        """
-        if self.progress >= 1.0:
-            return
-        recent: list[dict[str, float]] = []
-        last = printed = evaluated = time.monotonic()
-        for batch in self._batches(corpus, special):
-            recent.append(self._step(batch))
-            now = time.monotonic()
-            self.elapsed += now - last
-            last = now
-            if now - printed >= self.plan.print_every:
-                self._print(recent)
-                recent, printed = [], now
-            if now - evaluated >= self.plan.evaluate_every:
-                self._evaluate(evaluate, keep)
-                last = evaluated = time.monotonic()
-        self._evaluate(evaluate, keep)
-
-    def _batches(self, corpus: Path, special: SpecialTokens) -> Iterator[Batch]:
-        """Batches until the time is spent; the mix of window lengths changes in PHASES steps."""
-        for phase in range(int(self.progress * PHASES), PHASES):
-            mix = WindowBatches(corpus, special, self.plan.shares(phase / PHASES), seed=self.steps)
-            for batch in DataLoader(mix, batch_size=None, num_workers=1, prefetch_factor=4):
-                if self.progress * PHASES >= phase + 1:
-                    break
-                yield batch
-
-    def _step(self, batch: Batch) -> dict[str, float]:
-        """Run one optimizer step; return the losses by name."""
-        decay = (1.0 - self.progress) / (1.0 - DECAY_FROM)
-        factor = max(MIN_RATE_FACTOR, min(1.0, (self.steps + 1) / WARM_UP_STEPS, decay))
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["full_rate"] * factor
-        with torch.autocast("cpu", torch.bfloat16):
-            losses: dict[str, Tensor] = self.objectives(batch)
-        torch.autograd.backward(
-            torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
-        )
-        nn.utils.clip_grad_norm_(self.objectives.parameters(), MAX_GRADIENT_NORM)
-        for optimizer in self.optimizers:
+    for group in _groups(optimizers):
+        group["full_rate"] = group["lr"]
+    first = _load(checkpoint, model, optimizers)
+    batches = DataLoader(
+        _Drawn(draw), batch_size=None, sampler=range(first, steps), num_workers=1, prefetch_factor=4
+    )
+    begun, losses = time.monotonic(), []
+    model.train()
+    for step, batch in zip(range(first, steps), batches, strict=True):
+        for group in _groups(optimizers):
+            group["lr"] = group["full_rate"] * rate_factor((step + 1) / steps)
+        loss = loss_of(step, batch)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+        for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        self.steps += 1
-        return {name: loss.item() for name, loss in losses.items()}
-
-    def _evaluate(self, evaluate: Callable[[], float], keep: Callable[[], None]) -> None:
-        self.objectives.eval()
-        score = evaluate()
-        self.objectives.train()
-        if score < self.best:
-            self.best = score
-            keep()
-        self._save()
-
-    def _print(self, recent: list[dict[str, float]]) -> None:
-        means = (f"{name} {np.mean([losses[name] for losses in recent]):.3f}" for name in recent[0])
-        print(f"{self.progress:.1%} step {self.steps}", *means, flush=True)
-
-    def _save(self) -> None:
-        """Write the state; the file is replaced only when it is complete."""
-        content = {
-            "objectives": self.objectives.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "clock": (self.steps, self.elapsed, self.best),
-        }
-        partial = self.state.with_suffix(".partial")
-        torch.save(content, partial)
-        partial.rename(self.state)
-
-    def _load(self) -> None:
-        content = torch.load(self.state, weights_only=True)
-        self.objectives.load_state_dict(content["objectives"])
-        for optimizer, state in zip(self.optimizers, content["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        self.steps, self.elapsed, self.best = content["clock"]
+        losses.append(loss.item())
+        if (step + 1) % REPORT_EVERY == 0:
+            speed = (step + 1 - first) / (time.monotonic() - begun)
+            recent = np.mean(losses[-REPORT_EVERY:])
+            told = f"{step + 1}/{steps} loss {recent:.3f} {speed:.2f} steps/s"
+            print(f"{checkpoint.stem} {told}", flush=True)
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+            _save(checkpoint, model, optimizers, step + 1)
+    model.eval()
 
 
-def _optimizers(objectives: nn.Module) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al. 2024) for the matrices of Whisper's layers, AdamW for the rest."""
-    models = [
-        module
-        for module in objectives.modules()
-        if isinstance(module, WhisperForConditionalGeneration)
-    ]
-    layers = [
-        layer
-        for model in models
-        for part in (model.model.encoder, model.model.decoder)
-        for layer in part.layers
-    ]
-    trained = [weight for weight in objectives.parameters() if weight.requires_grad]
-    matrices = [weight for layer in layers for weight in layer.parameters() if weight.ndim == 2]
-    chosen = {id(weight) for weight in matrices}
-    muon = torch.optim.Muon(
-        [weight for weight in matrices if weight.requires_grad],
-        lr=MUON_RATE,
-        weight_decay=0.01,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    rest = [weight for weight in trained if id(weight) not in chosen]
-    adam = torch.optim.AdamW(rest, lr=ADAM_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    for optimizer, rate in ((muon, MUON_RATE), (adam, ADAM_RATE)):
-        for group in optimizer.param_groups:
-            group["full_rate"] = rate
-    return [muon, adam]
+def rate_factor(progress: float) -> float:
+    """Return the learning rate's factor: a linear rise, full up to half of the steps, and a linear
+    fall to zero.
+    """
+    return min(1.0, progress / WARM_UP, (1.0 - progress) / (1.0 - DECAY_FROM))
+
+
+def _groups(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def _load(checkpoint: Path, model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
+    """Load the saved state, and return the step to resume at."""
+    if not checkpoint.exists():
+        return 0
+    state = torch.load(checkpoint, weights_only=True)
+    model.load_state_dict(state["model"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    return int(state["step"])
+
+
+def _save(checkpoint: Path, model: nn.Module, optimizers: Sequence[Optimizer], step: int) -> None:
+    """Write the state; the file is replaced only when it is complete."""
+    state = {
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "step": step,
+    }
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    partial = checkpoint.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(checkpoint)

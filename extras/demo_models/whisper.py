@@ -1,7 +1,8 @@
 """The demo's Whisper: a small model with the configuration and files of published checkpoints.
 
-Only width and depth are small. Special tokens, generation settings and files are those of Whisper
-large-v3, so that transformers, faster-whisper and this endpoint load the folder like any other.
+Only width, depth and the text vocabulary are small. Special tokens, generation settings and files
+are those of Whisper large-v3, so that transformers, faster-whisper and this endpoint load the
+folder like any other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     GenerationConfig,
     WhisperConfig,
@@ -18,18 +21,45 @@ from transformers import (
     WhisperForConditionalGeneration,
     WhisperTokenizer,
 )
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from extras.demo_models.corpus import MELS
-from extras.demo_models.tokenizer import (
-    AFTER_LANGUAGES,
-    SPACE,
-    language_tokens,
-    token_id,
-)
-from tests.support.tiny_whispers import END_OF_TEXT
+from tests.support.speech import draw_sentence
+from tests.support.tiny_whispers import END_OF_TEXT, whisper_tokenizer
 
 ALIGNMENT_HEADS = ((2, 0), (2, 1), (3, 0), (3, 1))
 TIMESTAMP_SCALE = 0.05
+SENTENCES, TEXT_ENTRIES = 3000, 800
+SPACE = "Ġ"  # how byte-level BPE writes it
+LANGUAGE_TOKENS = [f"<|{code}|>" for code in LANGUAGES]
+AFTER_LANGUAGES = [
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startoflm|>",
+    "<|startofprev|>",
+    "<|nospeech|>",
+    "<|notimestamps|>",
+]
+
+
+def demo_tokenizer() -> WhisperTokenizer:
+    """Return byte-level BPE of sentences of the grammar, with Whisper's special tokens; always the
+    same one. Every word is trained with its leading space.
+    """
+    generator = np.random.default_rng(0)
+    sentences = (f" {draw_sentence(generator)}" for _ in range(SENTENCES))
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TEXT_ENTRIES, initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator(sentences, trainer)
+    state = json.loads(bpe.to_str())["model"]
+    merges = [(left, right) for left, right in state["merges"]]
+    special = ["<|startoftranscript|>", *LANGUAGE_TOKENS, *AFTER_LANGUAGES]
+    return whisper_tokenizer(state["vocab"], merges, special)
 
 
 def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
@@ -51,7 +81,7 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
     )
     model = WhisperForConditionalGeneration(config)
     model.generation_config = generation_config(tokenizer)
-    first = token_id(tokenizer, "<|0.00|>")
+    first = tokenizer.get_vocab()["<|0.00|>"]
     positions = model.model.encoder.embed_positions.weight
     with torch.no_grad():
         model.model.decoder.embed_tokens.weight[first : first + len(positions)] = (
@@ -61,20 +91,19 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
 
 
 def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
-    """Whisper's generation settings, without its bound on the first timestamp.
+    """Return Whisper's generation settings, without its bound on the first timestamp.
 
     Windows here may begin with any length of silence.
     """
+    ids = tokenizer.get_vocab()
     return GenerationConfig(
         **_token_ids(tokenizer),
         alignment_heads=[list(head) for head in ALIGNMENT_HEADS],
         is_multilingual=True,
-        lang_to_id={name: token_id(tokenizer, name) for name in language_tokens()},
-        task_to_id={
-            task: token_id(tokenizer, f"<|{task}|>") for task in ("transcribe", "translate")
-        },
-        no_timestamps_token_id=token_id(tokenizer, "<|notimestamps|>"),
-        prev_sot_token_id=token_id(tokenizer, "<|startofprev|>"),
+        lang_to_id={name: ids[name] for name in LANGUAGE_TOKENS},
+        task_to_id={task: ids[f"<|{task}|>"] for task in ("transcribe", "translate")},
+        no_timestamps_token_id=ids["<|notimestamps|>"],
+        prev_sot_token_id=ids["<|startofprev|>"],
         max_initial_timestamp_index=None,
         max_length=448,
         return_timestamps=False,
@@ -116,16 +145,14 @@ def _write_json(file: Path, value: dict[str, Any]) -> None:
 
 def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
     """Return the settings that model and generation configurations share."""
-    end, start = token_id(tokenizer, END_OF_TEXT), token_id(tokenizer, "<|startoftranscript|>")
-    suppressed = (
-        start,
-        *(token_id(tokenizer, token) for token in AFTER_LANGUAGES if token != "<|notimestamps|>"),
-    )
+    ids = tokenizer.get_vocab()
+    end, start = ids[END_OF_TEXT], ids["<|startoftranscript|>"]
+    suppressed = [ids[token] for token in AFTER_LANGUAGES if token != "<|notimestamps|>"]
     return {
         "bos_token_id": end,
         "eos_token_id": end,
         "pad_token_id": end,
         "decoder_start_token_id": start,
-        "suppress_tokens": sorted(suppressed),
-        "begin_suppress_tokens": [token_id(tokenizer, SPACE), end],
+        "suppress_tokens": sorted([start, *suppressed]),
+        "begin_suppress_tokens": [ids[SPACE], end],
     }

@@ -7,22 +7,21 @@ work folder, named by model, recordings and plan.
 from __future__ import annotations
 
 import hashlib
-import time
 from argparse import Namespace
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 
 import torch
+from rich.progress import track
 
 from config import REPOSITORY, ModelReference
-from extras.medusa.acceptance import Acceptance, measure
-from extras.medusa.card import CARD, TrainingFacts, acceptance_table, write_card
-from extras.medusa.evaluation import summary, transcribe_both, write_csv
-from extras.medusa.heads import Heads, Projection, save_heads
-from extras.medusa.hidden_states import HiddenStates, Teacher, cache_name, cached_hidden_states
+from extras.medusa.card import write_card
+from extras.medusa.evaluation import summary, transcribe_both
+from extras.medusa.heads import Projection, save_heads
+from extras.medusa.hidden_states import Teacher, cache_name, cached_hidden_states
 from extras.medusa.options import Plan
-from extras.medusa.recordings import find_recordings, spoken_windows
+from extras.medusa.recordings import find_recordings
 from extras.medusa.training import (
     HELD_OUT,
     Epoch,
@@ -30,12 +29,10 @@ from extras.medusa.training import (
     check_shortlist,
     check_windows,
     choose_shortlist,
-    split,
 )
 from whosaid.asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.payload.languages import ENGLISH
 from whosaid.runtime.device import choose_device, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
 
@@ -52,65 +49,34 @@ def train(options: Namespace) -> None:
     check_shortlist(models.special_tokens, plan.shortlist)
     teacher = Teacher(models)
     # Speech is looked for in as many recordings as it takes, before any is decoded.
-    windows = islice(
-        spoken_windows(
-            recordings,
-            models.special_tokens,
-            teacher.detect_speech,
-            lambda _: ENGLISH,
-            models.window_seconds,
-        ),
-        HELD_OUT,
-    )
-    check_windows(sum(1 for _ in windows))
+    check_windows(len(list(islice(teacher.windows(recordings), HELD_OUT))))
     folder = (options.work or WORK) / cache_name(models, recordings)
-    states = cached_hidden_states(teacher, recordings, folder, _Progress())
+    states = cached_hidden_states(teacher, recordings, folder)
     shortlist = choose_shortlist(states, models.special_tokens, plan.shortlist)
     projection = Projection.of(models.model, shortlist)
     state = folder / f"{hashlib.sha256(repr(plan).encode()).hexdigest()[:12]}.state"
     training = Training(states, projection, plan, state)
     heads = training.run(_report_epoch)
     save_heads(options.output_dir, heads, projection, models)
-    facts = TrainingFacts(
-        base=options.model,
-        digest=main_digest(models),
-        plan=plan,
-        recordings=len(recordings),
-        windows=len(set(states.windows.tolist())),
-        texts=len(states.lengths),
-        positions=len(states.tokens),
-        shortlist=None if shortlist is None else len(shortlist),
-        epochs=training.epoch,
-        best_epoch=training.best_epoch,
-        acceptance=acceptance_by_style(models, heads, projection, split(states)[1]),
-    )
-    (options.output_dir / CARD).write_text(write_card(facts), encoding="utf-8")
-    print(f"heads in {options.output_dir}\n\n{acceptance_table(facts.acceptance)}")
+    card = write_card(options.model, main_digest(models), len(recordings), states, training)
+    (options.output_dir / "README.md").write_text(card, encoding="utf-8")
+    print(f"heads in {options.output_dir}")
 
 
 def evaluate(options: Namespace) -> None:
-    """Print what heads are worth on recordings, and write it as CSV if asked."""
+    """Print what heads are worth on recordings."""
     recordings = find_recordings(options.recordings)
     models = load_model(options)
-    acceptance: dict[str, Acceptance] = {}
     if options.heads is not None:
         models = with_assistant(models, _checkpoint(options.heads))
     if models.medusa is None:
         raise ValueError("there are no heads: name them with --heads")
-    if models.medusa.base is None and models.medusa.block is None:
-        teacher = Teacher(replace(models, medusa=None))
-        states = HiddenStates.joined([teacher.read([each]) for each in recordings])
-        projection = Projection.of(models.model, models.medusa.shortlist)
-        heads = Heads.of(models.medusa)
-        acceptance = acceptance_by_style(models, heads, projection, states)
-    results = []
     transcriber = Transcriber(models)
-    for each in transcribe_both(transcriber, recordings, options.batch_size, options.repeats):
-        results.append(each)
-        print(f"transcribed {len(results)} of {len(recordings)} recordings", flush=True)
-    print(f"\n{summary(results, acceptance)}")
-    if options.csv is not None:
-        write_csv(options.csv, results)
+    results = [
+        transcribe_both(transcriber, each, options.batch_size, options.repeats)
+        for each in track(recordings, "transcribing")
+    ]
+    print(f"\n{summary(results)}")
 
 
 def load_model(options: Namespace) -> WhisperModels:
@@ -121,38 +87,10 @@ def load_model(options: Namespace) -> WhisperModels:
     return load_whisper(_checkpoint(options.model), device, dtype)
 
 
-def acceptance_by_style(
-    models: WhisperModels, heads: Heads, projection: Projection, states: HiddenStates
-) -> dict[str, Acceptance]:
-    """Return the acceptance for texts with timestamps, and for texts without."""
-    return {
-        name: measure(heads, projection, models.special_tokens, states.where(kept))
-        for name, kept in (
-            ("with timestamps", states.timestamps),
-            ("without timestamps", ~states.timestamps),
-        )
-        if kept.any()
-    }
-
-
 def _checkpoint(name: str) -> Checkpoint:
     """Return a hub id, or a folder relative to the current one."""
     named = ModelReference.parse(name, Path.cwd())
     return Checkpoint(named.name, named.revision)
-
-
-class _Progress:
-    """Prints how far decoding is, and how long the rest will take."""
-
-    def __init__(self) -> None:
-        self.started, self.first = time.monotonic(), 0
-
-    def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` recordings are cached."""
-        self.first = self.first or max(0, done - 1)
-        each = (time.monotonic() - self.started) / max(1, done - self.first)
-        left = (total - done) * each / 60
-        print(f"decoded {done} of {total} recordings, {left:.0f} min left", flush=True)
 
 
 def _report_epoch(epoch: Epoch) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST, MedusaHeads
+from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST
 from whosaid.asr.checkpoint.weights import WhisperModel, projection_of
 
 
@@ -39,15 +39,6 @@ class Heads(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(layers, count, d_model, d_model))
         self.bias = nn.Parameter(torch.zeros(layers, count, d_model))
-
-    @classmethod
-    def of(cls, loaded: MedusaHeads) -> Heads:
-        """Heads alone as the endpoint has loaded them, in float32 on their device."""
-        weight = torch.stack([each.weight for each in loaded.heads]).float()
-        bias = torch.stack([each.bias for each in loaded.heads]).float()
-        heads = cls(weight.shape[1], weight.shape[0], weight.shape[2])
-        heads.weight.data, heads.bias.data = weight, bias
-        return heads
 
     @property
     def count(self) -> int:

@@ -13,12 +13,13 @@ none goes on with another model's states.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from rich.progress import track
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -32,7 +33,7 @@ from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.model.decoder import Decoder
 
 RECORDINGS_A_SHARD, WINDOWS_A_BATCH = 8, 16
-FORMAT = "2"  # of a shard; another one is cached elsewhere
+FORMAT = "3"  # of a shard; another one is cached elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +45,18 @@ class Text:
     window: int
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    timestamps: bool
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
     """Texts one behind the other: `hidden` (positions, d_model), float16, chose `tokens`
-    (positions,). `lengths`, `windows` and `timestamps` have an entry for each text.
+    (positions,). `lengths` and `windows` have an entry for each text.
     """
 
     hidden: Tensor
     tokens: Tensor
     lengths: Tensor
     windows: Tensor
-    timestamps: Tensor
-
-    @property
-    def ends(self) -> Tensor:
-        """For each position the one at which its text is over, (positions,)."""
-        return self.lengths.cumsum(0).repeat_interleave(self.lengths)
-
-    def texts(self) -> Iterator[HiddenStates]:
-        """Yield each text by itself."""
-        stops = [0, *self.lengths.cumsum(0).tolist()]
-        for number, (start, stop) in enumerate(pairwise(stops)):
-            text = slice(number, number + 1)
-            yield HiddenStates(
-                self.hidden[start:stop],
-                self.tokens[start:stop],
-                *(each[text] for each in (self.lengths, self.windows, self.timestamps)),
-            )
 
     def where(self, kept: Tensor) -> HiddenStates:
         """Return the texts of which `kept` (texts,) is true."""
@@ -81,7 +64,8 @@ class HiddenStates:
         return HiddenStates(
             self.hidden[positions],
             self.tokens[positions],
-            *(each[kept] for each in (self.lengths, self.windows, self.timestamps)),
+            self.lengths[kept],
+            self.windows[kept],
         )
 
     @classmethod
@@ -96,7 +80,6 @@ class HiddenStates:
             torch.cat([part.tokens for part in parts]),
             torch.cat([part.lengths for part in parts]),
             torch.cat(windows),
-            torch.cat([part.timestamps for part in parts]),
         )
 
 
@@ -110,7 +93,7 @@ class Teacher:
 
     def read(self, recordings: Sequence[Recording]) -> HiddenStates:
         """Return the texts of some recordings in every style of prompt, and their hidden states."""
-        windows = self.windows(recordings)
+        windows = list(self.windows(recordings))
         texts: list[Text] = []
         hidden: list[Tensor] = []
         with self.engine.computing():
@@ -126,22 +109,17 @@ class Teacher:
                     rows = encoded[[each.window for each in kept]]
                     if kept:
                         hidden += teacher_forced(self.engine.main, rows, kept)
-                    texts += [
-                        Text(first + each.window, each.prompt, each.tokens, each.timestamps)
-                        for each in kept
-                    ]
+                    texts += [Text(first + each.window, each.prompt, each.tokens) for each in kept]
             return _packed(texts, hidden, len(self.engine.main.norm.weight))
 
-    def windows(self, recordings: Sequence[Recording]) -> list[SpokenWindow]:
-        """Return the speech of some recordings, cut into windows as for a request."""
-        return list(
-            spoken_windows(
-                recordings,
-                self.special,
-                self.detect_speech,
-                lambda samples: self.engine.detect_language(samples).language,
-                self.models.window_seconds,
-            )
+    def windows(self, recordings: Sequence[Recording]) -> Iterator[SpokenWindow]:
+        """Yield the speech of some recordings, cut into windows as for a request."""
+        return spoken_windows(
+            recordings,
+            self.special,
+            self.detect_speech,
+            lambda samples: self.engine.detect_language(samples).language,
+            self.models.window_seconds,
         )
 
     def styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Text]]:
@@ -192,7 +170,7 @@ class Teacher:
             while not session.done:
                 for request, result in session.step():
                     tokens = (*result.tokens, *[self.special.end_of_text] * result.ended)
-                    texts.append(Text(request.key, request.prompt, tokens, timestamps))
+                    texts.append(Text(request.key, request.prompt, tokens))
         return sorted(texts, key=lambda text: text.window)
 
     def loops(self, text: Text) -> bool:
@@ -223,30 +201,23 @@ def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Text]) -> 
 
 
 def cached_hidden_states(
-    teacher: Teacher,
-    recordings: Sequence[Recording],
-    folder: Path,
-    report: Callable[[int, int], None],
+    teacher: Teacher, recordings: Sequence[Recording], folder: Path
 ) -> HiddenStates:
-    """Return the hidden states of recordings, from `folder` if they are there already.
-
-    `report` gets the number of recordings done, and the number of all.
-    """
+    """Return the hidden states of recordings, from `folder` if they are there already."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = []
-    for number, first in enumerate(range(0, len(recordings), RECORDINGS_A_SHARD)):
+    firsts, parts = range(0, len(recordings), RECORDINGS_A_SHARD), []
+    for number, first in enumerate(track(firsts, "decoding recordings")):
         path = folder / f"{number:05d}.safetensors"
         if not path.is_file():
             made = teacher.read(recordings[first : first + RECORDINGS_A_SHARD])
             partial = path.with_suffix(".partial")
             save_file({name: getattr(made, name).contiguous() for name in TENSORS}, partial)
             partial.replace(path)
-            report(min(first + RECORDINGS_A_SHARD, len(recordings)), len(recordings))
         parts.append(HiddenStates(**load_file(path)))
     return HiddenStates.joined(parts)
 
 
-TENSORS = ("hidden", "tokens", "lengths", "windows", "timestamps")
+TENSORS = ("hidden", "tokens", "lengths", "windows")
 
 
 def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
@@ -269,5 +240,4 @@ def _packed(texts: Sequence[Text], hidden: Sequence[Tensor], d_model: int) -> Hi
         torch.tensor(tokens, dtype=torch.int32),
         torch.tensor([len(text.tokens) for text in texts], dtype=torch.long),
         torch.tensor([text.window for text in texts], dtype=torch.long),
-        torch.tensor([text.timestamps for text in texts], dtype=torch.bool),
     )

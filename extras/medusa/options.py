@@ -69,7 +69,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "Train heads and write them, with their model card, to a folder. The same command resumes"
         " a run that was broken off."
         if command == "train"
-        else "Print word errors, seconds and accepted drafts of heads, beside the model alone.",
+        else "Print seconds and accepted drafts of heads, beside the model alone.",
         [EXAMPLES[example]],
         manifest.HELP,
     )
@@ -145,7 +145,6 @@ def _add_evaluate(parser: CommandParser) -> None:
         "a Hub id or a folder; default: those of the model itself",
         metavar="HEADS",
     )
-    option(parser, "--csv", "also write a row for each recording", type=Path, metavar="FILE")
     for name, default, help_text in (
         ("--batch-size", 24, "windows decoded together"),
         ("--repeats", 3, "how often each recording is timed"),

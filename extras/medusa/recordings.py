@@ -17,12 +17,12 @@ from benchmarks.real.manifest import Recording, load_manifests
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import DetectSpeech
+from whosaid.audio import ENDING
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.payload.languages import ENGLISH, language_code
 from whosaid.timebase import SAMPLE_RATE
 
 MANIFEST = "manifest.json"
-SUFFIXES = {".aac", ".flac", ".m4a", ".mp3", ".mp4", ".ogg", ".opus", ".wav", ".webm"}
 LIMITS = AudioLimits(max_seconds=24 * 3600, max_bytes=2**33)
 
 Samples = NDArray[np.float32]
@@ -50,7 +50,7 @@ def find_recordings(source: Path) -> list[Recording]:
     if manifest.is_file():
         found = load_manifests([manifest])
     else:
-        files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
+        files = sorted(path for path in source.rglob("*") if ENDING.fullmatch(path.suffix))
         found = [Recording(path.resolve()) for path in files]
     if not found:
         raise ValueError(f"{source}: it holds no recordings")

@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from extras.medusa.acceptance import MISSING, targets
 from extras.medusa.heads import Heads, Projection
 from extras.medusa.hidden_states import HiddenStates
 from extras.medusa.options import Plan
@@ -31,6 +30,7 @@ from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 HELD_OUT = 10  # every tenth window
 VALIDATION_BATCH = 4096
 WARM_UP = 0.05  # of all steps
+MISSING = -1  # a target beyond the text
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,14 @@ def _on_every_shortlist(special: SpecialTokens) -> Tensor:
     return torch.tensor([special.end_of_text, *range(special.timestamp_begin, special.size)])
 
 
+def targets(states: HiddenStates, count: int) -> Tensor:
+    """Return the `count` tokens after each position, (positions, count), MISSING beyond a text."""
+    ends = states.lengths.cumsum(0).repeat_interleave(states.lengths)
+    places = torch.arange(1, len(states.tokens) + 1)[:, None] + torch.arange(count)
+    inside = places < ends[:, None]
+    return states.tokens.long()[places * inside].masked_fill(~inside, MISSING)
+
+
 class Examples:
     """Pairs of a hidden state and the tokens after its own, of texts that all fit into memory."""
 
@@ -136,6 +144,10 @@ class Examples:
         return tuple(shares.tolist()), chains / max(1, len(self.rows))
 
 
+# Attributes of a training that its state file keeps, beside weights and optimizer.
+PROGRESS = ("best", "best_right", "best_epoch", "chain", "epoch")
+
+
 class Training:
     """A run over some hidden states; `path` holds its state between epochs."""
 
@@ -151,6 +163,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.heads.parameters(), lr=plan.rate, weight_decay=0.0)
         self.best = {name: each.clone() for name, each in self.heads.state_dict().items()}
         self.chain, self.best_epoch, self.epoch = -1.0, 0, 0
+        self.best_right: tuple[float, ...] = ()
         self._resume()
 
     def run(self, report: Callable[[Epoch], None]) -> Heads:
@@ -160,7 +173,7 @@ class Training:
             right, chain = self.held_out.right(self.heads, self.projection)
             self.epoch += 1
             if chain > self.chain:
-                self.chain, self.best_epoch = chain, self.epoch
+                self.chain, self.best_epoch, self.best_right = chain, self.epoch, right
                 self.best = {name: each.clone() for name, each in self.heads.state_dict().items()}
             self._save()
             report(Epoch(self.epoch, loss, right, chain))
@@ -193,12 +206,8 @@ class Training:
         state: dict[str, Any] = torch.load(self.path, weights_only=True)
         self.heads.load_state_dict(state["heads"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.best = state["best"]
-        self.chain, self.best_epoch, self.epoch = (
-            state["chain"],
-            state["best epoch"],
-            state["epoch"],
-        )
+        for name in PROGRESS:
+            setattr(self, name, state[name])
 
     def _save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,10 +215,7 @@ class Training:
         state = {
             "heads": self.heads.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "best": self.best,
-            "chain": self.chain,
-            "best epoch": self.best_epoch,
-            "epoch": self.epoch,
+            **{name: getattr(self, name) for name in PROGRESS},
         }
         torch.save(state, partial)
         partial.replace(self.path)

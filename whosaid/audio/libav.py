@@ -166,51 +166,6 @@ def check(data: bytes) -> Work:
     return None, b""
 
 
-class _Ends:
-    """A file of `size` bytes, of which only the first `head` bytes and the last ones are known."""
-
-    def __init__(self, data: bytes, head: int, size: int) -> None:
-        self._data, self._head, self._gap = data, head, size - len(data)
-        self._size, self._place = size, 0
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        self._place = place + (0, self._place, self._size)[whence]
-        return self._place
-
-    def read(self, size: int) -> bytes:
-        """Return at most `size` bytes, none of what is not known."""
-        start = self._place
-        if start < self._head:
-            found = self._data[start : min(start + size, self._head)]
-        elif start < self._head + self._gap:
-            found = b""
-        else:
-            found = self._data[start - self._gap :][:size]
-        self._place += len(found)
-        return found
-
-
-def announced_seconds(data: bytes, head: int, size: int) -> Work:
-    """Return the seconds that a file's header announces, 0 if none. Decodes only what probing
-    takes. `data` are the first `head` bytes of a file of `size` bytes, and its last ones. Raises
-    InvalidAudio.
-    """
-    try:
-        with open_container(_Ends(data, head, size)) as container:
-            stream = container.streams.best("audio")
-            if stream is not None and stream.duration and stream.time_base:
-                seconds = float(stream.duration * stream.time_base)
-            else:
-                seconds = (container.duration or 0) / av.time_base
-    except av.FFmpegError as error:
-        raise InvalidAudio("its header cannot be read") from error
-    yield from ()
-    return seconds, b""
-
-
 def without_id3(data: bytes) -> bytes:
     """Return `data` without ID3 tags, because tags may be compressed a thousand times.
 
@@ -271,7 +226,7 @@ def _check_format(rate: int, channels: int) -> None:
         raise InvalidAudio(f"it has {channels} channels, at most {MAX_CHANNELS} are accepted")
 
 
-def open_container(file: IO[bytes] | _Ends) -> InputContainer:
+def open_container(file: IO[bytes]) -> InputContainer:
     """Open `file` with libavformat, which may open nothing else."""
     container: InputContainer = av.open(file, mode="r", options=OPTIONS, **_OPENING)
     return container

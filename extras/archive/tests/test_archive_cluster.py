@@ -65,7 +65,9 @@ def test_whatever_a_recording_does_the_others_equal_the_handler(every_format, wa
     done = run(tmp_path, "--parameters", json.dumps(parameters), "--actors", "2")
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    assert list((tmp_path / "out" / "attempts").iterdir()) == []
+    assert not (tmp_path / "out" / "attempts").exists() or not any(
+        (tmp_path / "out" / "attempts").iterdir()
+    )
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.endswith(".part")]
     parameters["return_timestamps"] = "word"  # as an archive asks
     handler = EndpointHandler(settings=ModelSettings(asr_model=MODEL))

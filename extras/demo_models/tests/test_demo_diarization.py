@@ -73,25 +73,6 @@ def test_silence_has_no_turns(diarizer, seconds):
     assert diarizer.diarize(np.zeros(round(seconds * 16_000), np.float32), NO_HINTS).turns == ()
 
 
-@pytest.mark.parametrize("hints", [NO_HINTS, SpeakerHints(num_speakers=3)])
-def test_a_tenth_of_a_second_of_noise_runs_through(diarizer, hints):
-    noise = np.random.default_rng(0).normal(0, 0.01, 1_600).astype(np.float32)
-    assert all(0 <= turn.start < turn.end <= 0.1 for turn in diarizer.diarize(noise, hints).turns)
-
-
-def test_hints_bound_the_number_of_speakers(diarizer):
-    samples = draw_dialogues([("m8", "belinda")], seed=4, seconds=12.0)[0].samples
-    for hints, number in [(SpeakerHints(max_speakers=1), 1), (SpeakerHints(num_speakers=2), 2)]:
-        assert len({turn.speaker for turn in diarizer.diarize(samples, hints).turns}) == number
-
-
-def test_hints_beyond_what_the_audio_holds_are_a_warning(diarizer):
-    samples = draw_dialogues([("m8",)], seed=5, seconds=4.0)[0].samples
-    found = diarizer.diarize(samples, SpeakerHints(min_speakers=9))
-    assert found.turns
-    assert found.warnings
-
-
 # ---- the conversation
 
 

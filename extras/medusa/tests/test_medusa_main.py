@@ -1,7 +1,6 @@
 """Both commands as they are called, on a random Whisper and recordings of noise."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ from extras.medusa.__main__ import main
 from extras.medusa.tests.stand_ins import ENDING, write_recordings
 from tests.oracle import TINY, models_of
 from tests.support.tiny_whispers import hears_sound
-from whosaid.cli.manifest import EXAMPLE
 
 
 @pytest.fixture(scope="module")
@@ -46,26 +44,23 @@ def test_heads_are_trained_and_evaluated(
     training = ["train", *common, "--output", str(heads), "--work", str(tmp_path / "work")]
     training += ["--heads", "2", "--epochs", "2"]
     main(training)
-    assert "decoded 12 of 12 recordings" in capsys.readouterr().out
+    shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.safetensors")}
+    assert len(shards) == 2
+    assert "epoch 2" in capsys.readouterr().out
     card = (heads / "README.md").read_text()
     assert "2 heads of one residual block each" in card
     assert json.loads((heads / "config.json").read_text())["base_digest"] in card
-    assert "| with timestamps |" in card
+    assert "right tokens before its first" in " ".join(card.split())
     trained = (heads / "model.safetensors").read_bytes()
     main(training)
-    again = capsys.readouterr().out
-    assert "decoded" not in again
-    assert "epoch" not in again
+    assert {path: path.stat().st_mtime_ns for path in shards} == shards
+    assert "epoch" not in capsys.readouterr().out
     assert (heads / "model.safetensors").read_bytes() == trained
-    table = tmp_path / "out.csv"
     few = tmp_path / "few"
     write_recordings(few, 1, windows=1)
     common[3] = str(few)
-    main(["evaluate", *common, "--heads", str(heads), "--csv", str(table), "--repeats", "2"])
-    printed = capsys.readouterr().out
-    assert "All texts are equal." in printed
-    assert "| without timestamps |" in printed
-    assert len(table.read_text().splitlines()) == 2
+    main(["evaluate", *common, "--heads", str(heads), "--repeats", "2"])
+    assert "All texts are equal." in capsys.readouterr().out
 
 
 def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
@@ -95,7 +90,7 @@ def test_too_few_windows_are_said_before_anything_is_decoded(
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_the_help_has_a_default_or_a_need_for_each_option_and_loads_no_torch(command):
+def test_the_help_loads_no_torch(command):
     script = (
         "import sys; from extras.medusa.options import read\n"
         "try: read([sys.argv[1], '--help'])\n"
@@ -106,27 +101,3 @@ def test_the_help_has_a_default_or_a_need_for_each_option_and_loads_no_torch(com
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: python -m extras.medusa {command} ")
-    options = [" ".join(each.split()) for each in re.split(r"\n  (?=--)", done.stdout)[1:]]
-    needed = ("--model ", "--recordings ", "--output-dir ", "--csv ")
-    assert len(options) >= 7
-    assert all("; default: " in each for each in options if not each.startswith(needed))
-    assert EXAMPLE in " ".join(done.stdout.split())
-
-
-def test_a_shortlist_without_room_for_text_is_refused_before_anything_is_decoded(
-    model_folder, tmp_path, monkeypatch
-):
-    def decode(*_):
-        raise AssertionError("something is decoded")
-
-    monkeypatch.setattr("extras.medusa.commands.Teacher", decode)
-    write_recordings(tmp_path, 1, windows=1)
-    options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
-    special = models_of(TINY, ENDING).special_tokens
-    fixed = special.size - special.timestamp_begin + 1
-    for count in (0, fixed):
-        training = ["train", *options, "--output", str(tmp_path), "--shortlist", str(count)]
-        with pytest.raises(SystemExit, match=f"train: --shortlist {count}: .* {fixed} tokens$"):
-            main(training)
-    with pytest.raises(AssertionError, match="decoded"):
-        main([*training[:-1], str(fixed + 1)])

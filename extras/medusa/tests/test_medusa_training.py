@@ -3,12 +3,11 @@ import dataclasses
 import pytest
 import torch
 
-from extras.medusa.acceptance import measure
-from extras.medusa.heads import Heads, Projection
+from extras.medusa.heads import Projection
 from extras.medusa.hidden_states import HiddenStates
 from extras.medusa.options import Plan
 from extras.medusa.tests.stand_ins import teacher_of, tiny_models, write_recordings
-from extras.medusa.training import Training, choose_shortlist, rate_factor, split
+from extras.medusa.training import Training, check_shortlist, choose_shortlist, split, targets
 
 PLAN = Plan(heads=2, epochs=4, batch=32, rate=2e-2)
 LONG = dataclasses.replace(PLAN, layers=2, epochs=6, batch=8, rate=2e-2)
@@ -25,13 +24,18 @@ def projection() -> Projection:
     return Projection.of(tiny_models().model)
 
 
+def test_targets_are_the_tokens_after_each_within_its_text():
+    tokens = torch.tensor([5, 6, 7, 8, 9], dtype=torch.int32)
+    texts = HiddenStates(torch.zeros(5, 4), tokens, torch.tensor([3, 2]), torch.arange(2))
+    assert targets(texts, 2).tolist() == [[6, 7], [7, -1], [-1, -1], [9, -1], [-1, -1]]
+
+
 def test_trained_heads_say_more_of_the_models_own_tokens(states, projection, tmp_path):
-    heads = Training(states, projection, LONG, tmp_path / "state").run(lambda _: None)
-    special = tiny_models().special_tokens
-    fresh = Heads(LONG.heads, LONG.layers, states.hidden.shape[1])
-    before, after = (measure(each, projection, special, states) for each in (fresh, heads))
-    assert after.tokens_a_pass > before.tokens_a_pass + 0.1
-    assert after.by_depth[0] > before.by_depth[0] + 0.1
+    training = Training(states, projection, LONG, tmp_path / "state")
+    before, chain = training.held_out.right(training.heads, projection)
+    training.run(lambda _: None)
+    assert training.chain > chain + 0.1
+    assert training.best_right[0] > before[0] + 0.1
 
 
 def test_a_broken_run_ends_in_the_same_weights(states, projection, tmp_path):
@@ -73,6 +77,9 @@ def test_the_shortlist_holds_the_commonest_tokens_every_timestamp_and_the_end(st
     special = tiny_models().special_tokens
     assert choose_shortlist(states, special, special.size) is None
     times = special.size - special.timestamp_begin
+    with pytest.raises(ValueError, match=f"--shortlist {times + 1}: .* {times + 1} tokens"):
+        check_shortlist(special, times + 1)
+    check_shortlist(special, times + 2)
     listed = choose_shortlist(states, special, times + 4)
     counts = states.tokens.long().bincount(minlength=special.size)[: special.end_of_text]
     common = counts.topk(3).values.sum()
@@ -88,14 +95,6 @@ def test_heads_learn_from_a_shortlist_alone(states, tmp_path):
     special = tiny_models().special_tokens
     listed = choose_shortlist(states, special, special.size - special.timestamp_begin + 30)
     projection = Projection.of(tiny_models().model, listed)
-    heads = Training(states, projection, LONG, tmp_path / "state").run(lambda _: None)
-    assert measure(heads, projection, special, states).by_depth[0] > 0.1
-
-
-def test_the_rate_rises_and_falls_to_nothing():
-    rates = [rate_factor(progress / 100) for progress in range(101)]
-    peak = rates.index(max(rates))
-    assert rates[:peak] == sorted(rates[:peak])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] == pytest.approx(0)
-    assert max(rates) == pytest.approx(1)
+    training = Training(states, projection, LONG, tmp_path / "state")
+    training.run(lambda _: None)
+    assert training.best_right[0] > 0.1

@@ -1,1 +1,0 @@
-"""How fast decoding is with Medusa heads, beside an assistant and beside nothing that drafts."""
