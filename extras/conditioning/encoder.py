@@ -80,7 +80,10 @@ class ConditionedEncoder(nn.Module):
             nn.ModuleDict(
                 {
                     "self_attn": nn.ModuleDict(
-                        {name: self._update(f"layers.{number}.self_attn.{name}") for name in ATTENTION}
+                        {
+                            name: self._update(f"layers.{number}.self_attn.{name}")
+                            for name in ATTENTION
+                        }
                     ),
                     **{name: self._update(f"layers.{number}.{name}") for name in ("fc1", "fc2")},
                 }

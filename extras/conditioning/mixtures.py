@@ -158,14 +158,21 @@ def _add(whole: NDArray, part: NDArray, at: int) -> None:  # type: ignore[type-a
         whole[first:last] += part[first - at : last - at]
 
 
-def _jittered(active: Frames, generator: np.random.Generator, smooth: int) -> Frames:
-    """Return frames as a diarizer might: pauses up to `smooth` are filled, bounds are off."""
+def filled(active: Frames, pause: int) -> Frames:
+    """Return the frames with pauses of at most `pause` frames filled."""
+    found = active.copy()
+    stops = np.flatnonzero(active[:-1] & ~active[1:]) + 1
+    for stop in stops:
+        again = active[stop : stop + pause + 1]
+        found[stop : stop + int(again.argmax())] = True
+    return found
+
+
+def _jittered(active: Frames, generator: np.random.Generator, pause: int) -> Frames:
+    """Return frames as a diarizer might: short pauses are filled, and bounds are off."""
     found = np.zeros_like(active)
-    starts, stops = np.flatnonzero(np.diff(np.r_[0, active, 0])).reshape(-1, 2).T
-    lasting = starts[1:] - stops[:-1] > smooth
-    starts, stops = np.r_[starts[:1], starts[1:][lasting]], np.r_[stops[:-1][lasting], stops[-1:]]
-    for start, stop in zip(starts, stops, strict=True):
-        first, last = np.rint((start, stop) + generator.normal(0, 3, 2)).astype(int)
+    for turn in np.flatnonzero(np.diff(np.r_[0, filled(active, pause), 0])).reshape(-1, 2):
+        first, last = np.rint(turn + generator.normal(0, 3, 2)).astype(int)
         found[max(first, 0) : max(last, 0)] = True
     return found
 

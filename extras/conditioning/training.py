@@ -117,7 +117,9 @@ class Losses:
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.log_mel.n_samples = WINDOW
         self.targets: dict[tuple[int, int], Tensor] = {}
-        outputs = torch.cat([self.target(number, 0) for number in range(min(32, len(spoken.pieces)))])
+        outputs = torch.cat(
+            [self.target(number, 0) for number in range(min(32, len(spoken.pieces)))]
+        )
         self.variance = outputs.float().var(dim=0).clamp(min=1e-4).to(self.device)
 
     def features(self, windows: Sequence[Any]) -> Tensor:
@@ -251,5 +253,3 @@ def rate_factor(progress: float) -> float:
     """Return the learning rates' factor: a short rise, a plateau, then a line down."""
     rising, falling = progress / WARM_UP, (1 - progress) / DECAY
     return max(LEAST_RATE, min(1.0, rising, falling))
-
-

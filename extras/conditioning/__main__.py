@@ -1,0 +1,28 @@
+"""`python -m extras.conditioning train` and `evaluate`: an encoder that follows one speaker.
+
+The command line is read before anything that loads torch is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from extras.conditioning.options import read
+from whosaid.errors import EndpointError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command. Ends the process with one line if it fails."""
+    options = read(arguments)
+    from extras.conditioning import commands
+
+    run = {"train": commands.train, "evaluate": commands.evaluate}[options.command]
+    try:
+        run(options)
+    except (EndpointError, OSError, ValueError) as error:
+        sys.exit(f"python -m extras.conditioning {options.command}: {error}")
+
+
+if __name__ == "__main__":
+    main()
