@@ -63,7 +63,7 @@ def overlapped(
     frames = max(starts[0] + first, starts[1] + other) + MARGIN
     samples, speaks = np.zeros(frames * FRAME, np.float32), np.zeros((2, frames), bool)
     for place, each, active in zip(starts, voices, speaks, strict=True):
-        level = 10 ** (generator.uniform(-LEVEL_DB, LEVEL_DB) / 20)
+        level = 0.05 / each.level * 10 ** (generator.uniform(-LEVEL_DB, LEVEL_DB) / 20)
         samples[place * FRAME :][: len(each.samples)] += level * each.samples
         active[place : place + len(each.active)] = filled(each.active, SHORT_PAUSE)
     return samples, [torch.from_numpy(classes_of(*each)) for each in (speaks, speaks[::-1])]
@@ -81,7 +81,6 @@ class Evaluation:
         """Yield the errors of each pair by degree of overlap and system."""
         for number, voices in enumerate(chosen):
             errors: Errors = defaultdict(list)
-            whole = np.ones(1, bool)
             clean = [np.pad(each.samples, MARGIN * FRAME) for each in voices]
             masks = [
                 torch.from_numpy(classes_of(active, np.zeros_like(active)))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,88 +24,79 @@ from whosaid.timebase import SAMPLE_RATE
 TRAIN, DEVELOPMENT, TEST = "train", "development", "test"
 FRAME = SAMPLE_RATE // MASK_RATE  # samples
 WINDOW = 6 * SAMPLE_RATE  # a fifth of Whisper's window, so that a training step is cheap
-SHORTEST, LONGEST = 2 * SAMPLE_RATE, 57 * SAMPLE_RATE // 10  # of a piece
-QUIET = 3  # frames; a recording is cut where so many together are quietest
-LOUDNESS = 0.05  # root mean square of every voice before its gain
-# What the others do while the target speaks, and how often.
+SHORTEST, LONGEST = 120, 285  # frames of a piece, before it is cut in a pause
+LEAST_SPEECH = 50  # frames
+LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
+# What the other voices do in a mixture, and how often.
 KINDS = {"alone": 0.1, "apart": 0.3, "two": 0.5, "three": 0.1}
-LONGEST_APART = 18 * SAMPLE_RATE // 5  # leaves other voices room in the window
-PLACEMENTS = 1  # of a piece in its window; each has one target, which is computed once
-# The chances of room responses and of noise.
-ROOM, NOISE = 0.3, 0.3
+LONGEST_APART = 180  # frames of a target that leaves other voices room in the window
+LEAST_OVERLAP = 12  # frames
+ROOM, NOISE = 0.3, 0.3  # chances of room responses and of noise
 
 Samples = NDArray[np.float32]
 Frames = NDArray[np.bool_]
 
 
-def speaker_of(path: Path) -> str:
-    return path.stem.partition("-")[0]
+def speaker_of(file: str) -> str:
+    return Path(file).stem.partition("-")[0]
 
 
 def part_of(speaker: str) -> str:
-    """Return the part of the split that a speaker belongs to: of ten, one or two are tests."""
+    """Return the part of the split that a speaker belongs to."""
     tenth = int(hashlib.sha256(speaker.encode()).hexdigest(), 16) % 10
     return TEST if tenth < 2 else DEVELOPMENT if tenth == 2 else TRAIN
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Some seconds of one voice, and the frames in which it speaks."""
+    """Some seconds of a voice: its root mean square, the frames in which it speaks, and its first
+    frame in a window.
+    """
 
     name: str
     speaker: str
     samples: Samples
+    level: float
     active: Frames
+    start: int
+
+    def placed(self, values: NDArray[Any], frame: int) -> NDArray[Any]:
+        """Return `values`, `frame` to a frame, in a window that is else empty."""
+        window = np.zeros(WINDOW // FRAME * frame, values.dtype)
+        window[self.start * frame :][: len(values)] = values
+        return window
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A training window: its samples, its mask (frames, classes), and the target voice in it."""
+    """A training window: samples, mask (frames, classes), and the number of the target's piece."""
 
     samples: Samples
     mask: NDArray[np.float32]
     target: int
-    placement: int
-    kind: str
 
 
-def cut(name: str, samples: Samples, detect_speech: DetectSpeech) -> Iterator[Piece]:
-    """Yield the pieces of a recording, cut in pauses if there are some."""
-    generator = np.random.default_rng(list(name.encode()))
+def cut(file: str, samples: Samples, detect_speech: DetectSpeech) -> Iterator[Piece]:
+    """Yield the pieces of a recording, cut where it is quiet."""
+    generator = np.random.default_rng(list(file.encode()))
     active = np.zeros(len(samples) // FRAME, bool)
     for span in detect_speech(samples):
         active[round(span.start / FRAME) : round(span.stop / FRAME)] = True
-    power = np.square(samples[: len(active) * FRAME]).reshape(-1, FRAME).mean(axis=1)
-    power = np.convolve(power, np.ones(QUIET), "same")
+    frames = samples[: len(active) * FRAME].reshape(-1, FRAME)
+    power = np.convolve(np.square(frames).mean(axis=1), np.ones(3), "same")
     bounds = [0]
-    while len(active) - bounds[-1] > LONGEST // FRAME:
-        longest = int(generator.uniform(1.2 * SHORTEST, LONGEST)) // FRAME
+    while len(active) - bounds[-1] > LONGEST:
+        longest = int(generator.integers(SHORTEST, LONGEST))
         first = bounds[-1] + longest * 3 // 5
         bounds.append(first + int(power[first : bounds[-1] + longest].argmin()))
     for start, stop in pairwise([*bounds, len(active)]):
-        part, speaks = samples[start * FRAME : stop * FRAME], active[start:stop]
-        if speaks.sum() * FRAME >= SHORTEST // 2:
-            level = np.sqrt(np.square(part.reshape(-1, FRAME)[speaks]).mean())
-            scaled = (part * (LOUDNESS / max(level, 1e-6))).astype(np.float32)
-            yield Piece(f"{name}:{start}", speaker_of(Path(name)), scaled, speaks)
-
-
-def placed(piece: Piece, number: int, placement: int) -> tuple[int, float]:
-    """Return where a piece begins in its window, in frames, and the gain of the whole window."""
-    generator = np.random.default_rng([3, number, placement])
-    room = (WINDOW - len(piece.samples)) // FRAME
-    early = placement == 0
-    start = generator.integers(0, room // 3 + 1) if early else generator.integers(0, room + 1)
-    return int(start), float(10 ** generator.uniform(-0.6, 0.6))
-
-
-def alone(piece: Piece, number: int, placement: int) -> tuple[Samples, Frames]:
-    """Return the window with the piece alone, clean, and the frames in which it speaks."""
-    start, gain = placed(piece, number, placement)
-    window, active = np.zeros(WINDOW, np.float32), np.zeros(WINDOW // FRAME, bool)
-    _add(window, piece.samples * gain, start * FRAME)
-    _add(active, piece.active, start)
-    return window, active
+        speaks = active[start:stop]
+        if speaks.sum() >= LEAST_SPEECH:
+            level = float(np.exp(generator.uniform(*np.log(LOUDNESS))))
+            gain = level / np.sqrt(np.square(frames[start:stop][speaks]).mean())
+            part = (frames[start:stop].ravel() * gain).astype(np.float32)
+            place = int(generator.integers(WINDOW // FRAME - len(speaks) + 1))
+            yield Piece(f"{file}:{start}", speaker_of(file), part, level, speaks, place)
 
 
 def mix(
@@ -116,30 +108,27 @@ def mix(
     """Draw a training window of a random kind, or of `kind`."""
     kind = kind or str(generator.choice(list(KINDS), p=list(KINDS.values())))
     number = _draw(targets, generator, LONGEST_APART if kind == "apart" else LONGEST)
-    target, placement = targets[number], int(generator.integers(PLACEMENTS))
-    begin, gain = placed(target, number, placement)
-    end = begin + len(target.active)
-    room = _room(generator) if generator.random() < ROOM else None
-    window, active = np.zeros(WINDOW, np.float32), np.zeros(WINDOW // FRAME, bool)
-    speak = active.copy()  # the others
-    smooth = int(generator.choice([5, 25, 40]))  # frames; pauses that a diarizer would skip
-    _add(window, _in_room(target.samples, room, generator), begin * FRAME)
-    _add(active, _jittered(target.active, generator, smooth), begin)
+    target, room = targets[number], _room(generator)
+    begin, end = target.start, target.start + len(target.active)
+    pause = int(generator.choice([5, 25, 40]))  # frames that a diarizer would skip
+    window = target.placed(_in_room(target.samples, room, generator), FRAME)
+    active = target.placed(_diarized(target.active, generator, pause), 1)
+    speak = np.zeros_like(active)
     for _ in range({"alone": 0, "three": 2}.get(kind, 1)):
         other = others[_draw(others, generator, LONGEST, target.speaker)]
-        length, frames = len(other.active), len(active)
+        length = len(other.active)
         if kind == "apart":
             gap = int(generator.integers(0, 20))
-            after = frames - end > begin
-            start = end + gap if after else begin - gap - length
-        else:  # they overlap by a quarter of a second at least
-            start = int(generator.integers(max(12, begin + 12) - length, min(frames, end) - 12))
-        voice = _in_room(other.samples, room, generator) * 10 ** generator.uniform(-0.25, 0.25)
-        _add(window, voice, start * FRAME)
-        _add(speak, _jittered(other.active, generator, smooth), start)
+            start = end + gap if len(active) - end > begin else begin - gap - length
+        else:
+            low, high = max(0, begin) + LEAST_OVERLAP - length, min(len(active), end)
+            start = int(generator.integers(low, high - LEAST_OVERLAP))
+        gain = target.level / other.level * 10 ** generator.uniform(-0.25, 0.25)
+        _add(window, _in_room(other.samples, room, generator) * gain, start * FRAME)
+        _add(speak, _diarized(other.active, generator, pause), start)
     if generator.random() < NOISE:
         window += _noise(window, generator)
-    return Mixture(window * np.float32(gain), classes_of(active, speak), number, placement, kind)
+    return Mixture(window, classes_of(active, speak), number)
 
 
 def _draw(
@@ -148,27 +137,25 @@ def _draw(
     """Draw the number of a piece that is short enough, of another speaker than `other_than`."""
     while True:
         number = int(generator.integers(len(pieces)))
-        if len(pieces[number].samples) <= longest and pieces[number].speaker != other_than:
+        if len(pieces[number].active) <= longest and pieces[number].speaker != other_than:
             return number
 
 
-def _add(whole: NDArray, part: NDArray, at: int) -> None:  # type: ignore[type-arg]
-    first, last = max(at, 0), min(at + len(part), len(whole))
-    if first < last:
-        whole[first:last] += part[first - at : last - at]
+def _add(whole: NDArray[Any], part: NDArray[Any], start: int) -> None:
+    """Add a part that may begin before the whole and end after it."""
+    first, last = max(start, 0), min(start + len(part), len(whole))
+    whole[first:last] += part[first - start : last - start]
 
 
 def filled(active: Frames, pause: int) -> Frames:
     """Return the frames with pauses of at most `pause` frames filled."""
     found = active.copy()
-    stops = np.flatnonzero(active[:-1] & ~active[1:]) + 1
-    for stop in stops:
-        again = active[stop : stop + pause + 1]
-        found[stop : stop + int(again.argmax())] = True
+    for stop in np.flatnonzero(active[:-1] & ~active[1:]) + 1:
+        found[stop : stop + int(active[stop : stop + pause + 1].argmax())] = True
     return found
 
 
-def _jittered(active: Frames, generator: np.random.Generator, pause: int) -> Frames:
+def _diarized(active: Frames, generator: np.random.Generator, pause: int) -> Frames:
     """Return frames as a diarizer might: short pauses are filled, and bounds are off."""
     found = np.zeros_like(active)
     for turn in np.flatnonzero(np.diff(np.r_[0, filled(active, pause), 0])).reshape(-1, 2):
@@ -178,12 +165,13 @@ def _jittered(active: Frames, generator: np.random.Generator, pause: int) -> Fra
 
 
 def _room(generator: np.random.Generator) -> float:
-    return float(generator.uniform(0.15, 0.6))
+    """Return the seconds of a room's reverberation, mostly 0."""
+    return float(generator.uniform(0.15, 0.6)) if generator.random() < ROOM else 0.0
 
 
-def _in_room(samples: Samples, room: float | None, generator: np.random.Generator) -> Samples:
-    """Return a voice in a room of `room` seconds reverberation, as from a place of its own."""
-    if room is None:
+def _in_room(samples: Samples, room: float, generator: np.random.Generator) -> Samples:
+    """Return a voice at a random place of a room."""
+    if not room:
         return samples
     times = np.arange(int(room * SAMPLE_RATE)) / SAMPLE_RATE
     response = generator.standard_normal(len(times)) * 10 ** (-3 * times / room)
