@@ -1,9 +1,9 @@
 """Whisper's encoder conditioned on one speaker's turns, with frozen weights.
 
 Before the position embeddings and before each layer, every frame is scaled and shifted by vectors
-of its class: silence, the target speaker, other speakers, or both (frame-level diarization-dependent
-transformations, Polok et al. 2024, "DiCoW"). Low-rank updates change the products of the layers (Hu
-et al. 2021, "LoRA"). The decoder stays Whisper's own.
+of its class: silence, the target speaker, other speakers, or both ("frame-level
+diarization-dependent transformations", Polok et al. 2024, DiCoW). Low-rank updates change the
+products of the layers (Hu et al. 2021, LoRA). The decoder stays Whisper's own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Word errors of each speaker where held-out voices talk at once, beside the model's own ways.
+"""Word errors by speaker where held-out voices talk at once: three ways to read a mixture.
 
-The reference is the model's own text of a voice alone. `plain` is the text of the mixture, in the
-better order of the voices. `by turns` is the text of the mixture for each speaker, in which the time
-of the other voice alone is silence. `conditioned` decodes the conditioned encoder's output. Turns
-are those of the clean voices.
+`text alone` decodes the mixture, scored in the better order of the voices. `by turns` decodes it
+for each speaker, with silence while only the other voice speaks. `conditioned` decodes the output
+of the conditioned encoder. The reference is the model's own text of each voice alone.
 """
 
 from __future__ import annotations
@@ -20,52 +19,52 @@ from benchmarks.counts import Count, pooled
 from benchmarks.real.manifest import Recording
 from benchmarks.real.scoring import score
 from benchmarks.report import table
-from extras.conditioning.encoder import OTHER, ConditionedEncoder, classes_of
-from extras.conditioning.mixtures import FRAME, Piece, Samples, filled
-from whosaid.asr.checkpoint.loading import WhisperModels
+from extras.conditioning.encoder import CLASSES, OTHER, ConditionedEncoder, classes_of
+from extras.conditioning.mixtures import FRAME, LOUDNESS, Piece, Samples, filled
+from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import Request
 from whosaid.timebase import SAMPLE_RATE
 
 DEGREES = (0.0, 0.25, 0.5, 1.0)  # of the shorter voice
-ALONE = "single voices"
-PLAIN, BY_TURNS, CONDITIONED = SYSTEMS = ("text alone", "by turns", "conditioned")
-MARGIN, GAP = 10, 5  # frames before the first voice, and between voices that do not overlap
+SINGLE = "single voices"
+COLUMNS = (SINGLE, *(f"{degree:.0%} overlap" for degree in DEGREES))
+PLAIN, BY_TURNS, CONDITIONED = WAYS = ("text alone", "by turns", "conditioned")
+MARGIN, GAP = 10, 5  # frames around a mixture, and between voices that do not overlap
 LEVEL_DB = 3.0
-SHORT_PAUSE = 25  # frames that do not end a turn
-WINDOWS_AT_ONCE = 16
+PAUSE = 25  # frames that do not end a turn
 
+# Counts by column and way.
 Errors = dict[tuple[str, str], list[Count]]
 
 
 def pairs(pieces: Sequence[Piece], count: int) -> Iterator[tuple[Piece, Piece]]:
-    """Yield as many pairs of pieces of different speakers; each piece is in one at most."""
-    order = np.random.default_rng(11).permutation(len(pieces)).tolist()
+    """Yield up to `count` pairs of pieces of different speakers, no piece twice."""
+    order = [pieces[number] for number in np.random.default_rng(11).permutation(len(pieces))]
     for _ in range(count):
-        first = order.pop()
-        other = next((n for n in order if pieces[n].speaker != pieces[first].speaker), None)
+        first = order.pop(0)
+        other = next((each for each in order if each.speaker != first.speaker), None)
         if other is None:
             return
         order.remove(other)
-        yield pieces[first], pieces[other]
+        yield first, other
 
 
 def overlapped(
-    voices: Sequence[Piece], degree: float, generator: np.random.Generator
+    voices: tuple[Piece, Piece], degree: float, generator: np.random.Generator
 ) -> tuple[Samples, list[Tensor]]:
-    """Return a mixture of two voices, the shorter overlapped by `degree`, and the mask of each."""
+    """Return two voices, of which the shorter is overlapped by `degree`, and the mask of each."""
     first, other = (len(each.active) for each in voices)
-    shared = min(first, other)
-    start = first + GAP if degree == 0 else first - round(degree * shared)
-    if degree == 1:  # a shorter one lies anywhere within
+    start = first + GAP if degree == 0 else first - round(degree * min(first, other))
+    if degree == 1:
         start = int(generator.integers(min(0, first - other), max(0, first - other) + 1))
     starts = [MARGIN + max(0, -start), MARGIN + max(0, start)]
     frames = max(starts[0] + first, starts[1] + other) + MARGIN
     samples, speaks = np.zeros(frames * FRAME, np.float32), np.zeros((2, frames), bool)
-    for place, each, active in zip(starts, voices, speaks, strict=True):
-        level = 0.05 / each.level * 10 ** (generator.uniform(-LEVEL_DB, LEVEL_DB) / 20)
-        samples[place * FRAME :][: len(each.samples)] += level * each.samples
-        active[place : place + len(each.active)] = filled(each.active, SHORT_PAUSE)
+    for place, each, row in zip(starts, voices, speaks, strict=True):
+        gain = np.mean(LOUDNESS) / each.level * 10 ** (generator.uniform(-1, 1) * LEVEL_DB / 20)
+        samples[place * FRAME :][: len(each.samples)] += gain * each.samples
+        row[place:][: len(each.active)] = filled(each.active, PAUSE)
     return samples, [torch.from_numpy(classes_of(*each)) for each in (speaks, speaks[::-1])]
 
 
@@ -78,45 +77,44 @@ class Evaluation:
         self.prompt = models.special_tokens.prompt(language, "transcribe", timestamps=False)
 
     def run(self, chosen: Sequence[tuple[Piece, Piece]]) -> Iterator[Errors]:
-        """Yield the errors of each pair by degree of overlap and system."""
+        """Yield the errors of each pair."""
         for number, voices in enumerate(chosen):
             errors: Errors = defaultdict(list)
-            clean = [np.pad(each.samples, MARGIN * FRAME) for each in voices]
-            masks = [
-                torch.from_numpy(classes_of(active, np.zeros_like(active)))
-                for active in (np.pad(filled(v.active, SHORT_PAUSE), MARGIN) for v in voices)
-            ]
-            texts = self.decode(clean)
-            for text, found in zip(texts, self.decode(clean, masks), strict=True):
-                errors[ALONE, CONDITIONED].append(self.errors(text, found))
-            for degree in DEGREES:
-                generator = np.random.default_rng([13, number])
-                samples, masks = overlapped(voices, degree, generator)
+            texts = []
+            for each in voices:
+                window = np.pad(each.samples, MARGIN * FRAME)
+                active = np.pad(filled(each.active, PAUSE), MARGIN)
+                mask = torch.from_numpy(classes_of(active, np.zeros_like(active)))
+                texts += self.decode([window])
+                (conditioned,) = self.decode([window], [mask])
+                errors[SINGLE, CONDITIONED].append(self.errors(texts[-1], conditioned))
+            for column, degree in zip(COLUMNS[1:], DEGREES, strict=True):
+                samples, masks = overlapped(voices, degree, np.random.default_rng([13, number]))
                 (plain,) = self.decode([samples])
-                orders = [" ".join(texts), " ".join(reversed(texts))]
-                name = f"{degree:.0%} overlap"
-                best = min((self.errors(each, plain) for each in orders), key=lambda c: c.errors)
-                errors[name, PLAIN].append(best)
+                orders = (" ".join(order) for order in (texts, texts[::-1]))
+                in_order = [self.errors(order, plain) for order in orders]
+                errors[column, PLAIN].append(min(in_order, key=lambda count: count.errors))
                 turns = [samples * (mask[:, OTHER] == 0).numpy().repeat(FRAME) for mask in masks]
-                for system, found in (
-                    (BY_TURNS, self.decode(turns)),
-                    (CONDITIONED, self.decode([samples, samples], masks)),
-                ):
-                    errors[name, system] += map(self.errors, texts, found)
+                found = {BY_TURNS: self.decode(turns)}
+                found[CONDITIONED] = self.decode([samples] * len(masks), masks)
+                for way, by_speaker in found.items():
+                    errors[column, way] += map(self.errors, texts, by_speaker)
             yield errors
 
     @torch.inference_mode()
     def decode(self, windows: Sequence[Samples], masks: Sequence[Tensor] = ()) -> list[str]:
-        """Return the texts of windows, with masks (frames, classes) of conditioned ones."""
-        frames = self.engine.context.encoder.part_of_window(len(windows[0]) / SAMPLE_RATE)
-        encoded: list[Tensor | None] = [None] * len(windows)
+        """Return the texts of windows of one length; if masks (frames, classes) are given, those of
+        the conditioned encoder's outputs.
+        """
+        reader = self.engine.context.encoder
+        frames = reader.part_of_window(len(windows[0]) / SAMPLE_RATE) or len(reader.main.positions)
+        encoded: Sequence[Tensor | None] = [None] * len(windows)
         if masks:
-            features = self.engine.context.encoder.log_mel(windows)
-            features = features if frames is None else features[..., : 2 * frames]
-            silent = torch.eye(4)[0].expand(len(masks), features.shape[-1] // 2, 4).clone()
-            for row, mask in zip(silent, masks, strict=True):
-                row[: len(mask)] = mask[: len(row)]
-            encoded = [*self.encoder(features, silent.to(features.device)).split(1)]
+            whole = torch.eye(len(CLASSES))[0].repeat(len(masks), frames, 1)
+            for row, mask in zip(whole, masks, strict=True):
+                row[: len(mask)] = mask
+            features = reader.log_mel(windows)[..., : 2 * frames]
+            encoded = self.encoder(features, whole.to(features.device)).split(1)
         requests = [
             Request(number, samples, self.prompt, encoded=output, frames=frames)
             for number, (samples, output) in enumerate(zip(windows, encoded, strict=True))
@@ -134,18 +132,11 @@ class Evaluation:
 
 
 def figures(errors: Sequence[Errors]) -> str:
-    """Return word errors by degree of overlap as a Markdown table."""
-    names = [ALONE, *(f"{degree:.0%} overlap" for degree in DEGREES)]
-    counts = {
-        (name, system): pooled([count for each in errors for count in each.get((name, system), [])])
-        for name in names
-        for system in SYSTEMS
-    }
+    """Return the word errors of all pairs as a Markdown table."""
 
-    def cell(name: str, system: str) -> str:
-        count = counts[name, system]
-        return f"{count.rate:.1%} ({count.errors:.0f}/{count.total:.0f})" if count.total else "-"
+    def cell(column: str, way: str) -> str:
+        count = pooled([count for each in errors for count in each.get((column, way), [])])
+        return f"{count.rate:.1%} ({count.errors:.0f}/{count.total:.0f})" if count.total else ""
 
-    return table(
-        ["", *names], [[system, *(cell(name, system) for name in names)] for system in SYSTEMS]
-    )
+    rows = [[way, *(cell(column, way) for column in COLUMNS)] for way in WAYS]
+    return table(["", *COLUMNS], rows)

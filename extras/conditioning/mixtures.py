@@ -24,7 +24,8 @@ from whosaid.timebase import SAMPLE_RATE
 TRAIN, DEVELOPMENT, TEST = "train", "development", "test"
 FRAME = SAMPLE_RATE // MASK_RATE  # samples
 WINDOW = 6 * SAMPLE_RATE  # a fifth of Whisper's window, so that a training step is cheap
-SHORTEST, LONGEST = 120, 285  # frames of a piece, before it is cut in a pause
+SHORTEST, LONGEST = 120, 245  # frames of a piece, before it is cut in a pause
+SPARE = 50  # frames after a piece: a text ends in the silence after speech
 LEAST_SPEECH = 50  # frames
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
 # What the other voices do in a mixture, and how often.
@@ -95,7 +96,7 @@ def cut(file: str, samples: Samples, detect_speech: DetectSpeech) -> Iterator[Pi
             level = float(np.exp(generator.uniform(*np.log(LOUDNESS))))
             gain = level / np.sqrt(np.square(frames[start:stop][speaks]).mean())
             part = (frames[start:stop].ravel() * gain).astype(np.float32)
-            place = int(generator.integers(WINDOW // FRAME - len(speaks) + 1))
+            place = int(generator.integers(WINDOW // FRAME - SPARE - len(speaks) + 1))
             yield Piece(f"{file}:{start}", speaker_of(file), part, level, speaks, place)
 
 
@@ -119,7 +120,7 @@ def mix(
         length = len(other.active)
         if kind == "apart":
             gap = int(generator.integers(0, 20))
-            start = end + gap if len(active) - end > begin else begin - gap - length
+            start = end + gap if len(active) - end >= begin else begin - gap - length
         else:
             low, high = max(0, begin) + LEAST_OVERLAP - length, min(len(active), end)
             start = int(generator.integers(low, high - LEAST_OVERLAP))

@@ -34,7 +34,7 @@ TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE = 3e-3, 1e-3, 0.03
 WARM_UP, DECAY = 0.02, 0.25
 SAVE_EVERY, VALIDATE_EVERY = 5 * 60, 4  # seconds; savings
 VALIDATION = {"alone": 4, "apart": 8, "two": 16}  # mixtures of each kind
-TEXTS_AT_ONCE = 48
+TEXTS_AT_ONCE, LONGEST_TEXT = 48, 60  # windows; tokens
 LEAST_LOGPROB = -1.0  # a text that is less likely teaches nothing
 IGNORED = -100  # F.cross_entropy's
 
@@ -91,7 +91,7 @@ class Distillation:
                 window = each.placed(each.samples, FRAME)
                 outputs.append(self.encoder(self.log_mel([window]))[0].half().cpu())
             requests = [
-                Request(each.name, each.samples, prompt, encoded=output[None].float())
+                Request(each.name, each.samples, prompt, LONGEST_TEXT, output[None].float())
                 for each, output in zip(some, outputs[first:], strict=True)
                 if each.name not in texts
             ]
