@@ -56,18 +56,20 @@ def train(options: Namespace) -> None:
     distillation = Distillation(models, encoder)
     held_out_count = -(-options.targets // HELD_OUT_SHARE)
     with Progress() as progress:
-        targets = []
+        targets = {}
         for part, count in ((TRAIN, options.targets), (DEVELOPMENT, held_out_count)):
             bar = progress.add_task(f"targets of {part}", total=min(count, len(pieces[part])))
             path, report = options.out / f"texts-{part}.json", partial(progress.advance, bar)
-            targets.append(
-                distillation.targets(pieces[part], options.language, count, path, report)
+            targets[part] = distillation.targets(
+                pieces[part], options.language, count, path, report
             )
         bar = progress.add_task("minutes of training", total=options.minutes)
-        training = Training(distillation, *targets, options.minutes, options.out)
-        for report in training.run():
+        training = Training(
+            distillation, targets[TRAIN], targets[DEVELOPMENT], options.minutes, options.out
+        )
+        for line in training.run():
             progress.update(bar, completed=training.minutes)
-            progress.console.print(report)
+            progress.console.print(line)
     measured = _evaluate(options, models, encoder, pieces[DEVELOPMENT])
     speech = sum(len(each.samples) for each in pieces[TRAIN]) / SAMPLE_RATE / 60
     card = CARD.format(

@@ -126,7 +126,7 @@ class ConditionedEncoder(nn.Module):
         normed = self._norm(x, f"{name}.self_attn_layer_norm")
         query, keys, values = (
             self._product(normed, f"{name}.self_attn.{each}", updated)
-            .unflatten(2, (self.heads, -1))
+            .view(*x.shape[:2], self.heads, -1)
             .transpose(1, 2)
             for each in ATTENTION[:3]
         )

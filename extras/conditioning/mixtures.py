@@ -89,7 +89,7 @@ def cut(file: str, samples: Samples, detect_speech: DetectSpeech) -> Iterator[Pi
     while len(active) - bounds[-1] > LONGEST:
         longest = int(generator.integers(SHORTEST, LONGEST))
         first = bounds[-1] + longest * 3 // 5
-        bounds.append(first + int(power[first : bounds[-1] + longest].argmin()))
+        bounds.append(first + int(np.argmin(power[first : bounds[-1] + longest])))
     for start, stop in pairwise([*bounds, len(active)]):
         speaks = active[start:stop]
         if speaks.sum() >= LEAST_SPEECH:
@@ -152,7 +152,7 @@ def filled(active: Frames, pause: int) -> Frames:
     """Return the frames with pauses of at most `pause` frames filled."""
     found = active.copy()
     for stop in np.flatnonzero(active[:-1] & ~active[1:]) + 1:
-        found[stop : stop + int(active[stop : stop + pause + 1].argmax())] = True
+        found[stop : stop + int(np.argmax(active[stop : stop + pause + 1]))] = True
     return found
 
 
