@@ -40,6 +40,8 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     add("--rank", "of the low-rank updates; default: 16", type=whole_number(1), default=16)
     targets = "the most pieces of speech to follow; default: 2000"
     add("--targets", targets, type=whole_number(2), default=2000)
+    part = "whose voices to evaluate, development or test; default: test"
+    add("--part", part, type=one_of("development", "test"), default="test")
     add("--pairs", "pairs of voices to evaluate; default: 20", type=whole_number(1), default=20)
     options: Namespace = parser.parse_args(arguments)
     return options

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.progress import Progress
 
@@ -13,7 +13,7 @@ from config import ModelReference
 from extras.conditioning.encoder import FILE, ConditionedEncoder
 from extras.conditioning.evaluation import Evaluation, figures, pairs
 from extras.conditioning.mixtures import DEVELOPMENT, TEST, TRAIN, Piece, cut, part_of
-from extras.conditioning.training import Distillation, Training
+from extras.conditioning.training import BATCH, Distillation, Training
 from extras.medusa.recordings import find_recordings, load_samples
 from whosaid.asr import Checkpoint, WhisperModels, load_whisper
 from whosaid.asr.frontend.vad import SpeechDetector
@@ -21,7 +21,6 @@ from whosaid.runtime.device import choose_device, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
 from whosaid.timebase import SAMPLE_RATE
 
-HELD_OUT_SHARE = 8  # one development target for as many training targets
 CARD = """---
 base_model: {model}
 tags: [whisper, target-speaker, overlapped-speech]
@@ -32,11 +31,9 @@ tags: [whisper, target-speaker, overlapped-speech]
 `{file}` makes the encoder of {model} follow one speaker where several talk at once. The model's own
 weights stay as they are.
 
-## Training
-
     python -m extras.conditioning train --model {model} --recordings RECORDINGS --out this/folder
 
-{examples:,} mixtures in {minutes:.0f} minutes, of {voices:,} voices with {speech:.0f} minutes of
+{mixtures:,} mixtures in {minutes:.0f} minutes, of {voices:,} voices with {speech:.0f} minutes of
 speech, without transcripts.
 
 ## Figures
@@ -53,32 +50,31 @@ def train(options: Namespace) -> None:
     models, pieces = _load(options), _pieces(options)
     torch.manual_seed(0)
     encoder = ConditionedEncoder(models, options.rank)
-    distillation = Distillation(models, encoder)
-    held_out_count = -(-options.targets // HELD_OUT_SHARE)
+    distillation = Distillation(models, encoder, options.language)
+    others = pieces[TRAIN]
+    drawn = np.random.default_rng(1).permutation(len(others))[: options.targets]
     with Progress() as progress:
-        targets = {}
-        for part, count in ((TRAIN, options.targets), (DEVELOPMENT, held_out_count)):
-            bar = progress.add_task(f"targets of {part}", total=min(count, len(pieces[part])))
-            path, report = options.out / f"texts-{part}.json", partial(progress.advance, bar)
-            targets[part] = distillation.targets(
-                pieces[part], options.language, count, path, report
-            )
-        bar = progress.add_task("minutes of training", total=options.minutes)
-        training = Training(
-            distillation, targets[TRAIN], targets[DEVELOPMENT], options.minutes, options.out
+        bar = progress.add_task("targets", total=len(drawn))
+        targets = distillation.targets(
+            [others[number] for number in drawn],
+            options.out / "texts.json",
+            lambda done: progress.update(bar, completed=done),
         )
+        if not targets:
+            raise ValueError(f"{options.recordings}: no piece has a text to learn from")
+        bar = progress.add_task("minutes of training", total=options.minutes)
+        training = Training(distillation, targets, others, options.minutes, options.out)
         for line in training.run():
-            progress.update(bar, completed=training.minutes)
+            progress.update(bar, completed=training.seconds / 60)
             progress.console.print(line)
     measured = _evaluate(options, models, encoder, pieces[DEVELOPMENT])
-    speech = sum(len(each.samples) for each in pieces[TRAIN]) / SAMPLE_RATE / 60
     card = CARD.format(
         model=options.model,
         file=FILE,
-        examples=training.examples,
-        minutes=training.minutes,
-        voices=len({each.speaker for each in pieces[TRAIN]}),
-        speech=speech,
+        mixtures=training.step * BATCH,
+        minutes=training.seconds / 60,
+        voices=len({each.speaker for each in others}),
+        speech=sum(len(each.samples) for each in others) / SAMPLE_RATE / 60,
         figures=measured,
     )
     (options.out / "README.md").write_text(card, encoding="utf-8")
@@ -86,18 +82,18 @@ def train(options: Namespace) -> None:
 
 
 def evaluate(options: Namespace) -> None:
-    """Print the word errors of an encoder on the voices of the test."""
+    """Print the word errors of an encoder on voices that were not trained on."""
     models = _load(options)
     encoder = ConditionedEncoder.load(models, options.out / FILE)
-    print(_evaluate(options, models, encoder, _pieces(options)[TEST]))
+    print(_evaluate(options, models, encoder, _pieces(options)[options.part]))
 
 
 def _evaluate(
     options: Namespace, models: WhisperModels, encoder: ConditionedEncoder, pieces: list[Piece]
 ) -> str:
     chosen = list(pairs(pieces, options.pairs))
+    evaluation = Evaluation(models, encoder, options.language)
     with Progress() as progress:
-        evaluation = Evaluation(models, encoder, options.language)
         errors = list(progress.track(evaluation.run(chosen), total=len(chosen)))
     return f"{len(chosen)} pairs of voices:\n\n{figures(errors)}"
 

@@ -73,23 +73,20 @@ class ConditionedEncoder(nn.Module):
         self.heads: int = config.encoder_attention_heads
         weights = below(dict(models.model.named_parameters()), "model.encoder.")
         self.frozen = {name: weight.detach() for name, weight in weights.items()}
+
+        def update(name: str) -> LowRank:
+            return LowRank(self.frozen[f"{name}.weight"], rank)
+
         self.fddt = nn.ModuleList(
             FrameTransform(config.d_model) for _ in range(config.encoder_layers + 1)
         )
-        self.layers = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "self_attn": nn.ModuleDict(
-                        {
-                            name: self._update(f"layers.{number}.self_attn.{name}")
-                            for name in ATTENTION
-                        }
-                    ),
-                    **{name: self._update(f"layers.{number}.{name}") for name in ("fc1", "fc2")},
-                }
-            )
-            for number in range(config.encoder_layers)
-        )
+        self.layers = nn.ModuleList()
+        for number in range(config.encoder_layers):
+            layer = f"layers.{number}"
+            attention = {name: update(f"{layer}.self_attn.{name}") for name in ATTENTION}
+            perceptron = {name: update(f"{layer}.{name}") for name in ("fc1", "fc2")}
+            parts = {"self_attn": nn.ModuleDict(attention), **perceptron}
+            self.layers.append(nn.ModuleDict(parts))
         self.to(models.device)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -143,9 +140,6 @@ class ConditionedEncoder(nn.Module):
         return F.layer_norm(
             x, x.shape[-1:], self.frozen[f"{name}.weight"], self.frozen[f"{name}.bias"]
         )
-
-    def _update(self, name: str) -> LowRank:
-        return LowRank(self.frozen[f"{name}.weight"], self.rank)
 
     def save(self, path: Path) -> None:
         """Write the parameters in float16, whole or not at all."""

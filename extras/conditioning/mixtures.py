@@ -109,7 +109,8 @@ def mix(
     """Draw a training window of a random kind, or of `kind`."""
     kind = kind or str(generator.choice(list(KINDS), p=list(KINDS.values())))
     number = _draw(targets, generator, LONGEST_APART if kind == "apart" else LONGEST)
-    target, room = targets[number], _room(generator)
+    target = targets[number]
+    room = generator.uniform(0.15, 0.6) if generator.random() < ROOM else 0.0
     begin, end = target.start, target.start + len(target.active)
     pause = int(generator.choice([5, 25, 40]))  # frames that a diarizer would skip
     window = target.placed(_in_room(target.samples, room, generator), FRAME)
@@ -165,13 +166,8 @@ def _diarized(active: Frames, generator: np.random.Generator, pause: int) -> Fra
     return found
 
 
-def _room(generator: np.random.Generator) -> float:
-    """Return the seconds of a room's reverberation, mostly 0."""
-    return float(generator.uniform(0.15, 0.6)) if generator.random() < ROOM else 0.0
-
-
 def _in_room(samples: Samples, room: float, generator: np.random.Generator) -> Samples:
-    """Return a voice at a random place of a room."""
+    """Return a voice at a random place in a room of `room` seconds reverberation, if not 0."""
     if not room:
         return samples
     times = np.arange(int(room * SAMPLE_RATE)) / SAMPLE_RATE
