@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from argparse import SUPPRESS, Namespace
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -110,6 +111,13 @@ def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option: 
     return _value(name, told, metavar, type=Path, **how)
 
 
+def _parameters(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ArgumentTypeError("should be an object in JSON")
+    return value
+
+
 QUICK = _flag("--quick", "a short smoke test, whose figures prove nothing")
 KEPT = (
     _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew"),
@@ -137,6 +145,20 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _only("--only", "recordings"),
             _number("--repeats", REPEATS, 3),
             _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
+            _path(
+                "--overlap",
+                "single voices, files called SPEAKER-...: measure word errors where people talk at"
+                " once instead",
+            ),
+            _value("--split", "speakers of --overlap: train, dev or test", "SPLIT", "test"),
+            _value(
+                "--parameters",
+                "sets of request parameters that --overlap compares; default: {}",
+                "JSON",
+                nargs="+",
+                type=_parameters,
+            ),
+            _path("--output", "where results are; default: in build/bench", "FILE"),
             *KEPT,
         ),
     ),

@@ -24,6 +24,7 @@ from benchmarks.voices.answers import ask
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
 from benchmarks.voices.naming import Heard, embed_clips, name_everybody
+from benchmarks.voices.overlap import OverlapBench, overlap_figures
 from benchmarks.voices.scoring import score_turns, score_words
 from benchmarks.voices.stock import StockPipeline
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
@@ -41,7 +42,8 @@ Results = dict[str, Any]
 
 def main(options: Namespace) -> int:
     """Measure what is asked for and write the page; exit status 1 if that cannot be."""
-    path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
+    page = "overlap" if options.overlap else "voices"
+    path: Path = options.output or RESULTS / f"{page}{'-quick' if options.quick else ''}.json"
     if options.quick:
         options.repeats = 1
     logging.disable_progress_bar()
@@ -52,12 +54,14 @@ def main(options: Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"scripts/bench voices: {error}", file=sys.stderr)
         return 1
-    publish("voices", path, results["settings"], figures(results), options.publish)
+    tables = overlap_figures(results["overlap"]) if options.overlap else figures(results)
+    publish(page, path, results["settings"], tables, options.publish)
     return 0
 
 
 def run(options: Namespace, path: Path) -> None:
-    """Diarize, transcribe and name every recording; `path` is written after each.
+    """Diarize, transcribe and name every recording, or with `overlap` count word errors where
+    people talk at once; `path` is written after each.
 
     Raises ValueError or OSError if recordings or the model are missing.
     """
@@ -68,17 +72,21 @@ def run(options: Namespace, path: Path) -> None:
     conversations = [
         each for each in load_conversations(options.recordings) if options.only in each.name
     ]
-    if not conversations:
+    if not conversations and not options.overlap:
         raise ValueError(f"{options.recordings}: no recording is left to hear")
     facts = settings(PACKAGES) | {
         "pipeline": Path(options.pipeline).name,
         "model": Path(options.model).name,
         "dtype": "float32",
-        "repeats": options.repeats,
+        **({"split": options.split} if options.overlap else {"repeats": options.repeats}),
     }
-    results: Results = read_kept(path, facts, {"recordings": []}, options.fresh)
+    empty: Results = {"overlap": []} if options.overlap else {"recordings": []}
+    results: Results = read_kept(path, facts, empty, options.fresh)
     chosen = ModelSettings.for_models(str(options.model), diarization_model=options.pipeline)
     handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
+    if options.overlap:
+        OverlapBench(handler).run(conversations, options, results, path)
+        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
     bench = Bench(handler, stock, device, options.repeats)
@@ -138,7 +146,7 @@ class Bench:
                 measured["seconds"] = seconds
             recording = conversation.recording
             wanted = {"language": recording.language, "num_speakers": number}
-            answer = ask(self.handler, recording.audio, **wanted)
+            answer = ask(self.handler, recording.audio.read_bytes(), **wanted)
             found[ENDPOINT] = answer.turns
             measured["turns"][known] = {system: judge(turns) for system, turns in found.items()}
             measured["words"][known] = score_words(conversation, answer)

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.voices.attribution_rules import insanely_fast_rule, whisperx_rule
@@ -32,10 +31,10 @@ class Answer:
         return tuple(chain.from_iterable(chunk.words for chunk in self.chunks))
 
 
-def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Answer:
-    """Send a sound file to the endpoint as a client does and ask for timed words with speakers."""
+def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer:
+    """Send a sound file's bytes to the endpoint as a client does; ask for words with speakers."""
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
-    inputs = base64.b64encode(file.read_bytes()).decode()
+    inputs = base64.b64encode(audio).decode()
     answer = endpoint({"inputs": inputs, "parameters": wanted})
     return Answer(tuple(_chunks(answer)), tuple(read_rttm(answer["output"]["rttm"])))
 
