@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import SUPPRESS, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -283,8 +283,5 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
     )
     option(parser, "--quick", "less audio, each speed once", action="store_true")
     option(parser, "--output", "write the page there too, as it grows", type=Path, metavar="FILE")
-    # How a section is run in a process of its own (benchmarks/gpu_check/sections.py).
-    parser.add_argument("--section", help=SUPPRESS)
-    parser.add_argument("--outcome", type=Path, help=SUPPRESS)
     options: Namespace = parser.parse_args(arguments)
     return options

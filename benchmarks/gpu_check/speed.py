@@ -20,7 +20,6 @@ from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.timing import time_interleaved
-from whosaid.asr.checkpoint.weights import below
 from whosaid.asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
@@ -35,7 +34,6 @@ SLACK = 0.9  # what a median of few runs may fall short by
 MODELS_SHARE, MODELS_BYTES = 0.05, 192 << 20
 GROWTH_BYTES = 32 << 20
 MEASURED_ROWS = 2
-COPIED_BYTES, COPIES = 1 << 29, 5
 
 
 @dataclass
@@ -90,9 +88,7 @@ def check_speed(subject: Subject) -> list[Finding]:
 
 
 def _note_shares(subject: Subject, run: Run) -> list[Finding]:
-    """Note the shares of encoder, prefill and decoding, the time of a step against the bandwidth of
-    memory, and the number of replayed passes.
-    """
+    """Note the shares of encoder, prefill and decoding, and the number of replayed passes."""
     assert run.transcript is not None
     stats, name = run.transcript.stats, f"batch {run.batch_size}"
     parts = {
@@ -102,38 +98,17 @@ def _note_shares(subject: Subject, run: Run) -> list[Finding]:
     }
     total = sum(parts.values()) or 1.0
     shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts.items())
-    findings = [note(f"shares of {name}", f"{shares} of {total:.2f} s")]
-    bound = f"a step of {name}, by memory"
-    graphs = subject.graphs
-    if not subject.on_cuda or graphs is None:
-        return [*findings, leave_out(bound, NO_GPU if not subject.on_cuda else "graphs are off")]
-    replayed, eager = graphs.replayed, graphs.eager
-    run()
-    replayed, eager = graphs.replayed - replayed, graphs.eager - eager
-    least = 1e3 * _step_bytes(subject, run.batch_size) / copied_bytes_a_second(subject.device)
-    return [
-        *findings,
-        note(bound, f"{run.step_ms:.2f} ms; {least:.2f} ms to read weights and caches"),
-        note(f"passes of a request, {name}", f"{replayed} replayed, {eager} run eagerly"),
+    findings = [
+        note(f"shares of {name}", f"{shares} of {total:.2f} s; {run.step_ms:.2f} ms a step")
     ]
-
-
-def _step_bytes(subject: Subject, rows: int) -> int:
-    """Return the bytes that a step without drafts reads at least: the decoder's weights, and the
-    caches of all rows for half of the longest text.
-    """
-    main = subject.transcriber.engine.main
-    named = dict(subject.transcriber.models.model.named_parameters())
-    weights = sum(each.nbytes for each in below(named, "model.decoder.").values())
-    return weights + rows * main.cache_bytes_per_row(main.max_positions // 2, 1)
-
-
-def copied_bytes_a_second(device: torch.device) -> float:
-    """Return the bytes a second that the device reads and writes in copies."""
-    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    seconds = time_interleaved({"copy": lambda: target.copy_(source)}, COPIES, device)["copy"]
-    return 2 * COPIED_BYTES / min(seconds)
+    graphs = subject.graphs
+    if graphs is not None:
+        replayed, eager = graphs.replayed, graphs.eager
+        run()
+        replayed, eager = graphs.replayed - replayed, graphs.eager - eager
+        passes = f"{replayed} replayed, {eager} run eagerly"
+        findings.append(note(f"passes of a request, {name}", passes))
+    return findings
 
 
 def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:
