@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.voices.mixtures import DEGREES, SingleVoice, mix, split_of
-from benchmarks.voices.overlap import TURNS, GivenTurns, overlap_figures, timed
+from benchmarks.voices.overlap import TURNS, GivenTurns, figures, timed
 from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, TEXT, mark_overlap, word_errors
 from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.timebase import SAMPLE_RATE
@@ -140,7 +140,7 @@ def test_the_table_adds_the_words_of_a_kind():
         }
         for number in range(3)
     ]
-    first, *_ = table = overlap_figures(rows)["overlap"]
+    first, *_ = table = figures({"overlap": rows})["overlap"]
     assert len(table) == len(TURNS)
     assert first["speech"] == "2 voices, 50% overlap"
     assert (first["words"], first["cpWER, inside"], first["cpWER"]) == ("24", "50.0%", "12.5%")

@@ -12,12 +12,12 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.options import read_options
+from benchmarks import harness
+from benchmarks.options import read_bench, run
 from benchmarks.real.manifest import Recording
 from benchmarks.report import read
-from benchmarks.voices import __main__ as command
 from benchmarks.voices.answers import OURS as OUR_RULE
-from benchmarks.voices.answers import RULES, WHISPERX, Answer
+from benchmarks.voices.answers import RULES, WHISPERX, Answer, whisperx_rule
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD
 from benchmarks.voices.naming import (
@@ -154,6 +154,14 @@ def test_words_are_scored_on_both_turns_by_every_rule():
     assert "cp" not in unspelt["found turns"][OUR_RULE]
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "speaker"), [(0.4, 0.7, "A"), (1.8, 2.4, "B"), (1.9, 2.2, None)]
+)
+def test_whisperx_gives_a_word_to_the_speaker_with_the_largest_summed_overlap(start, end, speaker):
+    turns = [SpeakerTurn("A", 0, 0.5), SpeakerTurn("A", 0.6, 1.9), SpeakerTurn("B", 2.2, 3)]
+    assert whisperx_rule([Word(" a", start, end)], turns)[0].speaker == speaker
+
+
 TURNS = st.lists(
     st.tuples(st.sampled_from("ABC"), st.integers(0, 20), st.integers(1, 14)), max_size=6
 )
@@ -228,17 +236,17 @@ def test_the_command_hears_a_folder_and_keeps_what_pyannote_found(tmp_path, monk
     scene = draw_dialogue(cast, 9.0, Style(noise=1e-3), np.random.default_rng(3))
     folder = folder_of(tmp_path, dialogue=(scene.samples, scene.turns, {}))
     results = tmp_path / "build"
-    monkeypatch.setattr(command, "RESULTS", results)
+    monkeypatch.setattr(harness, "RESULTS", results)
     models = ["--pipeline", str(DEMO_MODELS / "diarization"), "--model", str(DEMO_MODELS / "asr")]
     asked = ["--quick", "--recordings", str(folder), *models]
     kept = {}
     for options in ([], ["--ours"]):
-        assert command.main(read_options("voices", [*asked, *options])) == 0
+        assert run(read_bench(["voices", *asked, *options])) == 0
         (kept[bool(options)],) = read(results / "voices-quick.json")["recordings"]
     first, second = kept[False], kept[True]
     assert first["turns"][ESTIMATED][STOCK] == first["turns"][ESTIMATED][OURS]
     assert second["seconds"][STOCK] == first["seconds"][STOCK]
     assert second["turns"] == first["turns"]
     assert second["turns"][TOLD][ENDPOINT]["strict"]["confusion"] < 1
-    assert command.main(read_options("voices", [*asked, "--only", "nothing"])) == 1
+    assert run(read_bench(["voices", *asked, "--only", "nothing"])) == 1
     assert "no recording is left" in capsys.readouterr().err

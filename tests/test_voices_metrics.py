@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from benchmarks.counts import Count, Interval, difference, points
 from benchmarks.voices.answers import (
-    INSANELY_FAST,
     OURS,
     Answer,
     attribute_by_rules,
@@ -120,7 +119,7 @@ def test_pairs_of_recordings_stay_together():
 
 
 def test_every_rule_answers_every_word_and_is_right_on_true_turns():
-    """Six words of half a second, a tenth apart; insanely-fast-whisper's chunks hold several."""
+    """Six words of half a second, a tenth apart."""
     words = tuple(
         Word(f" {text}", 0.6 * place, 0.6 * place + 0.5, speaker)
         for place, (text, speaker) in enumerate(zip("abcdef", "XXXYYY", strict=True))
@@ -131,11 +130,7 @@ def test_every_rule_answers_every_word_and_is_right_on_true_turns():
         for rule, given_to in attribute_by_rules(found, turns).items():
             assert [word.text for word in given_to] == [word.text for word in words], rule
     assert attribute_by_rules(found)[OURS] == words
-    right = {
-        rule: "".join(str(word.speaker) for word in given_to) == "XXXYYY"
-        for rule, given_to in attribute_by_rules(found, found.turns).items()
-    }
-    assert {rule for rule, is_right in right.items() if not is_right} == {INSANELY_FAST}
+    assert set(attribute_by_rules(found, found.turns).values()) == {words}
 
 
 def test_exclusive_turns_hold_one_speaker_and_all_speech():

@@ -11,7 +11,6 @@ from typing import Any
 
 from benchmarks.counts import Count, pooled
 from benchmarks.report import Tables
-from benchmarks.voices.answers import OURS as OUR_RULE
 from benchmarks.voices.answers import RULES
 from benchmarks.voices.metrics import DiarizationParts
 
@@ -24,13 +23,12 @@ Results = dict[str, Any]
 
 
 def figures(results: Results) -> Tables:
-    """Return errors of turns, of words and of names, and every recording."""
+    """Return errors of turns, of words and of names."""
     recordings = results["recordings"]
     return {
         "turns": list(_turns(recordings)),
         "words": list(_words(recordings)),
         "names": [_names(kind, tally) for kind, tally in results.get("names", {}).items()],
-        "recordings": [_recording(each) for each in recordings],
     }
 
 
@@ -103,16 +101,6 @@ def _names(kind: str, tally: dict[str, float]) -> dict[str, str]:
         "strangers named": share("strangers_named", "strangers"),
         "of strangers' seconds": f"{tally['strangers']:.0f}",
     }
-
-
-def _recording(each: Results) -> dict[str, str]:
-    row = {"recording": f"{each['name']} ({each['duration']:.0f} s, {each['speakers']} speakers)"}
-    for known, scores in each["turns"].items():
-        for system, score in scores.items():
-            rate = DiarizationParts(**score["strict"]).count.rate
-            row[f"{system}, {known}"] = f"{rate:.1%}, {score['speakers']}"
-    count = Count(**each["words"][ESTIMATED]["found turns"][OUR_RULE]["speakers"])
-    return row | {"wrong words": f"{count.errors:.0f} of {count.total:.0f}"}
 
 
 def _added(scores: Sequence[Results], kind: str) -> DiarizationParts:

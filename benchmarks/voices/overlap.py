@@ -1,4 +1,4 @@
-"""Word errors where people talk at once: `scripts/bench voices --overlap FOLDER`.
+"""Word errors where people talk at once: `scripts/bench overlap --voices FOLDER`.
 
 Recordings with each speaker's words, and mixtures of single voices, are transcribed with every set
 of request parameters, once on the pipeline's turns and once on the reference turns.
@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks.counts import Count, pooled
 from benchmarks.real.engines import decoded
 from benchmarks.real.scoring import normalizer
-from benchmarks.report import Tables, put, save
-from benchmarks.voices.answers import ask, make_exclusive
-from benchmarks.voices.attribution_rules import whisperx_rule
-from benchmarks.voices.conversations import Conversation
+from benchmarks.report import Tables, put, read_kept, save
+from benchmarks.voices.answers import ask, make_exclusive, whisperx_rule
+from benchmarks.voices.bench import load
+from benchmarks.voices.conversations import load_conversations
 from benchmarks.voices.mixtures import mixtures
 from benchmarks.voices.overlap_errors import MEASURES, PARTS, TEXT, word_errors
 from tests.support.audio_files import wav_file
@@ -41,6 +41,28 @@ REAL = "real"
 LONGEST_BAR = 20  # characters, for 100%
 
 Results = dict[str, Any]
+
+
+def measure(options: Namespace, path: Path) -> None:
+    """Measure all scenes with all sets of parameters; `path` is written after each scene.
+
+    Raises ValueError or OSError if recordings, voices or the model are missing.
+    """
+    handler, facts = load(options)
+    facts |= {"split": options.split}
+    results: Results = read_kept(path, facts, {"overlap": []}, options.fresh or options.quick)
+    bench = OverlapBench(handler)
+    for name, scene in bench.scenes(options):
+        for parameters in options.parameters or [{}]:
+            row = {
+                "name": name,
+                "parameters": json.dumps(parameters),
+                "duration": round(scene.duration, 2),
+                **bench.measure(scene, parameters),
+            }
+            put(results["overlap"], row, "name", "parameters")
+        save(path, results)
+        print(name, flush=True)
 
 
 @dataclass
@@ -74,32 +96,10 @@ class OverlapBench:
         self.diarizer = GivenTurns(diarizer)
         handler.endpoint.models.diarizer = cast(Diarizer, self.diarizer)
 
-    def run(
-        self,
-        conversations: Sequence[Conversation],
-        options: Namespace,
-        results: Results,
-        path: Path,
-    ) -> None:
-        """Measure all scenes with all parameters; `path` is written after each."""
-        for name, scene in self.scenes(conversations, options):
-            for parameters in options.parameters or [{}]:
-                row = {
-                    "name": name,
-                    "parameters": json.dumps(parameters),
-                    "duration": round(scene.duration, 2),
-                    **self.measure(scene, parameters),
-                }
-                put(results["overlap"], row, "name", "parameters")
-            save(path, results)
-            print(name, flush=True)
-
-    def scenes(
-        self, conversations: Sequence[Conversation], options: Namespace
-    ) -> Iterator[tuple[str, Scene]]:
+    def scenes(self, options: Namespace) -> Iterator[tuple[str, Scene]]:
         """Yield the recordings whose words are known, then the mixtures, by name."""
-        for each in conversations:
-            if each.words:
+        for each in load_conversations(options.recordings) if options.recordings else ():
+            if each.words and options.only in each.name:
                 samples = decoded(each.recording)
                 words = [
                     word
@@ -109,7 +109,7 @@ class OverlapBench:
                 in_time = tuple(sorted(words, key=lambda word: word.start))
                 yield f"{REAL}, {each.name}", Scene(samples, in_time, each.turns)
         casts = QUICK_CASTS if options.quick else CASTS
-        for name, scene in mixtures(options.overlap, options.split, casts, self.recognise):
+        for name, scene in mixtures(options.voices, options.split, casts, self.recognise):
             if options.only in name:
                 yield name, scene
 
@@ -172,9 +172,9 @@ def timed(texts: Sequence[str], found: Sequence[Word]) -> list[Word]:
     return list(map(Word, texts, starts.tolist(), ends.tolist()))
 
 
-def overlap_figures(rows: Sequence[Results]) -> Tables:
+def figures(results: Results) -> Tables:
     """Return the table of errors by kind of recording, turns and parameters."""
-    return {"overlap": list(_table(rows))}
+    return {"overlap": list(_table(results["overlap"]))}
 
 
 def _table(rows: Sequence[Results]) -> Iterator[dict[str, str]]:

@@ -2,8 +2,7 @@
 
 A server in a process of its own gets recordings in real time, first from one client, then from
 several, alone and beside a file of ten minutes that is sent again and again. In the first round
-faster-whisper transcribes each recording too, after the server. Results are kept in
-build/bench/live.json after every measurement.
+faster-whisper transcribes each recording too, after the server.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from benchmarks.live.local_agreement import Rival, RivalProcess
 from benchmarks.live.sessions import Plays, body_of
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
 from benchmarks.load.servers import OURS, started
-from benchmarks.pages import publish
 from benchmarks.real.converted import convert
-from benchmarks.report import RESULTS, put, read, read_kept, save, settings
+from benchmarks.report import put, read_kept, save, settings
 from config import DEMO_MODELS
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
@@ -35,47 +33,19 @@ from whosaid.runtime.environment import cache_folder
 PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
 CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
 FILE, QUICK_FILE = 600.0, 30.0  # seconds of the file beside
-MEMORY_EVERY = 60.0  # seconds
 DEMO = "demo model"
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The measurements: `clients` at once, several of them for `seconds`, beside a file of `file`
-    seconds; and a session of `minutes`, if any. `rival` is faster-whisper's precision, None without
-    it.
-    """
-
-    model: Path
-    precision: str
-    speech: Sequence[Speech]
-    clients: Sequence[int]
-    seconds: float
-    file: float
-    minutes: float
-    rival: str | None
+__all__ = ["figures", "measure"]
 
 
-def main(options: Namespace) -> int:
-    """Measure what is asked for and write the page; exit status 1 if that cannot be."""
-    path = RESULTS / ("live-quick.json" if options.quick else "live.json")
-    try:
-        if not options.render:
-            run(_plan(options), path, options.fresh or options.quick)
-        results = read(path)
-    except (ValueError, OSError) as error:
-        print(f"scripts/bench live: {error}", file=sys.stderr)
-        return 1
-    publish("live", path, results["settings"], figures(results), options.publish)
-    return 0
+def measure(options: Namespace, path: Path) -> None:
+    """Measure; `path` is written after each measurement.
 
-
-def run(plan: Plan, path: Path, fresh: bool) -> None:
-    """Measure; `path` is written after each measurement, with the earlier ones unless `fresh`.
-
-    Raises OSError if the server does not start.
+    Raises ValueError if recordings or the model are missing, and OSError if the server does not
+    start.
     """
     began = time.perf_counter()
+    plan = _plan(options)
     facts: dict[str, Any] = {
         **settings(PACKAGES),
         "model": DEMO if plan.model.is_relative_to(DEMO_MODELS) else plan.model.name,
@@ -85,12 +55,12 @@ def run(plan: Plan, path: Path, fresh: bool) -> None:
     }
     if plan.rival is not None:
         facts["precision of faster-whisper"] = plan.rival
-    results = read_kept(path, facts, {"recordings": {}, "ours": [], "theirs": []}, fresh)
+    empty: dict[str, Any] = {"recordings": {}, "ours": [], "theirs": []}
+    results = read_kept(path, facts, empty, options.fresh or options.quick)
     environment = {
         "ASR_MODEL": str(plan.model.resolve()),
         "DTYPE": plan.precision,
         "MAX_LIVE_SESSIONS": str(max(plan.clients)),
-        "LIVE_SESSION_SECONDS": str(60 * plan.minutes + 3600),
     }
     with started(OURS, environment) as server, _rival(plan) as rival:
         plays = Plays(server, plan.speech)
@@ -107,8 +77,23 @@ def run(plan: Plan, path: Path, fresh: bool) -> None:
             minutes = round((time.perf_counter() - began) / 60, 1)
             results["settings"]["minutes"] = minutes
             save(path, results)
-            line = f"{minutes:5.1f} min  {summary(part, measured)}"
+            line = f"{minutes:5.1f} min  {summary(measured)}"
             print(line, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The measurements: `clients` at once, several of them for `seconds`, beside a file of `file`
+    seconds. `rival` is faster-whisper's precision, None without it.
+    """
+
+    model: Path
+    precision: str
+    speech: Sequence[Speech]
+    clients: Sequence[int]
+    seconds: float
+    file: float
+    rival: str | None
 
 
 def add(results: dict[str, Any], part: str, measured: dict[str, Any]) -> None:
@@ -116,9 +101,7 @@ def add(results: dict[str, Any], part: str, measured: dict[str, Any]) -> None:
 
     For one client alone, and for faster-whisper, only sessions of the same recordings are replaced.
     """
-    if part == "long":
-        results[part] = measured
-    elif part == "theirs":
+    if part == "theirs":
         put(results[part], measured, "recording")
     else:
         earlier = [each for each in results[part] if each["clients"] == 1 and not each["beside"]]
@@ -146,8 +129,6 @@ def _measured(
         for beside in (None, file):
             if clients > 1 or beside:
                 yield "ours", plays.together(clients, most, beside)
-    if plan.minutes:
-        yield "long", plays.long(60 * plan.minutes, MEMORY_EVERY)
 
 
 @contextmanager
@@ -176,7 +157,7 @@ def _plan(options: Namespace) -> Plan:
         model = options.model or whisper_base.cached(cache_folder())
         if model is None:
             raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
-        speech = real(options.recordings, options.silent, options.only)
+        speech = real(options.recordings, options.only)
     else:
         speech = synthetic(quick)
     return Plan(
@@ -186,6 +167,5 @@ def _plan(options: Namespace) -> Plan:
         clients=options.clients or (QUICK_CLIENTS if quick else CLIENTS),
         seconds=options.seconds or (3.0 if quick else 180.0),
         file=QUICK_FILE if quick else FILE,
-        minutes=options.minutes or 0.0,
         rival=(options.rival_precision or options.precision) if options.rival else None,
     )
