@@ -4,7 +4,6 @@ pictures that tell what was measured.
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 import torch

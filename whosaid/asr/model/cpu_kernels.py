@@ -27,7 +27,7 @@ from torch import Tensor
 from whosaid.asr.model.cuda_attention import cuda_attention
 from whosaid.asr.model.kv_cache import zeros
 
-# Timed interleaved with torch's own on two EPYCs: the smallest weight worth packing, in elements; the
+# Timed interleaved with torch's own: the smallest weight worth packing, in elements; the
 # positions from which oneDNN is faster on weights in the usual layout; the positions up to which
 # attention's second product is faster transposed.
 PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3
