@@ -21,9 +21,8 @@ from benchmarks.options import DEFAULT, FORMS, SHORT, read_bench, run
 from benchmarks.pages import NOTHING
 from benchmarks.real import bench
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Ours, Setting, Spec
+from benchmarks.real.engines import Heard, Ours, Setting, Spec
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import Heard
 from benchmarks.real.results import EMPTY, add_answer, add_recording, cells, recordings, specs
 from benchmarks.real.scoring import Score, is_by_character, score
 from config import DEMO_MODELS

@@ -10,8 +10,6 @@ import base64
 import gc
 import math
 import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +40,6 @@ from whosaid.runtime.errors import loading
 from whosaid.timebase import SAMPLE_RATE
 
 NO_GPU = "no GPU is used here"
-# The least driver for CUDA's major version: docs.nvidia.com, "Minor Version Compatibility".
-DRIVERS = {13: 580, 12: 525, 11: 450}
 # Words that rounding may change, as a share of the text; and the demo's own word errors.
 ROUNDED_SHARE, DEMO_ERROR_SHARE = 0.03, 0.15
 # A model of more parameters is compared with the CPU on the first windows alone.
@@ -67,10 +63,10 @@ GROWTH_MB = 2.5
 
 
 def check_machine(settings: ModelSettings, device: torch.device | None) -> list[Finding]:
-    """GPU, driver, versions and threads; `device` is None if none can be used."""
-    cuda = torch.version.cuda
-    versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {transformers.__version__}"
-    findings = [*_check_gpu(device), *_check_driver(cuda)]
+    """GPU, versions and threads; `device` is None if none can be used."""
+    cuda, other = torch.version.cuda, transformers.__version__
+    versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {other}"
+    findings = _check_gpu(device)
     findings.append(note("versions", f"{versions}, Python {platform.python_version()}"))
     usable, used = joblib.cpu_count(), torch.get_num_threads()
     expected = f"at most the {usable} processors of this process"
@@ -92,37 +88,9 @@ def _check_gpu(device: torch.device | None) -> list[Finding]:
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     return [
         note("GPU", name),
-        *check_clocks("clocks before load"),
         judge("memory free before load", "at least 90%", found, free >= 0.9 * total),
         judge("cuDNN's attention", "off", "on" if cudnn else "off", not cudnn),
     ]
-
-
-def check_clocks(check: str) -> list[Finding]:
-    """Note the GPU's clocks, power and temperature."""
-    fields = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
-    return [note(check, f"{_ask_nvidia(fields) or 'nvidia-smi says nothing'} ({fields})")]
-
-
-def _check_driver(cuda: str | None) -> list[Finding]:
-    """Compare the driver's version with the least one that this build of torch needs."""
-    version = _ask_nvidia("driver_version")
-    least = DRIVERS.get(int(cuda.partition(".")[0])) if cuda else None
-    if least is None or not version[:1].isdigit():
-        return [
-            leave_out("driver", f"no CUDA in torch, or nvidia-smi says: {version or 'nothing'}")
-        ]
-    fine = int(version.partition(".")[0]) >= least
-    return [judge("driver", f"{least} or newer for CUDA {cuda}", version, fine)]
-
-
-def _ask_nvidia(fields: str) -> str:
-    """Return nvidia-smi's values for the first GPU; "" if there is no nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return ""
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout.strip().partition("\n")[0]
 
 
 def check_load(subject: Subject) -> list[Finding]:

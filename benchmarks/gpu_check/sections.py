@@ -87,7 +87,7 @@ def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run
         process.kill()
         process.join()
         print(f"{section}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
-    return Outcome([failure(f"its process {ended}", "")], [], loaded=False)
+    return Outcome([failure(f"its process {ended}")], [], loaded=False)
 
 
 def _send(sender: Connection, run: Run, *what: object) -> None:

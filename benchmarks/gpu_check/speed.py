@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_check.checks import NO_GPU, check_clocks
+from benchmarks.gpu_check.checks import NO_GPU
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.timing import time_interleaved
-from whosaid.asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
+from whosaid.asr.engine.drafters import MAX_DRAFTS
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
 from whosaid.transcript import Transcript
@@ -33,7 +33,6 @@ SLACK = 0.9  # what a median of few runs may fall short by
 # cuBLAS, on Hopper, 32 MiB for each of the four streams that decoding and captures have.
 MODELS_SHARE, MODELS_BYTES = 0.05, 192 << 20
 GROWTH_BYTES = 32 << 20
-MEASURED_ROWS = 2
 
 
 @dataclass
@@ -82,8 +81,6 @@ def check_speed(subject: Subject) -> list[Finding]:
     findings += _judge_eager(subject, runs, rtfx)
     findings.append(_judge_assisted(subject, runs, rtfx))
     findings += _note_shares(subject, runs[f"batch {BATCHES[-1]}"])
-    if subject.on_cuda:
-        findings += check_clocks("clocks after load")
     return [note("measured over", audio), *findings]
 
 
@@ -169,46 +166,8 @@ def _judge_assisted(
 
 
 def check_memory(subject: Subject) -> list[Finding]:
-    """Check the memory of models and rows against their shapes, and the peak of a request."""
-    return [*_check_rows(subject), *_check_models(subject), *_check_peak(subject)]
-
-
-def _check_rows(subject: Subject) -> list[Finding]:
-    """Compare the caches of a row by their shapes with the allocated ones."""
-    engine = subject.transcriber.engine
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
-    gc.collect()
-    before = torch.cuda.memory_allocated(subject.device) if subject.on_cuda else 0
-    state = DecodeState.allocate(engine.main, engine.draft_model, MEASURED_ROWS, MAX_DRAFTS)
-    if subject.on_cuda:
-        held = torch.cuda.memory_allocated(subject.device) - before
-    else:
-        held = _cached_bytes(state)
-    measured = held / MEASURED_ROWS
-    near = abs(measured - footprint.per_row) <= max(MODELS_SHARE * footprint.per_row, MB)
-    totals = [f"{footprint.with_rows(size) / GB:.2f}" for size in BATCHES]
-    sizes = ", ".join(map(str, BATCHES))
-    return [
-        judge(
-            "caches of a row",
-            f"{footprint.per_row / MB:.1f} MB by their shapes",
-            f"{measured / MB:.1f} MB",
-            near,
-        ),
-        note(f"models and {sizes} rows, by their shapes", f"{', '.join(totals)} GB"),
-    ]
-
-
-def _cached_bytes(state: DecodeState) -> int:
-    """Return the bytes of the tensors in the caches of a state."""
-    caches, total = [state.main.cache], 0
-    if isinstance(state.drafter, MedusaDrafter):
-        total += state.drafter.newest.nbytes
-    if state.drafter is not None and state.drafter.cache is not None:
-        caches.append(state.drafter.cache)
-    for cache in caches:
-        total += sum(each.nbytes for each in cache.tensors)
-    return total
+    """Check the memory of models against their shapes, and the peak of a request."""
+    return [*_check_models(subject), *_check_peak(subject)]
 
 
 def _check_models(subject: Subject) -> list[Finding]:

@@ -18,10 +18,9 @@ import torch
 
 from benchmarks.apart import EngineFailed
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Setting, Spec, decoded
+from benchmarks.real.engines import EngineProcess, Setting, Spec, decoded
 from benchmarks.real.figures import figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import EngineProcess
 from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
 from benchmarks.report import read_kept, save, settings
 from config import ModelSettings
