@@ -18,7 +18,7 @@ from benchmarks import harness
 from benchmarks.live import speech
 from benchmarks.live.local_agreement import Agreement, Listener, Timed
 from benchmarks.live.replay import PIECE, Arrival, Replay, replay
-from benchmarks.live.scoring import Told, delays, said_twice, session_of
+from benchmarks.live.scoring import Told, delays, session_of
 from benchmarks.live.speech import joined, real, with_pause
 from benchmarks.options import read_bench, run
 from benchmarks.report import read
@@ -93,23 +93,6 @@ def test_a_word_is_late_by_its_end_in_the_file():
     assert final == [1.5, 1.5]
     assert shown == [0.5, 1.0]
     assert delays(told, []) == delays([], [("no", 0.5)]) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("found", "expected", "twice"),
-    [
-        ("a b c", "a b c", 0),
-        ("a b b c", "a b c", 1),
-        ("a b c b c d", "a b c d", 2),
-        ("a b c d a b c d e", "a b c d e", 4),
-        ("very very good", "very very good", 0),
-        ("a b x c", "a b c", 0),
-        ("And so, and so my", "and so my", 2),
-        ("a b", "", 0),
-    ],
-)
-def test_words_said_twice_are_those_that_nobody_said_again(found, expected, twice):
-    assert said_twice(found, expected) == twice
 
 
 def timed(text, start=0.0):

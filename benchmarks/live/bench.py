@@ -12,7 +12,6 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,14 @@ from config import DEMO_MODELS
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
 
-PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
-CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
-FILE, QUICK_FILE = 600.0, 30.0  # seconds of the file beside
-DEMO = "demo model"
-
 __all__ = ["figures", "measure"]
+
+PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
+# Of whole and quick runs: clients at once, seconds of several, seconds of the file beside.
+CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
+SECONDS, QUICK_SECONDS = 180.0, 3.0
+FILE, QUICK_FILE = 600.0, 30.0
+DEMO = "demo model"
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -45,26 +46,30 @@ def measure(options: Namespace, path: Path) -> None:
     start.
     """
     began = time.perf_counter()
-    plan = _plan(options)
+    model, speech = _chosen(options)
+    clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
+    seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    file = QUICK_FILE if options.quick else FILE
+    rival_precision = (options.rival_precision or options.precision) if options.rival else "none"
     facts: dict[str, Any] = {
         **settings(PACKAGES),
-        "model": DEMO if plan.model.is_relative_to(DEMO_MODELS) else plan.model.name,
-        "precision": plan.precision,
-        "seconds of several clients": plan.seconds,
-        "seconds of the file beside": plan.file,
+        "model": DEMO if model.is_relative_to(DEMO_MODELS) else model.name,
+        "precision": options.precision,
+        "precision of faster-whisper": rival_precision,
+        "seconds of several clients": seconds,
+        "seconds of the file beside": file,
     }
-    if plan.rival is not None:
-        facts["precision of faster-whisper"] = plan.rival
     empty: dict[str, Any] = {"recordings": {}, "ours": [], "theirs": []}
     results = read_kept(path, facts, empty, options.fresh or options.quick)
     environment = {
-        "ASR_MODEL": str(plan.model.resolve()),
-        "DTYPE": plan.precision,
-        "MAX_LIVE_SESSIONS": str(max(plan.clients)),
+        "ASR_MODEL": str(model.resolve()),
+        "DTYPE": options.precision,
+        "MAX_LIVE_SESSIONS": str(max(clients)),
     }
-    with started(OURS, environment) as server, _rival(plan) as rival:
-        plays = Plays(server, plan.speech)
-        for each in plan.speech:
+    rival = _rival(model, rival_precision if options.rival else None)
+    with started(OURS, environment) as server, rival as theirs:
+        plays = Plays(server, speech)
+        for each in speech:
             results["recordings"][each.recording.name] = {
                 "language": each.recording.language,
                 "text": each.recording.text,
@@ -72,72 +77,43 @@ def measure(options: Namespace, path: Path) -> None:
                 "seconds": round(each.seconds, 2),
                 "file": plays.known[each.recording.name].text,
             }
-        for part, measured in _measured(plays, plan, rival):
-            add(results, part, measured)
+        beside = body_of(joined(speech, file), None)
+        for part, measured in _measured(plays, theirs, clients, seconds, beside):
+            put(results[part], measured, *KEYS[part])
             minutes = round((time.perf_counter() - began) / 60, 1)
             results["settings"]["minutes"] = minutes
             save(path, results)
-            line = f"{minutes:5.1f} min  {summary(measured)}"
-            print(line, file=sys.stderr, flush=True)
+            print(f"{minutes:5.1f} min  {summary(measured)}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The measurements: `clients` at once, several of them for `seconds`, beside a file of `file`
-    seconds. `rival` is faster-whisper's precision, None without it.
-    """
-
-    model: Path
-    precision: str
-    speech: Sequence[Speech]
-    clients: Sequence[int]
-    seconds: float
-    file: float
-    rival: str | None
-
-
-def add(results: dict[str, Any], part: str, measured: dict[str, Any]) -> None:
-    """Replace an earlier measurement of the same kind.
-
-    For one client alone, and for faster-whisper, only sessions of the same recordings are replaced.
-    """
-    if part == "theirs":
-        put(results[part], measured, "recording")
-    else:
-        earlier = [each for each in results[part] if each["clients"] == 1 and not each["beside"]]
-        if earlier and measured["clients"] == 1 and not measured["beside"]:
-            sessions = list(earlier[0]["sessions"])
-            for session in measured["sessions"]:
-                put(sessions, session, "recording")
-            measured = {**measured, "sessions": sessions}
-        put(results[part], measured, "clients", "beside")
+# What a measurement replaces an earlier one by.
+KEYS = {"ours": ("clients", "beside"), "theirs": ("recording",)}
 
 
 def _measured(
-    plays: Plays, plan: Plan, rival: RivalProcess | None
+    plays: Plays, rival: RivalProcess | None, clients: Sequence[int], seconds: float, file: bytes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every measurement with its part of the results."""
     sessions = []
-    for each in plan.speech:
+    for each in plays.speech:
         sessions.append(plays.one(each))
         if rival is not None:
             yield "theirs", plays.theirs(rival, each)
     yield "ours", {"clients": 1, "beside": False, "sessions": sessions, "files": []}
-    file = body_of(joined(plan.speech, plan.file), None)
-    for clients in plan.clients:
-        most = None if clients == 1 else plan.seconds
+    for count in clients:
+        most = None if count == 1 else seconds
         for beside in (None, file):
-            if clients > 1 or beside:
-                yield "ours", plays.together(clients, most, beside)
+            if count > 1 or beside:
+                yield "ours", plays.together(count, most, beside)
 
 
 @contextmanager
-def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
+def _rival(model: Path, precision: str | None) -> Iterator[RivalProcess | None]:
     """Yield the other engine. If it cannot be loaded, print its name and yield None."""
     rival = None
-    if plan.rival is not None:
+    if precision is not None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        about = Rival(convert(plan.model), device, plan.rival, torch.get_num_threads())
+        about = Rival(convert(model), device, precision, torch.get_num_threads())
         try:
             rival = RivalProcess(about)
         except EngineFailed as error:
@@ -149,23 +125,12 @@ def _rival(plan: Plan) -> Iterator[RivalProcess | None]:
             rival.close()
 
 
-def _plan(options: Namespace) -> Plan:
-    """Raises ValueError if recordings or the model are missing."""
-    quick: bool = options.quick
-    model = options.model or DEMO_MODELS / "asr"
-    if options.recordings:
-        model = options.model or whisper_base.cached(cache_folder())
-        if model is None:
-            raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
-        speech = real(options.recordings, options.only)
-    else:
-        speech = synthetic(quick)
-    return Plan(
-        model=model,
-        precision=options.precision,
-        speech=[*speech, *without_words(quick)],
-        clients=options.clients or (QUICK_CLIENTS if quick else CLIENTS),
-        seconds=options.seconds or (3.0 if quick else 180.0),
-        file=QUICK_FILE if quick else FILE,
-        rival=(options.rival_precision or options.precision) if options.rival else None,
-    )
+def _chosen(options: Namespace) -> tuple[Path, list[Speech]]:
+    """Return model and recordings. Raises ValueError if they are missing."""
+    if not options.recordings:
+        speech = [*synthetic(options.quick), *without_words(options.quick)]
+        return options.model or DEMO_MODELS / "asr", speech
+    model = options.model or whisper_base.cached(cache_folder())
+    if model is None:
+        raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
+    return model, [*real(options.recordings, options.only), *without_words(options.quick)]

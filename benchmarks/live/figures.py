@@ -45,10 +45,6 @@ def _name(cell: Results) -> str:
 
 def _delays(name: str, cell: Results) -> dict[str, str]:
     sessions = cell["sessions"]
-
-    def total(column: str) -> str:
-        return str(sum(each[column] for each in sessions))
-
     return {
         "": name,
         "first shown": _quantiles(sessions, "shown"),
@@ -58,8 +54,7 @@ def _delays(name: str, cell: Results) -> dict[str, str]:
         "the file": " ".join(f"{each:.0f} s" for each in cell["files"][:3]),
         "sessions": str(len(sessions)),
         "failed": str(sum(bool(each["failure"]) for each in sessions)),
-        "words taken back": total("retracted"),
-        "said twice": total("said twice"),
+        "words taken back": str(sum(each["retracted"] for each in sessions)),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.live.local_agreement import RivalProcess
 from benchmarks.live.replay import Replay, replay
-from benchmarks.live.scoring import Ended, Session, delays, said_twice, session_of
+from benchmarks.live.scoring import Ended, Session, delays, session_of
 from benchmarks.live.speech import Speech, with_pause
 from benchmarks.load.clients import TIMEOUT_S, Load, busy, json_body
 from benchmarks.load.servers import Running
@@ -111,7 +111,6 @@ class Plays:
         """Return a session's figures; a recording that was broken off is not `whole`."""
         known = self.known[each.recording.name]
         told, shown = delays(session.words, known.words)
-        expected = each.recording.text or known.text
         whole = done is None or (done.spoken >= each.seconds and not done.failure)
         return {
             "recording": each.recording.name,
@@ -122,7 +121,6 @@ class Plays:
             "shown": _rounded(shown),
             "waits": _rounded(session.waits),
             "gaps": _rounded(session.gaps),
-            "said twice": said_twice(session.deltas, expected),
             "retracted": session.retracted,
             "errors": session.errors,
             "failure": done.failure if done else "",
