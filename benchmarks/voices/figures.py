@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.counts import Count, pooled
 from benchmarks.report import Tables
 from benchmarks.voices.answers import RULES
-from benchmarks.voices.metrics import DiarizationParts
+from benchmarks.voices.scoring import DiarizationParts
 
 # What is compared: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer, without
 # turns where no speech was detected.
@@ -78,14 +78,13 @@ def _words(recordings: Sequence[Results]) -> Iterator[dict[str, str]]:
             yield {
                 "number of speakers": known,
                 "rule": rule,
-                "wrong speaker": _rate(found, "speakers"),
-                "on true turns": _rate(true, "speakers"),
-                "cpWER": _rate(found, "cp"),
+                "wrong speaker": _rate(found),
+                "on true turns": _rate(true),
             }
 
 
-def _rate(counted: Sequence[Results], kind: str) -> str:
-    count = pooled([Count(**each[kind]) for each in counted if kind in each])
+def _rate(counted: Sequence[Results]) -> str:
+    count = pooled([Count(**each) for each in counted])
     return f"{count.rate:.1%} ({count.errors:.0f} of {count.total:.0f})" if count.total else ""
 
 
