@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,15 @@ def measure(options: Namespace, path: Path) -> None:
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
     bench = Bench(handler, stock, device, repeats)
     last = {each["name"]: each for each in results["recordings"]}
-    for conversation in conversations:
-        measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
-        put(results["recordings"], measured, "name")
-        save(path, results)
-        print(conversation.name, flush=True)
-    # Names are those of people in all conversations together.
-    if not options.only or "names" not in results:
-        save(path, results | {"names": bench.name(conversations)})
+    with closing(handler.endpoint):
+        for conversation in conversations:
+            measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
+            put(results["recordings"], measured, "name")
+            save(path, results)
+            print(conversation.name, flush=True)
+        # Names are those of people in all conversations together.
+        if not options.only or "names" not in results:
+            save(path, results | {"names": bench.name(conversations)})
 
 
 def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -51,18 +52,19 @@ def measure(options: Namespace, path: Path) -> None:
     handler, facts = load(options)
     facts |= {"split": options.split}
     results: Results = read_kept(path, facts, {"overlap": []}, options.fresh or options.quick)
-    bench = OverlapBench(handler)
-    for name, scene in bench.scenes(options):
-        for parameters in options.parameters or [{}]:
-            row = {
-                "name": name,
-                "parameters": json.dumps(parameters),
-                "duration": round(scene.duration, 2),
-                **bench.measure(scene, parameters),
-            }
-            put(results["overlap"], row, "name", "parameters")
-        save(path, results)
-        print(name, flush=True)
+    with closing(handler.endpoint):
+        bench = OverlapBench(handler)
+        for name, scene in bench.scenes(options):
+            for parameters in options.parameters or [{}]:
+                row = {
+                    "name": name,
+                    "parameters": json.dumps(parameters),
+                    "duration": round(scene.duration, 2),
+                    **bench.measure(scene, parameters),
+                }
+                put(results["overlap"], row, "name", "parameters")
+            save(path, results)
+            print(name, flush=True)
 
 
 @dataclass
