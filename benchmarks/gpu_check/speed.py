@@ -20,9 +20,6 @@ from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.timing import time_interleaved
-from whosaid.asr.engine.drafters import MAX_DRAFTS
-from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
 from whosaid.transcript import Transcript
 
 BATCHES = (1, 8, 24)
@@ -166,74 +163,45 @@ def _judge_assisted(
 
 
 def check_memory(subject: Subject) -> list[Finding]:
-    """Check the memory of models against their shapes, and the peak of a request."""
-    return [*_check_models(subject), *_check_peak(subject)]
-
-
-def _check_models(subject: Subject) -> list[Finding]:
-    """Check the memory of the models after rows and graphs are freed."""
-    names = ("models in memory", f"rows of the default batch, {BATCHES[-1]}")
+    """Check the memory of the models after rows and graphs are freed against their shapes, and that
+    requests of the default batch leave nothing behind.
+    """
     if not subject.on_cuda:
-        return [leave_out(name, NO_GPU) for name in names]
-    engine = subject.transcriber.engine
+        return [leave_out(name, NO_GPU) for name in ("models in memory", "peak of a request")]
+    engine, device = subject.transcriber.engine, subject.device
     footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     with engine.computing():  # rows are made in the stream that decodes them
         for batch in engine.batches.values():
             batch.clear()
         gc.collect()
-        held = torch.cuda.memory_allocated(subject.device) - subject.allocated_before
+        held = torch.cuda.memory_allocated(device) - subject.allocated_before
         rows = engine.memory.ensure_capacity(BATCHES[-1]).capacity
     most = footprint.models * (1 + MODELS_SHARE) + MODELS_BYTES
-    return [
-        judge(
-            names[0],
-            f"{footprint.models / GB:.2f} GB by their shapes",
-            f"{held / GB:.2f} GB",
-            footprint.models <= held <= most,
-        ),
-        judge(names[1], "they fit", f"{rows} fit", rows >= BATCHES[-1]),
-    ]
-
-
-def _beam_rows(engine: DecodeEngine) -> int:
-    """Return the bytes of beams' rows, by their shapes."""
-    return sum(
-        batch.memory.capacity
-        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, batch.num_beams)
-        for batch in engine.batches.values()
-        if batch.num_beams > 1
-    )
-
-
-def _check_peak(subject: Subject) -> list[Finding]:
-    """Check the memory that a request of the default batch adds, and that it is freed."""
-    names = ("peak beside models and rows", "memory after more requests")
-    if not subject.on_cuda:
-        return [leave_out(name, NO_GPU) for name in names]
-    engine, device = subject.transcriber.engine, subject.device
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     run = Run(subject, subject.recording, BATCHES[-1], subject.assisted)
-    held = []
+    after = []
     for _ in range(4):
         torch.cuda.reset_peak_memory_stats(device)
         run()
         gc.collect()
-        held.append(torch.cuda.memory_allocated(device))
-    peak = torch.cuda.max_memory_allocated(device) - subject.allocated_before
-    beside = peak - footprint.with_rows(engine.memory.capacity) - _beam_rows(engine)
-    total = torch.cuda.get_device_properties(device).total_memory
-    headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * total))
-    growth = held[-1] - held[-2]
-    reserved = torch.cuda.max_memory_reserved(device)
+        after.append(torch.cuda.memory_allocated(device))
+    peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    growth = after[-1] - after[-2]
     return [
         judge(
-            names[0],
-            f"at most the {headroom / GB:.2f} GB left free for it",
-            f"{beside / GB:.2f} GB; {reserved / GB:.2f} GB reserved in all",
-            beside <= headroom,
+            "models in memory",
+            f"{footprint.models / GB:.2f} GB by their shapes",
+            f"{held / GB:.2f} GB",
+            footprint.models <= held <= most,
         ),
         judge(
-            names[1],
+            f"rows of the default batch, {BATCHES[-1]}",
+            "they fit",
+            f"{rows} fit",
+            rows >= BATCHES[-1],
+        ),
+        note("peak of a request", f"{peak / GB:.2f} GB; {reserved / GB:.2f} GB reserved in all"),
+        judge(
+            "memory after more requests",
             f"grows by at most {GROWTH_BYTES / MB:.0f} MB",
             f"{growth / MB:.1f} MB",
             growth <= GROWTH_BYTES,
