@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from rapidfuzz.distance import Levenshtein
 
 from benchmarks.counts import Count, pooled
 from benchmarks.real.engines import decoded
@@ -162,12 +163,10 @@ class OverlapBench:
 def timed(texts: Sequence[str], found: Sequence[Word]) -> list[Word]:
     """Return all words of a text in order; `found` are the ones whose times are known."""
     times: dict[int, Word] = {}
-    place = 0
-    for word in found:
-        while texts[place] != word.text.strip():
-            place += 1
-        times[place] = word
-        place += 1
+    for each in Levenshtein.opcodes(texts, [word.text.strip() for word in found]):
+        if each.tag == "equal":
+            places = range(each.src_start, each.src_end)
+            times |= zip(places, found[each.dest_start : each.dest_end], strict=True)
     known = sorted(times)
     starts = np.interp(range(len(texts)), known, [times[each].start for each in known])
     ends = np.interp(range(len(texts)), known, [times[each].end for each in known])
