@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from argparse import SUPPRESS, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -34,9 +35,7 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
     named = bool(given) and not given[0].startswith("-")
     name, rest = (given[0], given[1:]) if named else ("speed", given)
     if name in BENCHMARKS and (named or not {"-h", "--help"} & set(rest)):
-        options = read_options(name, rest)
-        options.benchmark = name
-        return options
+        return _read_options(name, rest)
     parser = CommandParser(
         "scripts/bench",
         "Run the benchmark that answers a question, and print its figures.",
@@ -64,11 +63,7 @@ def _example(name: str) -> str:
     return f"scripts/bench {name}{''.join(needed)}"
 
 
-def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace:
-    """Return the options of benchmark `name`, by default from the process's own command line.
-
-    Ends the process with status 2 if they are wrong.
-    """
+def _read_options(name: str, arguments: Sequence[str]) -> Namespace:
     _, line, options = BENCHMARKS[name]
     parser = CommandParser(
         f"scripts/bench {name}", f"{line[0].upper()}{line[1:]}.", (), NOTES.get(name, "")
@@ -80,6 +75,7 @@ def read_options(name: str, arguments: Sequence[str] | None = None) -> Namespace
     if needed and not found.render and not all(getattr(found, each) for each in needed):
         parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
     found.publish &= not getattr(found, "quick", False)
+    found.benchmark = name
     return found
 
 
@@ -110,38 +106,70 @@ def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option: 
     return _value(name, told, metavar, type=Path, **how)
 
 
+def json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ArgumentTypeError("should be an object in JSON")
+    return value
+
+
 QUICK = _flag("--quick", "a short smoke test, whose figures prove nothing")
 KEPT = (
     _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew"),
     _flag("--render", "measure nothing: write the earlier results"),
 )
 PUBLISH = _flag("--publish", "write the page of docs/benchmarks; default: one beside the results")
-REPEATS = "how often each is timed"
 FETCHED = "the one that scripts/demo fetched"
+
+MODELS = (
+    _value("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
+    _value("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
+)
+OUTPUT = _path("--output", "where results are; default: in build/bench", "FILE")
 
 # What each benchmark measures, its module and its options besides PUBLISH.
 BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
-        "benchmarks.speed",
+        "benchmarks.speed.bench",
         "seconds of a request, beside transformers' pipeline",
         (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), *KEPT),
     ),
     "voices": (
-        "benchmarks.voices",
+        "benchmarks.voices.bench",
         "diarization, words' speakers and names in real conversations",
         (
             QUICK,
             _path("--recordings", "conversations and their manifest.json"),
-            _value("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-            _value("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
+            *MODELS,
             _only("--only", "recordings"),
-            _number("--repeats", REPEATS, 3),
+            _number("--repeats", "how often each is timed", 3),
             _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
             *KEPT,
         ),
     ),
+    "overlap": (
+        "benchmarks.voices.overlap",
+        "word errors where people talk at once",
+        (
+            QUICK,
+            _path("--voices", "single voices to mix, files called SPEAKER-..."),
+            _path("--recordings", "conversations too, as of voices, whose words are known"),
+            *MODELS,
+            _only("--only", "recordings"),
+            _value("--split", "speakers of --voices: train, dev or test", "SPLIT", "test"),
+            _value(
+                "--parameters",
+                "sets of request parameters to compare; default: {}",
+                "JSON",
+                nargs="+",
+                type=json_object,
+            ),
+            OUTPUT,
+            *KEPT,
+        ),
+    ),
     "real": (
-        "benchmarks.real",
+        "benchmarks.real.bench",
         "word errors, seconds and memory of several engines on your recordings",
         (
             _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
@@ -153,12 +181,12 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _number("--threads", "of every engine; default: torch's"),
             _number("--repeats", "how often each recording is transcribed", 1),
             _flag("--words", "ask every engine for the times of words too"),
-            _path("--output", "where results are; default: build/bench/real.json", "FILE"),
+            OUTPUT,
             *KEPT,
         ),
     ),
     "load": (
-        "benchmarks.load",
+        "benchmarks.load.bench",
         "latency and rate of the server under load, beside hf-serve",
         (
             QUICK,
@@ -174,14 +202,13 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         ),
     ),
     "live": (
-        "benchmarks.live",
+        "benchmarks.live.bench",
         "when words of live sessions come, beside faster-whisper's",
         (
             QUICK,
             _path(
                 "--recordings", "recordings and their manifest.json; default: synthetic dialogues"
             ),
-            _value("--silent", "files of FOLDER in which nobody speaks", "FILE", (), nargs="+"),
             _only("--only", "recordings"),
             _path(
                 "--model",
@@ -198,20 +225,9 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 "SECONDS",
                 type=float,
             ),
-            _value(
-                "--minutes",
-                "of one long session, for its memory; default: none",
-                "MINUTES",
-                type=float,
-            ),
             _flag("--no-rival", "without faster-whisper", dest="rival", action="store_false"),
             *KEPT,
         ),
-    ),
-    "kernels": (
-        "benchmarks.speed.kernels",
-        "single operations of a step on this processor",
-        (QUICK, _number("--repeats", REPEATS, 9)),
     ),
 }
 # What the help of some benchmarks says after their options.
@@ -229,17 +245,15 @@ NOTES = {
     "live": manifest.HELP,
 }
 # Options that a benchmark needs unless it renders earlier results.
-NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",)}
+NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",), "overlap": ("voices",)}
 
 
 def run(options: Namespace) -> int:
     """Run the benchmark of `read_bench`; return the exit status."""
-    name, _, _ = BENCHMARKS[options.benchmark]
     os.chdir(Path(__file__).resolve().parents[1])
-    module = import_module(name)
-    if hasattr(module, "__path__"):
-        module = import_module(f"{name}.__main__")
-    return module.main(options) or 0
+    harness = import_module("benchmarks.harness")
+    status: int = harness.run(BENCHMARKS[options.benchmark][0], options)
+    return status
 
 
 def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
@@ -261,8 +275,5 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
     )
     option(parser, "--quick", "less audio, each speed once", action="store_true")
     option(parser, "--output", "write the page there too, as it grows", type=Path, metavar="FILE")
-    # How a section is run in a process of its own (benchmarks/gpu_check/sections.py).
-    parser.add_argument("--section", help=SUPPRESS)
-    parser.add_argument("--outcome", type=Path, help=SUPPRESS)
     options: Namespace = parser.parse_args(arguments)
     return options

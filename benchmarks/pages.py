@@ -1,8 +1,7 @@
 """Puts what a benchmark measured into its page of docs/benchmarks: the one renderer.
 
 Pages are written by hand. Each measured table has its place between two comments, which a reader of
-the rendered page does not see: `<!-- figures: NAME -->` and `<!-- end -->`. Tables without a place
-are kept in the JSON file beside the page.
+the rendered page does not see: `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import PAGES, Tables, listed, save, table_of
+from benchmarks.report import PAGES, Tables, listed, table_of
 
 PLACE = re.compile(r"<!-- figures: ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 NOTHING = "Not measured."
@@ -22,17 +21,14 @@ SETTINGS = "settings"
 def publish(
     name: str, results: Path, settings: Mapping[str, Any], tables: Tables, in_place: bool
 ) -> None:
-    """Print the tables and fill page `name`: in docs/benchmarks if `in_place` is true, with the
-    tables as JSON beside it, else in a copy beside the file of `results`.
+    """Print the tables and fill page `name`: in docs/benchmarks if `in_place` is true, else in a
+    copy beside the file of `results`.
     """
     page = PAGES / f"{name}.md"
     figures = {key: table_of(rows) for key, rows in tables.items()}
     text = page.read_text(encoding="utf-8")
-    shown = {key: each for key, each in figures.items() if key in PLACE.findall(text)}
     written = page if in_place else results.with_suffix(".md")
-    written.write_text(fill(text, {**shown, SETTINGS: listed(settings)}), encoding="utf-8")
-    if in_place:
-        save(page.with_suffix(".json"), {SETTINGS: settings, **tables})
+    written.write_text(fill(text, {**figures, SETTINGS: listed(settings)}), encoding="utf-8")
     print(terminal_text(figures))
     print(f"\nWritten to {written}, where each figure is explained.")
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from functools import partial
 from types import SimpleNamespace
 
-import jiwer
 import numpy as np
 import pytest
 import torch
@@ -34,6 +35,7 @@ from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelSettings
+from whosaid.asr.frontend.windows import Span
 from whosaid.asr.model import cpu_kernels
 from whosaid.runtime.device import choose_dtype
 
@@ -111,7 +113,6 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     } <= left_out
     assert "text against what is said" not in left_out
     found = {check: found for _, check, _, found, _ in lines}
-    assert "PyAV" in found["audio"]
     dtype = str(choose_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
     assert found["weights"] == f"{dtype} on cpu"
     assert float(found["RTFx, batch 8"]) > 0
@@ -179,38 +180,28 @@ def test_the_first_line_says_what_a_reader_asks_first():
     )
 
 
-def test_a_process_that_aborts_spoils_its_own_section_only(monkeypatch, capsys):
-    code = "import os, sys; sys.stderr.write('CUDA error: x' + 'y' * 9999); os.abort()"
-    run = sections._run
-    monkeypatch.setattr(sections, "_run", lambda _: run([sys.executable, "-c", code]))
-    outcome = sections.run_apart("Texts", settings(device="cpu"), quick=True)
+def aborts(*_):
+    os.abort()
+
+
+def hangs(*_):
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [(aborts, "its process was ended by signal 6"), (hangs, "its process did not end within 0 s")],
+)
+def test_a_process_that_aborts_or_hangs_spoils_its_own_section_only(
+    run, found, monkeypatch, capsys
+):
+    if run is hangs:
+        monkeypatch.setattr(sections, "MAX_SECONDS", 0.3)
+    outcome = sections.run_apart("Texts", settings(device="cpu"), quick=True, run=run)
     (finding,) = outcome.findings
-    assert (finding.status, outcome.loaded) == (Status.NOT_OK, False)
-    assert finding.found == "its process was ended by signal 6"
-    assert finding.detail.startswith("CUDA error: x")
-    assert len(finding.detail) < 7_000
+    assert (finding.status, finding.found) == (Status.NOT_OK, found)
+    assert not outcome.loaded
     assert capsys.readouterr().err.startswith("Texts: ")
-
-
-def test_a_process_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(sections, "MAX_SECONDS", 0.5)
-    ended, wrote = sections._run([sys.executable, "-c", "import time; time.sleep(60)"])
-    assert (ended, wrote) == ("did not end within 0 s", "")
-
-
-# The recording
-
-
-def test_word_errors_are_those_of_jiwer():
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        reference, found = (
-            [str(word) for word in random.integers(0, 5, random.integers(1, 20))] for _ in range(2)
-        )
-        expected = jiwer.process_words(" ".join(reference), " ".join(found))
-        errors = expected.substitutions + expected.deletions + expected.insertions
-        assert recording.count_word_errors(reference, found) == errors
-    assert recording.count_word_errors(["a"], []) == 1
 
 
 # Memory by shapes
@@ -227,10 +218,6 @@ def test_the_documented_table_is_that_of_the_arithmetic():
     table = rows_of_table(memory.memory_table())
     assert len(table) == len(memory.PAIRS)
     assert rows_of_table(DOCUMENT.read_text(encoding="utf-8")) == table
-
-
-def test_the_documented_devices_are_those_of_the_arithmetic():
-    assert memory.device_table() in DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_the_largest_batch_of_the_documents_example():
@@ -289,11 +276,13 @@ def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
         monkeypatch.setattr(torch.cuda, name, answer)
     models = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(assistant_folder))
     noise = np.random.default_rng(0).normal(0, 0.1, 6 * 16_000).astype(np.float32)
-    sound = Recording(noise, "noise", is_speech=False)
+    spans = [Span(start, start + 40_000) for start in range(0, len(noise), 48_000)]
     # What other tests made is not gone through at every question for memory.
     gc.collect()
     gc.freeze()
-    return Subject(models, CPU, torch.float32, quick=True, recording=sound)
+    return Subject(
+        models, CPU, torch.float32, True, Recording(noise), detect_speech=lambda _: spans
+    )
 
 
 @pytest.mark.reliability
@@ -302,7 +291,6 @@ def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
 def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
     for name in ("GPU_SECONDS", "CPU_SECONDS"):
         monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 3.0)
-    monkeypatch.setattr(speed, "COPIED_BYTES", 1 << 20)
     monkeypatch.setattr(checks, "LARGE_BATCH", 4)  # windows whose texts are compared
 
     def load():
@@ -330,13 +318,11 @@ def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
     assert lines["graphs against eager, beam steps"][1] == Status.OK
     assert lines["graphs against eager, sampled steps"][1] == Status.OK
     assert lines["passes of a request, batch 24"] == ("0 replayed, 0 run eagerly", Status.OK)
-    assert "ms to read weights and caches" in lines["a step of batch 24, by memory"][0]
     assert re.match(r"encoding \d+%, prefill \d+%, decoding", lines["shares of batch 24"][0])
     assert pretend_gpu.graphs.pauses >= 3
     assert "ms; RTFx eagerly" in lines["a step of batch 1, with graphs"][0]
-    for name in ("caches of a row", "models in memory", "rows of the default batch, 24"):
+    for name in ("models in memory", "rows of the default batch, 24"):
         assert lines[name][1] == Status.OK, lines[name]
-    assert lines["peak beside models and rows"][1] == Status.OK
     assert lines["memory after more requests"][1] == Status.OK
 
 
@@ -349,17 +335,3 @@ def test_tokens_that_differ_from_eager_ones_are_not_ok(pretend_gpu):
     finding = checks._check_replay(pretend_gpu, "plain", run)
     assert finding.status == Status.NOT_OK
     assert finding.found == "1 of 2 windows differ"
-
-
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [("580.95.05", Status.OK), ("570.10", Status.NOT_OK), ("No devices", Status.LEFT_OUT)],
-)
-def test_the_driver_must_be_as_new_as_torchs_cuda_needs(version, status, monkeypatch):
-    done = SimpleNamespace(stdout=f"{version}\n", stderr="")
-    monkeypatch.setattr(checks.shutil, "which", lambda _: "/usr/bin/nvidia-smi")
-    monkeypatch.setattr(checks.subprocess, "run", lambda *_, **__: done)
-    (finding,) = checks._check_driver("13.0")
-    assert finding.status == status
-    (finding,) = checks._check_driver(None)
-    assert finding.status == Status.LEFT_OUT

@@ -1,5 +1,5 @@
-"""What the page about load rests on: clients that ask as often as they say, k6's columns, and
-tables and pictures that tell what was kept.
+"""What the page about load rests on: clients that ask as often as they say, and times that
+are those of their answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from benchmarks.load import __main__ as command
-from benchmarks.load.clients import COLUMNS, arriving, beside, closed, columns
+from benchmarks.load.bench import opus_body_of
+from benchmarks.load.clients import Load, arriving, beside, closed
 from whosaid.audio.decode import AudioLimits, decode_audio
 
 
@@ -77,7 +77,6 @@ def test_what_is_refused_is_counted_and_not_timed():
     load, _ = measured(lambda url: closed(url, b"4", users=2, seconds=0.0, fewest=2))
     assert (load.seconds, load.statuses, load.texts) == ([], {"429": 4}, set())
     assert load.rate == 0
-    assert columns(load.seconds) == {}
 
 
 def test_whom_nobody_answers_is_counted_by_its_error():
@@ -100,24 +99,17 @@ def test_short_requests_are_told_apart_from_the_long_ones_beside_them():
 
 
 def test_opus_is_small_and_as_long_as_was_asked_for():
-    content = json.loads(command.opus_body_of(20, language="en"))
+    content = json.loads(opus_body_of(20, language="en"))
     file = base64.b64decode(content["inputs"])
     assert content["parameters"] == {"language": "en"}
     assert len(file) < 20 * 2_000
     assert decode_audio(file, 16_000, AudioLimits(60, 10**6)).duration == pytest.approx(20, abs=0.1)
 
 
-def test_columns_are_k6s():
+def test_figures_are_the_median_and_p95():
     seconds = [0.3, 0.1, 0.9, 0.2, 0.5, 0.4, 2.0]
-    tenths = statistics.quantiles(seconds, n=20, method="inclusive")
-    assert columns(seconds) == pytest.approx(
-        {
-            "avg": statistics.mean(seconds),
-            "min": 0.1,
-            "med": statistics.median(seconds),
-            "max": 2.0,
-            "p90": tenths[17],
-            "p95": tenths[18],
-        }
-    )
-    assert tuple(columns(seconds)) == COLUMNS
+    figures = Load(seconds).figures()
+    assert figures["med"] == pytest.approx(statistics.median(seconds))
+    twentieths = statistics.quantiles(seconds, n=20, method="inclusive")
+    assert figures["p95"] == pytest.approx(twentieths[18])
+    assert "med" not in Load().figures()

@@ -17,13 +17,12 @@ import soundfile
 
 pytest.importorskip("pyarrow")
 
-from benchmarks.options import DEFAULT, FORMS, SHORT, read_options
+from benchmarks.options import DEFAULT, FORMS, SHORT, read_bench, run
 from benchmarks.pages import NOTHING
-from benchmarks.real import __main__ as bench
+from benchmarks.real import bench
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Ours, Setting, Spec
+from benchmarks.real.engines import Heard, Ours, Setting, Spec
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import Heard
 from benchmarks.real.results import EMPTY, add_answer, add_recording, cells, recordings, specs
 from benchmarks.real.scoring import Score, is_by_character, score
 from config import DEMO_MODELS
@@ -216,17 +215,17 @@ def measure(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "EngineProcess", Repeats)
     monkeypatch.setattr(bench, "_setting", setting)
 
-    def run(*options: str, now: str) -> dict[str, dict[str, str]]:
+    def run_with(*options: str, now: str) -> dict[str, dict[str, str]]:
         monkeypatch.setattr(Repeats, "now", now)
         asked = ["--manifest", str(path), "--model", "whisper", "--output", str(output), *options]
-        assert bench.main(read_options("real", asked)) == 0
+        assert run(read_bench(["real", *asked])) == 0
         answers = json.loads(output.read_text())["answers"]
         return {
             name: {of: each["text"] for of, each in texts.items()}
             for name, texts in answers.items()
         }
 
-    return run
+    return run_with
 
 
 def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
@@ -287,7 +286,7 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     options = ["--manifest", spoken, "--model", DEMO_MODELS / "asr", "--output", output]
     engines = ["ours", "sequential@nope", "batched", "sequential:beam_size=5", "pipeline"]
     arguments = [*options, "--threads", 1, "--batch-size", 2, "--engines", *engines]
-    assert bench.main(read_options("real", list(map(str, arguments)))) == 0
+    assert run(read_bench(["real", *map(str, arguments)])) == 0
     printed = capsys.readouterr()
     assert re.search(r"^left out: sequential@nope: .*compute type.*$", printed.err, re.MULTILINE)
     results = json.loads(output.read_text())
@@ -324,7 +323,7 @@ def test_what_cannot_be_heard_is_one_line(spoken, tmp_path, monkeypatch, capsys)
         "No such file": ["--render", "--output", str(tmp_path / "nothing.json")],
     }
     for said, arguments in cases.items():
-        assert bench.main(read_options("real", arguments)) == 1
+        assert run(read_bench(["real", *arguments])) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
 

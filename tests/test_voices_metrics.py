@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
-import jiwer
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,40 +9,13 @@ from hypothesis import strategies as st
 
 from benchmarks.counts import Count, Interval, difference, points
 from benchmarks.voices.answers import (
-    INSANELY_FAST,
     OURS,
     Answer,
     attribute_by_rules,
     make_exclusive,
 )
-from benchmarks.voices.metrics import cp_word_errors, diarization_parts, speaker_errors
+from benchmarks.voices.scoring import diarization_parts, speaker_errors
 from whosaid.transcript import Chunk, SpeakerTurn, Word
-
-texts = st.lists(st.sampled_from("abc"), max_size=8).map(" ".join)
-spoken = st.dictionaries(st.sampled_from("ABCD"), texts.filter(bool), min_size=1)
-
-
-def edits(said: str, heard: str) -> int:
-    if not said:
-        return len(heard.split())
-    found = jiwer.process_words(said, heard)
-    return found.substitutions + found.deletions + found.insertions
-
-
-@given(spoken, spoken)
-def test_cp_errors_are_those_of_the_definition(said, heard):
-    """Every assignment of speakers tried, silent partners filled with nothing."""
-    ours, theirs = ([texts.get(name, "") for name in "ABCD"] for texts in (said, heard))
-    expected = min(sum(map(edits, ours, order)) for order in permutations(theirs))
-    words = sum(len(text.split()) for text in said.values())
-    assert cp_word_errors(said, heard) == Count(expected, words)
-
-
-def test_a_word_given_to_nobody_is_one_cp_error():
-    said = {"A": "one two", "B": "three"}
-    assert cp_word_errors(said, {"X": "one two", None: "three"}) == Count(1, 3)
-    assert cp_word_errors({"A": "one", "B": "two"}, {None: "one two"}) == Count(2, 2)
-    assert cp_word_errors({}, {"X": "one", None: "two"}) == Count(1, 0)
 
 
 def judged(said: str, heard: str) -> Count:
@@ -120,7 +90,7 @@ def test_pairs_of_recordings_stay_together():
 
 
 def test_every_rule_answers_every_word_and_is_right_on_true_turns():
-    """Six words of half a second, a tenth apart; insanely-fast-whisper's chunks hold several."""
+    """Six words of half a second, a tenth apart."""
     words = tuple(
         Word(f" {text}", 0.6 * place, 0.6 * place + 0.5, speaker)
         for place, (text, speaker) in enumerate(zip("abcdef", "XXXYYY", strict=True))
@@ -131,11 +101,7 @@ def test_every_rule_answers_every_word_and_is_right_on_true_turns():
         for rule, given_to in attribute_by_rules(found, turns).items():
             assert [word.text for word in given_to] == [word.text for word in words], rule
     assert attribute_by_rules(found)[OURS] == words
-    right = {
-        rule: "".join(str(word.speaker) for word in given_to) == "XXXYYY"
-        for rule, given_to in attribute_by_rules(found, found.turns).items()
-    }
-    assert {rule for rule, is_right in right.items() if not is_right} == {INSANELY_FAST}
+    assert set(attribute_by_rules(found, found.turns).values()) == {words}
 
 
 def test_exclusive_turns_hold_one_speaker_and_all_speech():

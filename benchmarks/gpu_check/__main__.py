@@ -10,8 +10,7 @@ from pathlib import Path
 
 from benchmarks.gpu_check.checks import NO_GPU, check_log, check_machine
 from benchmarks.gpu_check.page import Finding, Page, judge, leave_out
-from benchmarks.gpu_check.sections import SECTIONS, Outcome, run_apart, run_here, write
-from benchmarks.options import read_gpu_check
+from benchmarks.gpu_check.sections import SECTIONS, Run, run_apart
 from config import ModelSettings
 from whosaid.errors import StartError
 from whosaid.runtime.device import choose_device, prepare_device
@@ -27,7 +26,7 @@ INTRODUCTION = (
 def make_page(
     settings: ModelSettings,
     quick: bool,
-    run: Callable[[str, ModelSettings, bool], Outcome] = run_apart,
+    run: Run = run_apart,
     keep: Callable[[Page], object] = lambda _: None,
 ) -> Page:
     """Run every check that this machine allows, each section by `run`; `keep` takes the page as it
@@ -78,9 +77,6 @@ def main(options: Namespace) -> int:
     except ValueError as error:
         print(f"scripts/gpu-check: {error}", file=sys.stderr)
         return 2
-    if options.section is not None:
-        write(options.outcome, run_here(options.section, settings, options.quick))
-        return 0
     try:
         page = make_page(settings, options.quick, keep=partial(_keep, options.output))
         _keep(options.output, page)
@@ -95,7 +91,3 @@ def _keep(output: Path | None, page: Page) -> None:
     """Write what is known so far. Raises OSError."""
     if output is not None:
         output.write_text(page.markdown() + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main(read_gpu_check()))

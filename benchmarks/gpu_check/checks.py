@@ -1,4 +1,4 @@
-"""The checks of the machine, of loading, of texts and of diarization.
+"""The checks of the machine, of loading, of texts, of diarization and of requests.
 
 Expected values follow from the code (equal tokens, equal turns) or are wide bounds named here. No
 figure of another machine is a target.
@@ -6,23 +6,24 @@ figure of another machine is a target.
 
 from __future__ import annotations
 
+import base64
+import gc
 import math
 import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import joblib
+import psutil
 import torch
 import transformers
+from rapidfuzz.distance import Levenshtein
 
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
-from benchmarks.gpu_check.recording import Samples, count_word_errors, spoken_words
+from benchmarks.gpu_check.recording import CONVERSATION, Samples, spoken_words
 from benchmarks.gpu_check.subject import (
     BATCH,
     LARGE_BATCH,
@@ -39,8 +40,6 @@ from whosaid.runtime.errors import loading
 from whosaid.timebase import SAMPLE_RATE
 
 NO_GPU = "no GPU is used here"
-# The least driver for CUDA's major version: docs.nvidia.com, "Minor Version Compatibility".
-DRIVERS = {13: 580, 12: 525, 11: 450}
 # Words that rounding may change, as a share of the text; and the demo's own word errors.
 ROUNDED_SHARE, DEMO_ERROR_SHARE = 0.03, 0.15
 # A model of more parameters is compared with the CPU on the first windows alone.
@@ -57,18 +56,17 @@ OTHER_STEPS = {
 }
 
 
-class Timed(NamedTuple):
-    """Seconds of something and what it found."""
-
-    seconds: float
-    diarization: Diarization
+# Requests of the check of the host's memory, and bytes that one may leave behind, on average: half
+# of what a thread's plans of cuDNN take.
+WARM, MEASURED, AT_ONCE = 4, 8, 4
+GROWTH_MB = 2.5
 
 
 def check_machine(settings: ModelSettings, device: torch.device | None) -> list[Finding]:
-    """GPU, driver, versions and threads; `device` is None if none can be used."""
-    cuda = torch.version.cuda
-    versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {transformers.__version__}"
-    findings = [*_check_gpu(device), *_check_driver(cuda)]
+    """GPU, versions and threads; `device` is None if none can be used."""
+    cuda, other = torch.version.cuda, transformers.__version__
+    versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {other}"
+    findings = _check_gpu(device)
     findings.append(note("versions", f"{versions}, Python {platform.python_version()}"))
     usable, used = joblib.cpu_count(), torch.get_num_threads()
     expected = f"at most the {usable} processors of this process"
@@ -90,37 +88,9 @@ def _check_gpu(device: torch.device | None) -> list[Finding]:
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     return [
         note("GPU", name),
-        *check_clocks("clocks before load"),
         judge("memory free before load", "at least 90%", found, free >= 0.9 * total),
         judge("cuDNN's attention", "off", "on" if cudnn else "off", not cudnn),
     ]
-
-
-def check_clocks(check: str) -> list[Finding]:
-    """Note the GPU's clocks, power and temperature by nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return [leave_out(check, "nvidia-smi is not here")]
-    fields = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    told = done.stdout.strip().partition("\n")[0]
-    if done.returncode or not told:
-        return [leave_out(check, f"nvidia-smi says: {done.stderr.strip()}")]
-    return [note(check, f"{told} ({fields})")]
-
-
-def _check_driver(cuda: str | None) -> list[Finding]:
-    """Compare the driver's version by nvidia-smi with the one that this build of torch needs."""
-    if shutil.which("nvidia-smi") is None or cuda is None:
-        return [leave_out("driver", "nvidia-smi is not here, or torch has no CUDA")]
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    version = done.stdout.strip().partition("\n")[0]
-    least = DRIVERS.get(int(cuda.partition(".")[0]))
-    if least is None or not version[:1].isdigit():
-        return [leave_out("driver", f"nvidia-smi says: {version or done.stderr.strip()}")]
-    fine = int(version.partition(".")[0]) >= least
-    return [judge("driver", f"{least} or newer for CUDA {cuda}", version, fine)]
 
 
 def check_load(subject: Subject) -> list[Finding]:
@@ -136,7 +106,6 @@ def check_load(subject: Subject) -> list[Finding]:
         judge("weights", expected, f"{_short(dtype)} on {device}", fine),
         *_check_graphs(subject),
         *_check_first_request(subject),
-        note("audio", f"{subject.recording.source}; speech detection: {subject.detector}"),
     ]
 
 
@@ -240,7 +209,7 @@ def _compare_words(
     check: str, reference: Sequence[str], found: Sequence[str], also: str = ""
 ) -> Finding:
     """Check that at most ROUNDED_SHARE of the words differ, or one, by rounding."""
-    errors = count_word_errors(reference, found)
+    errors = Levenshtein.distance(reference, found)
     allowed = max(1, int(ROUNDED_SHARE * len(reference)))
     expected = f"at most {allowed} words differ (rounding)"
     text = f"{errors} of {len(reference)} words differ" + (f", {also}" if also else "")
@@ -266,11 +235,9 @@ def _check_truth(subject: Subject) -> Finding:
     name = "text against what is said"
     if not subject.is_demo:
         return leave_out(name, "only the demo's models know the demo's voices")
-    if not subject.recording.is_speech:
-        return leave_out(name, "the recording is noise")
     truth = spoken_words()
     found = subject.transcribe(subject.recording, BATCH, assisted=False).text.split()
-    errors = count_word_errors(truth, found)
+    errors = Levenshtein.distance(truth, found)
     share = errors / len(truth)
     expected = f"at most {DEMO_ERROR_SHARE:.0%} of the words wrong"
     return judge(name, expected, f"{share:.1%} of {len(truth)}", share <= DEMO_ERROR_SHARE)
@@ -290,7 +257,7 @@ def check_diarization(subject: Subject) -> list[Finding]:
     recording = subject.recording
     if subject.quick:
         recording = recording.lasting(QUICK_SECONDS)
-    alone = _diarize(diarizer, recording.samples)
+    alone, seconds = _diarize(diarizer, recording.samples)
     started = time.perf_counter()
     text = subject.transcribe(recording, BATCH, assisted=False).text
     recognition = time.perf_counter() - started
@@ -298,14 +265,14 @@ def check_diarization(subject: Subject) -> list[Finding]:
     with ThreadPoolExecutor(1, "diarization") as pool:
         running = pool.submit(_diarize, diarizer, recording.samples)
         text_beside = subject.transcribe(recording, BATCH, assisted=False).text
-        beside = running.result()
+        beside, _ = running.result()
     together = time.perf_counter() - started
-    apart = _largest_difference(alone.diarization, beside.diarization)
-    speakers = len({turn.speaker for turn in alone.diarization.turns})
-    found = f"{len(alone.diarization.turns)} turns, {speakers} speakers, {alone.seconds:.2f} s"
-    times = f"together {together:.2f} s, one after the other {alone.seconds + recognition:.2f} s"
+    apart = _largest_difference(alone, beside)
+    speakers = len({turn.speaker for turn in alone.turns})
+    found = f"{len(alone.turns)} turns, {speakers} speakers, {seconds:.2f} s"
+    times = f"together {together:.2f} s, one after the other {seconds + recognition:.2f} s"
     return [
-        judge("alone", "turns, where somebody speaks", found, _has_turns(subject, alone)),
+        judge("alone", "turns", found, bool(alone.turns)),
         judge(
             "turns beside recognition",
             "the same",
@@ -317,14 +284,9 @@ def check_diarization(subject: Subject) -> list[Finding]:
     ]
 
 
-def _diarize(diarizer: Diarizer, samples: Samples) -> Timed:
+def _diarize(diarizer: Diarizer, samples: Samples) -> tuple[Diarization, float]:
     started = time.perf_counter()
-    found = diarizer.diarize(samples, SpeakerHints())
-    return Timed(time.perf_counter() - started, found)
-
-
-def _has_turns(subject: Subject, timed: Timed) -> bool:
-    return bool(timed.diarization.turns) or not subject.recording.is_speech
+    return diarizer.diarize(samples, SpeakerHints()), time.perf_counter() - started
 
 
 def _largest_difference(one: Diarization, other: Diarization) -> float:
@@ -334,6 +296,35 @@ def _largest_difference(one: Diarization, other: Diarization) -> float:
     pairs = zip(one.turns, other.turns, strict=True)
     moved = [max(abs(a.start - b.start), abs(a.end - b.end)) for a, b in pairs]
     return max(moved, default=0.0)
+
+
+def check_requests(subject: Subject) -> list[Finding]:
+    """Answers alone and beside others are the same, and requests leave no memory behind."""
+    try:
+        from handler import EndpointHandler
+    except ImportError as error:
+        return [leave_out("all", f"handler.py cannot be imported ({error})")]
+    endpoint = EndpointHandler(settings=subject.settings, serves=False)
+    body = {"inputs": base64.b64encode(CONVERSATION.read_bytes()).decode(), "parameters": {}}
+    warm, measured = (1, 2) if subject.quick else (WARM, MEASURED)
+    first = [endpoint(dict(body))["text"] for _ in range(warm)][-1]
+    process = psutil.Process()
+    gc.collect()
+    before = process.memory_info().rss
+    for _ in range(measured):
+        endpoint(dict(body))
+    gc.collect()
+    growth = (process.memory_info().rss - before) / measured / 1e6
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        answers = list(threads.map(endpoint, [dict(body) for _ in range(AT_ONCE)]))
+    differing = sum(each["text"] != first for each in answers)
+    found = f"{growth:.1f} MB a request, over {measured}"
+    memory = note("host memory", found)
+    if subject.on_cuda and not subject.quick:
+        expected = f"grows by at most {GROWTH_MB} MB"
+        memory = judge("host memory", expected, found, growth <= GROWTH_MB)
+    several = f"{differing} of {AT_ONCE} texts differ"
+    return [memory, judge("several at once", "the text of one alone", several, differing == 0)]
 
 
 def check_log(warnings: Sequence[str]) -> list[Finding]:

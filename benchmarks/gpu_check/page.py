@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from benchmarks.report import table
+
 HEADER = ("check", "expected", "found", "status")
 # The figures of the first line: section, check, name.
 HEADLINE = (
@@ -19,7 +21,6 @@ HEADLINE = (
     ("Speed", "RTFx, batch 24", "RTFx at batch 24: "),
 )
 LONGEST_CELL = 160
-LONGEST_DETAIL = 6_000  # characters; of more the beginning and the end are kept
 
 
 class Status(StrEnum):
@@ -45,7 +46,6 @@ class Finding:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """The line's columns, fit for a Markdown table."""
         return (_cell(self.check), _cell(self.expected), _cell(self.found), self.status.value)
 
 
@@ -54,9 +54,9 @@ def judge(check: str, expected: str, found: str, fine: bool) -> Finding:
     return Finding(check, expected, found, Status.OK if fine else Status.NOT_OK)
 
 
-def failure(found: str, detail: str) -> Finding:
+def failure(found: str, detail: str = "") -> Finding:
     """Return the finding of a check that did not run to its end."""
-    return Finding("the check itself", "runs to its end", found, Status.NOT_OK, cut(detail))
+    return Finding("the check itself", "runs to its end", found, Status.NOT_OK, detail)
 
 
 def note(check: str, found: str) -> Finding:
@@ -93,14 +93,13 @@ class Page:
 
     @property
     def fine(self) -> bool:
-        """True if no line is NOT OK."""
         return self._count(Status.NOT_OK) == 0
 
     def markdown(self) -> str:
         """Return the whole page, without a newline at its end."""
         parts = [f"# {self.title}", self.introduction, self._summary()]
         for section, findings in self.sections.items():
-            parts += [f"## {section}", _table(findings)]
+            parts += [f"## {section}", table(HEADER, [each.cells for each in findings])]
             parts += [f"```\n{each.detail}\n```" for each in findings if each.detail]
         return "\n\n".join(parts)
 
@@ -123,21 +122,7 @@ class Page:
         return sum(finding.status == status for finding in every)
 
 
-def _table(findings: Sequence[Finding]) -> str:
-    rows = [HEADER, ("---",) * len(HEADER), *(finding.cells for finding in findings)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
-
-
 def _cell(text: str) -> str:
-    """`text` in one line, cut where it is long, without what would end a Markdown cell."""
+    """Return the text in one line, cut if it is long, without what would end a Markdown cell."""
     line = " ".join(text.split()).replace("|", "/")
     return line if len(line) <= LONGEST_CELL else f"{line[: LONGEST_CELL - 3]}..."
-
-
-def cut(text: str) -> str:
-    """Return the text, without its middle if it is long; no line of it ends a Markdown block."""
-    text = text.strip().replace("```", "'''")
-    if len(text) <= LONGEST_DETAIL:
-        return text
-    half = LONGEST_DETAIL // 2
-    return f"{text[:half]}\n[...]\n{text[-half:]}"

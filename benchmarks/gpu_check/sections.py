@@ -7,20 +7,15 @@ says how its process ended if the section itself reported nothing.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import astuple
-from pathlib import Path
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from benchmarks.gpu_check.checks import check_diarization, check_load, check_texts
-from benchmarks.gpu_check.page import Finding, Page, Status, failure
-from benchmarks.gpu_check.requests import check_requests
+from benchmarks.gpu_check.checks import check_diarization, check_load, check_requests, check_texts
+from benchmarks.gpu_check.page import Finding, Page, failure
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject, log_kept
 from config import ModelSettings
@@ -49,6 +44,9 @@ class Outcome(NamedTuple):
     loaded: bool
 
 
+Run = Callable[[str, ModelSettings, bool], Outcome]
+
+
 def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     """Run a section in this process. Raises StartError if the device cannot be used."""
     if section == "Without graphs":
@@ -68,47 +66,29 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     return Outcome(page.sections[section], records.messages, subject.loaded)
 
 
-def run_apart(section: str, settings: ModelSettings, quick: bool) -> Outcome:
-    """Run a section in a process of its own, which reads its settings from the same environment."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "outcome.json"
-        command = [sys.executable, "-m", "benchmarks.gpu_check", "--section", section]
-        command += ["--outcome", str(file), *(["--quick"] if quick else [])]
-        started = time.perf_counter()
-        ended, log = _run(command)
-        print(f"{section}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
-        if file.exists():
-            return _read(file)
-    return Outcome([failure(f"its process {ended}", log)], [], loaded=False)
-
-
-def write(file: Path, outcome: Outcome) -> None:
-    """Leave an outcome to the process that asked for it; all of it or nothing."""
-    findings = [astuple(each) for each in outcome.findings]
-    whole = {"findings": findings, "warnings": outcome.warnings, "loaded": outcome.loaded}
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(whole), encoding="utf-8")
-    os.replace(part, file)
-
-
-def _read(file: Path) -> Outcome:
-    whole = json.loads(file.read_text(encoding="utf-8"))
-    findings = [
-        Finding(check, expected, found, Status(status), detail)
-        for check, expected, found, status, detail in whole["findings"]
-    ]
-    return Outcome(findings, whole["warnings"], whole["loaded"])
-
-
-def _run(command: list[str]) -> tuple[str, str]:
-    """Run a command; return how its process ended and what it wrote."""
+def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:
+    """Run a section in a process of its own, which writes to this one's stderr."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, run, section, settings, quick))
+    started = time.perf_counter()
+    process.start()
+    sender.close()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=MAX_SECONDS
-        )
-    except subprocess.TimeoutExpired as error:
-        wrote = error.stderr or b""
-        return f"did not end within {MAX_SECONDS:.0f} s", bytes(wrote).decode(errors="replace")
-    status = done.returncode
-    ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-    return ended, done.stdout + done.stderr
+        if receiver.poll(MAX_SECONDS):
+            outcome: Outcome = receiver.recv()
+            return outcome
+        ended = f"did not end within {MAX_SECONDS:.0f} s"
+    except EOFError:
+        process.join()
+        status = process.exitcode or 0
+        ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    finally:
+        process.kill()
+        process.join()
+        print(f"{section}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+    return Outcome([failure(f"its process {ended}")], [], loaded=False)
+
+
+def _send(sender: Connection, run: Run, *what: object) -> None:
+    sender.send(run(*what))  # type: ignore[arg-type]

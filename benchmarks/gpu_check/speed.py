@@ -14,16 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_check.checks import NO_GPU, check_clocks
+from benchmarks.gpu_check.checks import NO_GPU
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.timing import time_interleaved
-from whosaid.asr.checkpoint.weights import below
-from whosaid.asr.engine.drafters import MAX_DRAFTS, MedusaDrafter
-from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.state import HEADROOM_BYTES, HEADROOM_SHARE, DecodeState
 from whosaid.transcript import Transcript
 
 BATCHES = (1, 8, 24)
@@ -34,8 +30,6 @@ SLACK = 0.9  # what a median of few runs may fall short by
 # cuBLAS, on Hopper, 32 MiB for each of the four streams that decoding and captures have.
 MODELS_SHARE, MODELS_BYTES = 0.05, 192 << 20
 GROWTH_BYTES = 32 << 20
-MEASURED_ROWS = 2
-COPIED_BYTES, COPIES = 1 << 29, 5
 
 
 @dataclass
@@ -84,15 +78,11 @@ def check_speed(subject: Subject) -> list[Finding]:
     findings += _judge_eager(subject, runs, rtfx)
     findings.append(_judge_assisted(subject, runs, rtfx))
     findings += _note_shares(subject, runs[f"batch {BATCHES[-1]}"])
-    if subject.on_cuda:
-        findings += check_clocks("clocks after load")
     return [note("measured over", audio), *findings]
 
 
 def _note_shares(subject: Subject, run: Run) -> list[Finding]:
-    """Note the shares of encoder, prefill and decoding, the time of a step against the bandwidth of
-    memory, and the number of replayed passes.
-    """
+    """Note the shares of encoder, prefill and decoding, and the number of replayed passes."""
     assert run.transcript is not None
     stats, name = run.transcript.stats, f"batch {run.batch_size}"
     parts = {
@@ -102,38 +92,17 @@ def _note_shares(subject: Subject, run: Run) -> list[Finding]:
     }
     total = sum(parts.values()) or 1.0
     shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts.items())
-    findings = [note(f"shares of {name}", f"{shares} of {total:.2f} s")]
-    bound = f"a step of {name}, by memory"
-    graphs = subject.graphs
-    if not subject.on_cuda or graphs is None:
-        return [*findings, leave_out(bound, NO_GPU if not subject.on_cuda else "graphs are off")]
-    replayed, eager = graphs.replayed, graphs.eager
-    run()
-    replayed, eager = graphs.replayed - replayed, graphs.eager - eager
-    least = 1e3 * _step_bytes(subject, run.batch_size) / copied_bytes_a_second(subject.device)
-    return [
-        *findings,
-        note(bound, f"{run.step_ms:.2f} ms; {least:.2f} ms to read weights and caches"),
-        note(f"passes of a request, {name}", f"{replayed} replayed, {eager} run eagerly"),
+    findings = [
+        note(f"shares of {name}", f"{shares} of {total:.2f} s; {run.step_ms:.2f} ms a step")
     ]
-
-
-def _step_bytes(subject: Subject, rows: int) -> int:
-    """Return the bytes that a step without drafts reads at least: the decoder's weights, and the
-    caches of all rows for half of the longest text.
-    """
-    main = subject.transcriber.engine.main
-    named = dict(subject.transcriber.models.model.named_parameters())
-    weights = sum(each.nbytes for each in below(named, "model.decoder.").values())
-    return weights + rows * main.cache_bytes_per_row(main.max_positions // 2, 1)
-
-
-def copied_bytes_a_second(device: torch.device) -> float:
-    """Return the bytes a second that the device reads and writes in copies."""
-    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    seconds = time_interleaved({"copy": lambda: target.copy_(source)}, COPIES, device)["copy"]
-    return 2 * COPIED_BYTES / min(seconds)
+    graphs = subject.graphs
+    if graphs is not None:
+        replayed, eager = graphs.replayed, graphs.eager
+        run()
+        replayed, eager = graphs.replayed - replayed, graphs.eager - eager
+        passes = f"{replayed} replayed, {eager} run eagerly"
+        findings.append(note(f"passes of a request, {name}", passes))
+    return findings
 
 
 def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:
@@ -194,112 +163,45 @@ def _judge_assisted(
 
 
 def check_memory(subject: Subject) -> list[Finding]:
-    """Check the memory of models and rows against their shapes, and the peak of a request."""
-    return [*_check_rows(subject), *_check_models(subject), *_check_peak(subject)]
-
-
-def _check_rows(subject: Subject) -> list[Finding]:
-    """Compare the caches of a row by their shapes with the allocated ones."""
-    engine = subject.transcriber.engine
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
-    gc.collect()
-    before = torch.cuda.memory_allocated(subject.device) if subject.on_cuda else 0
-    state = DecodeState.allocate(engine.main, engine.draft_model, MEASURED_ROWS, MAX_DRAFTS)
-    if subject.on_cuda:
-        held = torch.cuda.memory_allocated(subject.device) - before
-    else:
-        held = _cached_bytes(state)
-    measured = held / MEASURED_ROWS
-    near = abs(measured - footprint.per_row) <= max(MODELS_SHARE * footprint.per_row, MB)
-    totals = [f"{footprint.with_rows(size) / GB:.2f}" for size in BATCHES]
-    sizes = ", ".join(map(str, BATCHES))
-    return [
-        judge(
-            "caches of a row",
-            f"{footprint.per_row / MB:.1f} MB by their shapes",
-            f"{measured / MB:.1f} MB",
-            near,
-        ),
-        note(f"models and {sizes} rows, by their shapes", f"{', '.join(totals)} GB"),
-    ]
-
-
-def _cached_bytes(state: DecodeState) -> int:
-    """Return the bytes of the tensors in the caches of a state."""
-    caches, total = [state.main.cache], 0
-    if isinstance(state.drafter, MedusaDrafter):
-        total += state.drafter.newest.nbytes
-    if state.drafter is not None and state.drafter.cache is not None:
-        caches.append(state.drafter.cache)
-    for cache in caches:
-        total += sum(each.nbytes for each in cache.tensors)
-    return total
-
-
-def _check_models(subject: Subject) -> list[Finding]:
-    """Check the memory of the models after rows and graphs are freed."""
-    names = ("models in memory", f"rows of the default batch, {BATCHES[-1]}")
+    """Check the memory of the models after rows and graphs are freed against their shapes, and that
+    requests of the default batch leave nothing behind.
+    """
     if not subject.on_cuda:
-        return [leave_out(name, NO_GPU) for name in names]
-    engine = subject.transcriber.engine
+        return [leave_out(name, NO_GPU) for name in ("models in memory", "peak of a request")]
+    engine, device = subject.transcriber.engine, subject.device
     footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     with engine.computing():  # rows are made in the stream that decodes them
         for batch in engine.batches.values():
             batch.clear()
         gc.collect()
-        held = torch.cuda.memory_allocated(subject.device) - subject.allocated_before
+        held = torch.cuda.memory_allocated(device) - subject.allocated_before
         rows = engine.memory.ensure_capacity(BATCHES[-1]).capacity
     most = footprint.models * (1 + MODELS_SHARE) + MODELS_BYTES
-    return [
-        judge(
-            names[0],
-            f"{footprint.models / GB:.2f} GB by their shapes",
-            f"{held / GB:.2f} GB",
-            footprint.models <= held <= most,
-        ),
-        judge(names[1], "they fit", f"{rows} fit", rows >= BATCHES[-1]),
-    ]
-
-
-def _beam_rows(engine: DecodeEngine) -> int:
-    """Return the bytes of beams' rows, by their shapes."""
-    return sum(
-        batch.memory.capacity
-        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, batch.lane.num_beams)
-        for batch in engine.batches.values()
-        if batch.lane.num_beams > 1
-    )
-
-
-def _check_peak(subject: Subject) -> list[Finding]:
-    """Check the memory that a request of the default batch adds, and that it is freed."""
-    names = ("peak beside models and rows", "memory after more requests")
-    if not subject.on_cuda:
-        return [leave_out(name, NO_GPU) for name in names]
-    engine, device = subject.transcriber.engine, subject.device
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
     run = Run(subject, subject.recording, BATCHES[-1], subject.assisted)
-    held = []
+    after = []
     for _ in range(4):
         torch.cuda.reset_peak_memory_stats(device)
         run()
         gc.collect()
-        held.append(torch.cuda.memory_allocated(device))
-    peak = torch.cuda.max_memory_allocated(device) - subject.allocated_before
-    beside = peak - footprint.with_rows(engine.memory.capacity) - _beam_rows(engine)
-    total = torch.cuda.get_device_properties(device).total_memory
-    headroom = max(HEADROOM_BYTES, int(HEADROOM_SHARE * total))
-    growth = held[-1] - held[-2]
-    reserved = torch.cuda.max_memory_reserved(device)
+        after.append(torch.cuda.memory_allocated(device))
+    peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    growth = after[-1] - after[-2]
     return [
         judge(
-            names[0],
-            f"at most the {headroom / GB:.2f} GB left free for it",
-            f"{beside / GB:.2f} GB; {reserved / GB:.2f} GB reserved in all",
-            beside <= headroom,
+            "models in memory",
+            f"{footprint.models / GB:.2f} GB by their shapes",
+            f"{held / GB:.2f} GB",
+            footprint.models <= held <= most,
         ),
         judge(
-            names[1],
+            f"rows of the default batch, {BATCHES[-1]}",
+            "they fit",
+            f"{rows} fit",
+            rows >= BATCHES[-1],
+        ),
+        note("peak of a request", f"{peak / GB:.2f} GB; {reserved / GB:.2f} GB reserved in all"),
+        judge(
+            "memory after more requests",
             f"grows by at most {GROWTH_BYTES / MB:.0f} MB",
             f"{growth / MB:.1f} MB",
             growth <= GROWTH_BYTES,

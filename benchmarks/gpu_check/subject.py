@@ -1,7 +1,7 @@
 """The models that are checked: those that the environment names, loaded as the endpoint loads them.
 
-The endpoint's own classes are used, but not `handler.py`, which needs PyAV and pyannote; a rented
-GPU machine may have neither.
+The endpoint's own classes are used, but not `handler.py`, which needs pyannote; a rented GPU
+machine may lack it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_check.recording import Recording, read_conversation, speech_detector
+from benchmarks.gpu_check.recording import Recording, read_conversation
 from config import DEMO_MODELS, REPOSITORY, ModelReference, ModelSettings
 from whosaid.asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
 from whosaid.asr.checkpoint.loading import WhisperModels
@@ -24,6 +24,7 @@ from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
 from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.runtime.errors import loading
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
@@ -42,7 +43,6 @@ class LogRecords(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the record's text."""
         self.messages.append(record.getMessage())
 
 
@@ -59,33 +59,34 @@ def log_kept() -> Iterator[LogRecords]:
 
 @dataclass
 class Subject:
-    """Models on a device, and the recording that they transcribe."""
+    """Models on a device, and the recording that they transcribe.
+
+    `allocated_before` are the device's bytes before `load`. Raises RuntimeError where the models
+    are needed and did not load.
+    """
 
     settings: ModelSettings
     device: torch.device
     dtype: torch.dtype
     quick: bool
     recording: Recording = field(default_factory=read_conversation)
-    detector: str = ""
+    detect_speech: DetectSpeech = field(default_factory=SpeechDetector)
     load_seconds: float = 0.0
     allocated_before: int = 0
     _transcriber: Transcriber | None = None
 
     @property
     def on_cuda(self) -> bool:
-        """True if the models compute on a GPU."""
         return self.device.type == "cuda"
 
     @property
     def transcriber(self) -> Transcriber:
-        """The loaded models. Raises RuntimeError if they did not load."""
         if self._transcriber is None:
             raise RuntimeError("the models are not loaded")
         return self._transcriber
 
     @property
     def loaded(self) -> bool:
-        """True if `load` has succeeded."""
         return self._transcriber is not None
 
     @property
@@ -96,26 +97,22 @@ class Subject:
 
     @property
     def assisted(self) -> bool:
-        """True if there is an assistant."""
         return self.settings.assistant_model is not None
 
     @property
     def is_demo(self) -> bool:
-        """True if these are the demo's models."""
         return Path(self.settings.asr_model.name).is_relative_to(DEMO_MODELS)
 
     def load(self) -> None:
         """Load the models and capture graphs, as the endpoint does at start."""
-        detect_speech, self.detector = speech_detector(self.recording)
         if self.on_cuda:
             self.allocated_before = torch.cuda.memory_allocated(self.device)
         started = time.perf_counter()
         models = load_models(self.settings, self.device, self.dtype)
-        transcriber = Transcriber(
-            models, detect_speech=detect_speech, cuda_graphs=self.settings.cuda_graphs
+        self._transcriber = Transcriber(
+            models, detect_speech=self.detect_speech, cuda_graphs=self.settings.cuda_graphs
         )
         self.load_seconds = time.perf_counter() - started
-        self._transcriber = transcriber
 
     def reference(self) -> DecodeEngine:
         """Return an engine of the main model alone, in float32 on the CPU."""

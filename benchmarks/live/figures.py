@@ -20,24 +20,15 @@ THEIRS = "faster-whisper, LocalAgreement"
 
 
 def figures(results: Results) -> Tables:
-    """Return delays by number of clients, word errors, and the memory of a long session."""
+    """Return delays by number of clients, and word errors."""
     first, *others = map(_row, results["ours"]) if results["ours"] else [None]
     theirs = {"sessions": results["theirs"], "files": []}
     delays = [first, *([_delays(THEIRS, theirs)] if results["theirs"] else []), *others]
-    memory = results.get("long", {}).get("memory", [])
-    return {
-        "delays": [row for row in delays if row],
-        "errors": _errors(results),
-        "memory": [
-            {"minute": f"{second / 60:.0f}", "MiB": f"{held:.0f}"} for second, held in memory
-        ],
-    }
+    return {"delays": [row for row in delays if row], "errors": _errors(results)}
 
 
-def summary(part: str, cell: Results) -> str:
+def summary(cell: Results) -> str:
     """Return one measurement in a line."""
-    if part == "long":
-        return f"long: {cell['memory'][-1][1]} MiB, said twice {cell['said twice']}"
     name = cell.get("recording") or _name(cell)
     row = _delays(name, {"files": [], **cell, "sessions": cell.get("sessions", [cell])})
     return ", ".join(f"{key} {value}".strip() for key, value in row.items() if value)
@@ -54,10 +45,6 @@ def _name(cell: Results) -> str:
 
 def _delays(name: str, cell: Results) -> dict[str, str]:
     sessions = cell["sessions"]
-
-    def total(column: str) -> str:
-        return str(sum(each[column] for each in sessions))
-
     return {
         "": name,
         "first shown": _quantiles(sessions, "shown"),
@@ -67,8 +54,7 @@ def _delays(name: str, cell: Results) -> dict[str, str]:
         "the file": " ".join(f"{each:.0f} s" for each in cell["files"][:3]),
         "sessions": str(len(sessions)),
         "failed": str(sum(bool(each["failure"]) for each in sessions)),
-        "words taken back": total("retracted"),
-        "said twice": total("said twice"),
+        "words taken back": str(sum(each["retracted"] for each in sessions)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Scores a live session: the delay of each word, and words that were taken back or said twice.
+"""Scores a live session: the delay of each word, and words that were taken back.
 
 A word's end is where the endpoint's answer for the whole file has it, for every engine; so nobody
 is measured by times of its own. Words are set beside the file's by an alignment of the texts
@@ -151,29 +151,3 @@ def delays(words: Sequence[Told], expected: Sequence[Ended]) -> tuple[list[float
     places = aligned([word.text for word in words], [text for text, _ in expected])
     told = [words[ours].told - expected[theirs][1] for ours, theirs in places]
     return told, [words[ours].shown - expected[theirs][1] for ours, theirs in places]
-
-
-def said_twice(found: str, expected: str) -> int:
-    """Return words that follow the same words and are not in the text that was expected.
-
-    A run of k inserted words counts where the k words before some place in it or just before it are
-    those that follow: alignments are free to call either of two copies the inserted one.
-    """
-    ours = [word for word in map(plain, found.split()) if word]
-    theirs = [word for word in map(plain, expected.split()) if word]
-    if not ours or not theirs:
-        return 0
-    (chunks,) = jiwer.process_words(" ".join(theirs), " ".join(ours)).alignments
-    runs = [
-        (chunk.hyp_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
-        for chunk in chunks
-        if chunk.type == "insert"
-    ]
-    return sum(length for start, length in runs if _is_copy(ours, start, length))
-
-
-def _is_copy(words: Sequence[str], start: int, length: int) -> bool:
-    return any(
-        words[place : place + length] == words[place + length : place + 2 * length]
-        for place in range(max(0, start - length), start + 1)
-    )

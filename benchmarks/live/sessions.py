@@ -1,4 +1,4 @@
-"""Runs what is measured: clients beside each other, beside a file, and one that speaks for long."""
+"""Runs what is measured: clients beside each other, and beside a file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 
 import httpx2
 import numpy as np
-import psutil
 
 from benchmarks.live.local_agreement import RivalProcess
 from benchmarks.live.replay import Replay, replay
-from benchmarks.live.scoring import Ended, Session, delays, said_twice, session_of
-from benchmarks.live.speech import Speech, joined, with_pause
+from benchmarks.live.scoring import Ended, Session, delays, session_of
+from benchmarks.live.speech import Speech, with_pause
 from benchmarks.load.clients import TIMEOUT_S, Load, busy, json_body
 from benchmarks.load.servers import Running
-from benchmarks.timing import MIB
 from tests.support.audio_files import wav_file
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
@@ -76,10 +74,6 @@ class Plays:
         """
         return asyncio.run(self._together(clients, most, beside))
 
-    def long(self, seconds: float, every: float) -> Cell:
-        """Measure a session of so many seconds, and the server's memory `every` so many."""
-        return asyncio.run(self._long(seconds, every))
-
     async def _together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
         files = busy(self.server.url, beside) if beside else nullcontext(Load())
         async with files as load:
@@ -90,7 +84,6 @@ class Plays:
             "beside": beside is not None,
             "sessions": [each for client in sessions for each in client],
             "files": [round(each, 2) for each in load.seconds],
-            "refused files": load.statuses,
         }
 
     async def _client(self, number: int, clients: int, most: float | None) -> list[Cell]:
@@ -118,7 +111,6 @@ class Plays:
         """Return a session's figures; a recording that was broken off is not `whole`."""
         known = self.known[each.recording.name]
         told, shown = delays(session.words, known.words)
-        expected = each.recording.text or known.text
         whole = done is None or (done.spoken >= each.seconds and not done.failure)
         return {
             "recording": each.recording.name,
@@ -129,40 +121,10 @@ class Plays:
             "shown": _rounded(shown),
             "waits": _rounded(session.waits),
             "gaps": _rounded(session.gaps),
-            "behind": round(done.closed - done.spoken, 3) if done else 0.0,
-            "said twice": said_twice(session.deltas, expected),
             "retracted": session.retracted,
             "errors": session.errors,
             "failure": done.failure if done else "",
         }
-
-    async def _long(self, seconds: float, every: float) -> Cell:
-        samples, memory = joined(self.speech, seconds), [self._memory(0.0)]
-        playing = asyncio.ensure_future(replay(self.server.url, samples, None))
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        for count in range(1, int(seconds // every) + 1):
-            await asyncio.wait([playing], timeout=started + count * every - loop.time())
-            memory.append(self._memory(count * every))
-        done = await playing
-        session = session_of(done)
-        once = " ".join(self.known[each.recording.name].text for each in self.speech)
-        times = 1 + int(seconds // sum(each.seconds for each in self.speech))
-        return {
-            "seconds": seconds,
-            "memory": memory,
-            "words": len(session.words),
-            "said twice": said_twice(session.deltas, " ".join([once] * times)),
-            "retracted": session.retracted,
-            "errors": session.errors,
-            "behind": round(done.closed - done.spoken, 3),
-            "failure": done.failure,
-        }
-
-    def _memory(self, second: float) -> list[float]:
-        """Return the session's time in seconds, and the MiB of the server's process then."""
-        held: int = psutil.Process(self.server.process).memory_info().rss
-        return [second, round(held / MIB, 1)]
 
 
 def _rounded(seconds: Sequence[float]) -> list[float]:

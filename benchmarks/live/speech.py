@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,17 +37,15 @@ class Speech:
         return len(self.samples) / SAMPLE_RATE
 
 
-def real(folder: Path, silent: Iterable[str], only: str) -> list[Speech]:
-    """Return the recordings of a folder's manifest whose name holds `only`, and the files beside it
-    in which nobody speaks. Raises ValueError if the manifest is wrong or nothing is left.
+def real(folder: Path, only: str) -> list[Speech]:
+    """Return the recordings of a folder's manifest whose name holds `only`.
+
+    Raises ValueError if the manifest is wrong or nothing is left.
     """
     spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
     if not spoken:
         raise ValueError("no recording is left to replay")
-    nobody = [Recording((folder / name).resolve()) for name in silent]
-    if missing := [each.name for each in nobody if not each.audio.is_file()]:
-        raise ValueError(f"there is no {missing[0]}")
-    return [Speech(each, np.asarray(decoded(each), np.float32)) for each in (*spoken, *nobody)]
+    return [Speech(each, np.asarray(decoded(each), np.float32)) for each in spoken]
 
 
 def synthetic(quick: bool) -> list[Speech]:

@@ -11,18 +11,14 @@ from benchmarks.report import Tables
 # A measurement, or a whole file of results, as JSON has it.
 Results = Mapping[str, Any]
 # What was measured, in whichever of these a measurement has.
-CELL = ("models", "server", "seconds", "assisted", "users", "share", "long ones")
+CELL = ("models", "server", "seconds", "users", "long ones")
 
 
 def figures(results: Results) -> Tables:
-    """Return the tables of users, of arrivals, and of short requests beside long ones."""
+    """Return the tables of users and of short requests beside long ones."""
     rates = {_cell_of(cell): cell["rate"] for cell in results["users"]}
     return {
         "users": [_users(cell, rates) for cell in results["users"]],
-        "arrivals": [
-            {**_where(cell), "of capacity": f"{cell['share']:.0%}", **_times(cell)}
-            for cell in results["arrivals"]
-        ],
         "beside": [
             {**_where(cell), "long": _seconds(cell["long"]), **_times(cell)}
             for cell in results["beside"]
@@ -44,7 +40,7 @@ def _users(cell: Results, rates: Mapping[tuple[Any, ...], float]) -> dict[str, s
     theirs = cell["server"] == OURS and rates.get(_cell_of({**cell, "server": HF_SERVE}))
     return {
         **_where(cell),
-        "audio": f"{cell['seconds']} s{', assisted' * cell['assisted']}",
+        "audio": f"{cell['seconds']} s",
         "users": str(cell["users"]),
         **_times(cell),
         "ours : hf-serve": f"{cell['rate'] / theirs:.2f}" if theirs else "",

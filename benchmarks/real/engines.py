@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,10 @@ from typing import Any, Literal, Protocol
 
 import av
 
+from benchmarks.apart import Apart
 from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL, SHORT
 from benchmarks.real.manifest import Recording
+from benchmarks.timing import reset_peak, resident_peak
 from config import ModelSettings
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.timebase import SAMPLE_RATE
@@ -216,6 +219,55 @@ MAKERS: Mapping[str, Callable[[Spec, Setting], Engine]] = {
     SEQUENTIAL: FasterWhisper,
     PIPELINE: Pipeline,
 }
+
+
+# The engine of this process.
+_loaded: list[Engine] = []
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A recording's text by one engine, wall seconds, and the process's peak memory in MiB."""
+
+    text: str
+    seconds: float
+    peak: float
+
+
+class EngineProcess:
+    """A running engine. Raises EngineFailed if it cannot be loaded."""
+
+    def __init__(self, spec: Spec, setting: Setting) -> None:
+        self.spec = spec
+        self._apart = Apart(spec.name)
+        self._apart.call(_load, spec, setting)
+
+    def transcribe(self, recording: Recording) -> Heard:
+        """Let the engine transcribe a recording. Raises EngineFailed."""
+        heard = self._apart.call(_transcribe, recording)
+        assert isinstance(heard, Heard)
+        return heard
+
+    def close(self) -> None:
+        """End the process."""
+        self._apart.close()
+
+
+def _load(spec: Spec, setting: Setting) -> None:
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    torch.set_num_threads(setting.threads)
+    _loaded.append(MAKERS[spec.form](spec, setting))
+
+
+def _transcribe(recording: Recording) -> Heard:
+    reset_peak()
+    started = time.perf_counter()
+    text = _loaded[0].transcribe(recording)
+    return Heard(text, time.perf_counter() - started, resident_peak())
 
 
 def decoded(recording: Recording) -> Any:  # noqa: ANN401

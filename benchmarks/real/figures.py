@@ -20,13 +20,9 @@ FEWEST = 6  # recordings; intervals of fewer prove nothing
 
 
 def figures(results: Results) -> Tables:
-    """Return a row for each engine, and one for each recording that every engine transcribed."""
-    heard = recordings(results)
-    known = specs(results)
-    return {
-        "engines": [_engine(results, spec, known, heard) for spec in known],
-        "recordings": [_recording(results, known, each) for each in heard],
-    }
+    """Return a row for each engine, about the recordings that every engine transcribed."""
+    heard, known = recordings(results), specs(results)
+    return {"engines": [_engine(results, spec, known, heard) for spec in known]}
 
 
 def summary(results: Results, recording: Recording) -> str:
@@ -76,13 +72,6 @@ def _less(results: Results, spec: Spec, known: Sequence[Spec], some: Sequence[Re
         return ""
     less = difference(_counts(results, beside, some), _counts(results, spec, some))
     return points(less) if len(some) >= FEWEST else f"{100 * less.value:+.1f}"
-
-
-def _recording(results: Results, known: Sequence[Spec], each: Recording) -> dict[str, str]:
-    audio = seconds_of_audio(results, [each])
-    about = f"{each.name} ({each.language or 'detected'}, {audio:.0f} s, {each.reference})"
-    found = {spec.name: _cell(*cells(results, spec, [each])) for spec in known}
-    return {"recording": about, **found}
 
 
 def _cell(cell: Cell) -> str:

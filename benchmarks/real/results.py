@@ -12,9 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.real.engines import Spec
+from benchmarks.real.engines import Heard, Spec
 from benchmarks.real.manifest import Recording
-from benchmarks.real.process import Heard
 from benchmarks.real.scoring import Score, score
 
 # A whole file of results, as JSON has it.

@@ -1,39 +1,102 @@
-"""Loads a pair of models into every engine and measures its cells."""
+"""Times decoding beside transformers' pipeline and CTranslate2: `scripts/bench speed`."""
 
 from __future__ import annotations
 
-import dataclasses
+import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks.report import Tables, put, read_kept, save, settings
 from benchmarks.speed.cells import (
     ASSISTED,
+    COLUMNS,
     CT2,
     OURS,
-    OWN,
     PIPELINE,
     PIPELINE_ASSISTED,
     Cell,
     Pair,
+    pairs,
+    quick_pairs,
 )
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
+from benchmarks.speed.recordings import SEED as AUDIO_SEED
 from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import (
     MIN_REPEATS,
     Action,
-    peak_memory,
+    ratio,
     repeats_within,
     time_interleaved,
 )
+from tests.support.model_pairs import SEED as WEIGHTS_SEED
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import DecodeStats
 
 # A first repeat that took longer, in seconds, counts; a shorter one was for warming up.
 WARM_UP = 12.0
+BUDGET = 5.0  # seconds of a cell in which more repeats than the fewest may run
+RATIOS = {
+    "pipeline / ours": (PIPELINE, OURS),
+    "CTranslate2 / ours": (CT2, OURS),
+    "ours / ours assisted": (OURS, ASSISTED),
+}
+
+# A cell or a whole file of results, as JSON has it.
+Results = dict[str, Any]
+
+
+def measure(options: Namespace, path: Path) -> None:
+    """Measure the cells whose names contain the options' texts."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    budget = 0.0 if options.quick else BUDGET
+    facts: dict[str, Any] = {
+        **settings(),
+        "dtype": str(dtype),
+        "seed of the audio": AUDIO_SEED,
+        "seed of random weights": WEIGHTS_SEED,
+        "fewest repeats": MIN_REPEATS,
+        "seconds for more repeats": budget,
+    }
+    results = read_kept(path, facts, {"cells": []}, options.fresh or options.quick)
+    started = time.perf_counter()
+    for pair in quick_pairs() if options.quick else pairs():
+        cells = [cell for cell in pair.cells if options.cells in cell.name]
+        if not cells or options.models not in pair.name:
+            continue
+        bench = Bench(pair, device, dtype)
+        for cell in cells:
+            put(results["cells"], bench.measure(cell, budget), "models", "cell", "batch")
+            minutes = round((time.perf_counter() - started) / 60, 1)
+            results["settings"]["minutes"] = minutes
+            save(path, results)
+            print(f"{minutes:5.1f} min  {pair.name}: {cell.name}, batch {cell.batch}", flush=True)
+
+
+def figures(results: Results) -> Tables:
+    """Return times with their ratios."""
+    return {"times": [_times(cell) for cell in results["cells"]]}
+
+
+def _times(cell: Results) -> dict[str, str]:
+    seconds, accepted = cell["seconds"], cell["acceptance"]
+    row = {
+        "cell": f"{cell['models']}: {cell['cell']}",
+        "batch": str(cell["batch"]),
+        **{name: f"{median(seconds[name]):.2f}" if name in seconds else "" for name in COLUMNS},
+    }
+    for name, (slower, faster) in RATIOS.items():
+        both = slower in seconds and faster in seconds
+        row[name] = str(ratio(seconds[slower], seconds[faster])) if both else ""
+    return row | {"accepted": "" if accepted is None else f"{accepted:.2f}"}
 
 
 class Bench:
@@ -41,14 +104,14 @@ class Bench:
 
     def __init__(self, pair: Pair, device: torch.device, dtype: torch.dtype) -> None:
         self.pair, self.device = pair, device
-        self.models = pair.load(device, dtype)
-        self.ours = Ours(self.models, pair.max_tokens)
-        self.pipeline = TransformersPipeline(self.models, pair.max_tokens)
-        self.ctranslate2 = CTranslate2(self.models, pair.max_tokens)
+        models = pair.load(device, dtype)
+        self.ours = Ours(models, pair.max_tokens)
+        self.pipeline = TransformersPipeline(models, pair.max_tokens)
+        self.ctranslate2 = CTranslate2(models, pair.max_tokens)
 
     def measure(self, cell: Cell, budget: float) -> dict[str, Any]:
         """Return the cell's figures as they are kept; `budget` is in seconds for more repeats."""
-        actions = self._actions(cell, self.ours)
+        actions = self._actions(cell)
         self.ours.assisted_stats = DecodeStats()
         seconds = time_interleaved(actions, 1, self.device)
         spent = sum(sum(times) for times in seconds.values())
@@ -59,7 +122,6 @@ class Bench:
             more = time_interleaved(actions, MIN_REPEATS - 1, self.device)
             seconds = {name: seconds[name] + more[name] for name in actions}
         stats = self.ours.assisted_stats
-        steps = {str(drafts): count for drafts, count in sorted(stats.steps_by_drafts.items())}
         return {
             "models": self.pair.name,
             "cell": cell.name,
@@ -67,31 +129,7 @@ class Bench:
             "audio": cell.seconds or sum(map(len, self._windows(cell))) / SAMPLE_RATE,
             "seconds": seconds,
             "acceptance": stats.acceptance,
-            "tokens per step": stats.tokens_per_step,
-            "steps by drafts": steps,
         }
-
-    def costs(self) -> dict[str, float]:
-        """Return the milliseconds of one step of the main model and of the assistant at batch 1."""
-        main, draft = self.ours.step_seconds()
-        return {"main step ms": 1000 * main, "draft step ms": 1000 * draft}
-
-    def memory(self, cell: Cell) -> dict[str, float]:
-        """Return the MiB of each column at its peak, above the loaded models.
-
-        CTranslate2 is left out: it has a process of its own. Ours is an engine without caches yet.
-        """
-        peaks = {}
-        for name in cell.columns:
-            if name == CT2:
-                continue
-            ours = self.ours
-            if name in OWN:
-                alone = dataclasses.replace(self.models, assistant=None)
-                models = self.models if name == ASSISTED else alone
-                ours = Ours(models, self.pair.max_tokens)
-            peaks[name] = peak_memory(self._actions(cell, ours)[name], self.device)
-        return peaks
 
     def _windows(self, cell: Cell) -> list[Samples]:
         if cell.seconds:
@@ -99,9 +137,9 @@ class Bench:
         count = 4 * cell.batch
         return cut(recording(count * cell.window), cell.window)[:count]
 
-    def _actions(self, cell: Cell, ours: Ours) -> dict[str, Action]:
+    def _actions(self, cell: Cell) -> dict[str, Action]:
         """Return the action of each column of a cell."""
-        windows, batch = self._windows(cell), cell.batch
+        windows, batch, ours = self._windows(cell), cell.batch, self.ours
         own: Callable[..., object] = partial(ours.decode, windows, batch)
         actions: dict[str, Action] = {CT2: partial(self.ctranslate2.decode, windows, batch)}
         if cell.seconds:

@@ -25,8 +25,7 @@ ENGINES = (CT2, OURS, ASSISTED)
 OWN = (OURS, ASSISTED)
 DEMO, BASE_SIZE, DEEP = "demo models", "base size", "deep pair"
 # Acceptance wanted: noise in the deep pair's assistant that gives about that.
-NOISE = {1.0: 0.0, 0.9: 0.43, 0.8: 0.56, 0.6: 0.67, 0.3: 0.84}
-LARGE_BATCHES = (0.9, 0.8, 0.3)  # acceptances that are timed at batch 24 as well
+NOISE = {1.0: 0.0, 0.9: 0.43, 0.6: 0.67, 0.3: 0.84}
 
 
 @dataclass(frozen=True)
@@ -50,25 +49,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Pair:
-    """A main model with its assistant, and the cells in which they are timed.
-
-    `memory_seconds` is the length of the audio on which memory is measured, 0 for none.
-    """
+    """A main model with its assistant, and the cells in which they are timed."""
 
     name: str
     load: Callable[[torch.device, torch.dtype], WhisperModels]
     cells: tuple[Cell, ...]
     max_tokens: int | None = None
-    memory_seconds: int = 0
-
-    @property
-    def memory_cell(self) -> Cell | None:
-        """The cell in which memory is measured: the largest batch of that audio."""
-        cells = [cell for cell in self.cells if self.memory_seconds and self._fits(cell)]
-        return max(cells, key=lambda cell: cell.batch, default=None)
-
-    def _fits(self, cell: Cell) -> bool:
-        return cell.seconds == self.memory_seconds
 
 
 def whole(seconds: int, *batches: int, columns: Sequence[str] = COLUMNS) -> tuple[Cell, ...]:
@@ -85,31 +71,20 @@ def four_batches(window: int, *batches: int, columns: Sequence[str] = ENGINES) -
 
 
 def pairs() -> Iterator[Pair]:
-    """Yield all pairs of models that are timed."""
-    demo = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8, 24))
-    yield Pair(DEMO, demo_pair, demo, memory_seconds=600)
+    """Yield all pairs of models that are timed; deep pairs by acceptance, whole audio at 0.9."""
+    yield Pair(DEMO, demo_pair, (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8, 24)))
     base = (*whole(60, 1, 4), *whole(600, 24), *four_batches(30, 1, 8))
-    load_base = partial(random_pair, BASE, 0.05)
-    yield Pair(BASE_SIZE, load_base, base, max_tokens=60, memory_seconds=60)
-    yield from _deep_pairs()
-
-
-def _deep_pairs() -> Iterator[Pair]:
-    """Yield a pair for each acceptance; whole audio at 0.9 alone."""
+    yield Pair(BASE_SIZE, partial(random_pair, BASE, 0.05), base, max_tokens=60)
     for acceptance, noise in NOISE.items():
-        batches = (1, 8, 24) if acceptance in LARGE_BATCHES else (1, 8)
-        cells = four_batches(15, *batches, columns=OWN)
-        memory = 0
+        cells = four_batches(15, 1, 8, 24, columns=OWN)
         if acceptance == 0.9:
             cells = (*whole(60, 1, 4), *whole(600, 24, columns=OWN), *cells)
-            memory = 600
-        load = partial(deep_pair, noise)
-        yield Pair(f"{DEEP}, {acceptance}", load, cells, memory_seconds=memory)
+        yield Pair(f"{DEEP}, {acceptance}", partial(deep_pair, noise), cells)
 
 
 def quick_pairs() -> Iterator[Pair]:
     """Yield the pairs of a short smoke test: every kind of model and column, little audio."""
     small = (*whole(8, 1), *four_batches(8, 2))
-    yield Pair(DEMO, demo_pair, small, memory_seconds=8)
+    yield Pair(DEMO, demo_pair, small)
     yield Pair(f"{DEEP}, 0.9", partial(deep_pair, NOISE[0.9]), small)
     yield Pair(BASE_SIZE, partial(random_pair, BASE, 0.05), small[:1], max_tokens=20)

@@ -23,16 +23,12 @@ from transformers import AutomaticSpeechRecognitionPipeline
 
 from benchmarks.apart import Apart
 from benchmarks.speed.recordings import cut
-from benchmarks.timing import time_once
 from tests.support.speech import Samples
 from tests.support.transformers_models import decoder_alone, in_transformers
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.decoding_plan import TranscriptionOptions
-from whosaid.asr.engine.drafters import MAX_DRAFTS
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
-from whosaid.asr.engine.speculative import decode_step, draft
-from whosaid.asr.engine.state import DecodeState, StepShape
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import SpeechDetector
 from whosaid.asr.model.encoder import LogMel
@@ -43,7 +39,6 @@ from whosaid.transcript import DecodeStats
 LANGUAGE = "en"
 LATEST_FIRST_TIMESTAMP = 1_500  # where a checkpoint sets none
 CHUNK_SECONDS = 30
-TIMED_KV_LEN, TIMED_STEPS = 64, 20
 Tokens = tuple[int, ...]
 # CTranslate2's model, in its own process.
 _loaded: list[Any] = []
@@ -193,32 +188,6 @@ class Ours:
         tokens, stats = decode(self.engine, windows, options, self.max_tokens, first_encoded)
         self._count(stats, assisted)
         return tokens
-
-    @torch.inference_mode()
-    def step_seconds(self) -> tuple[float, float]:
-        """Return the least of several measurements of one step's seconds at batch 1, of the main
-        model and of the assistant.
-
-        Raises ValueError if there is no assistant.
-        """
-        engine, device = self.engine, self.engine.models.device
-        state = DecodeState.allocate(engine.main, engine.draft_model, 1, MAX_DRAFTS)
-        drafter = state.drafter
-        if drafter is None:
-            raise ValueError("there is no assistant")
-        filters = engine.context.filters
-        greedy = StepShape(drafts=0, assistant_lag=1, kv_len=TIMED_KV_LEN)
-        drafting = StepShape(drafts=MAX_DRAFTS, assistant_lag=1, kv_len=TIMED_KV_LEN)
-
-        def main_step() -> None:
-            decode_step(state, filters, greedy)
-
-        def draft_steps() -> None:
-            draft(drafter, state.rows, filters, drafting)
-
-        steps = range(TIMED_STEPS)
-        main = min(time_once(main_step, device) for _ in steps)
-        return main, min(time_once(draft_steps, device) for _ in steps) / MAX_DRAFTS
 
     def _count(self, stats: DecodeStats, assisted: bool) -> None:
         if assisted:

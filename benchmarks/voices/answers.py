@@ -1,22 +1,21 @@
-"""The endpoint's answer for a recording, and its words with the speakers of other rules."""
+"""The endpoint's answer for a recording, and its words with the speakers of WhisperX's rule."""
 
 from __future__ import annotations
 
 import base64
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.voices.attribution_rules import insanely_fast_rule, whisperx_rule
 from diarization_utils import attribute
 from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 if TYPE_CHECKING:
     from handler import EndpointHandler
 
-OURS, WHISPERX, INSANELY_FAST = RULES = ("this project", "WhisperX", "insanely-fast-whisper")
+OURS, WHISPERX = RULES = ("this project", "WhisperX")
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Answer:
         return tuple(chain.from_iterable(chunk.words for chunk in self.chunks))
 
 
-def ask(endpoint: EndpointHandler, file: Path, **parameters: object) -> Answer:
-    """Send a sound file to the endpoint as a client does and ask for timed words with speakers."""
+def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer:
+    """Send a sound file's bytes to the endpoint as a client does; ask for words with speakers."""
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
-    inputs = base64.b64encode(file.read_bytes()).decode()
+    inputs = base64.b64encode(audio).decode()
     answer = endpoint({"inputs": inputs, "parameters": wanted})
     return Answer(tuple(_chunks(answer)), tuple(read_rttm(answer["output"]["rttm"])))
 
@@ -51,8 +50,25 @@ def attribute_by_rules(
     return {
         OURS: Answer(ours, ()).words,
         WHISPERX: whisperx_rule(answer.words, used),
-        INSANELY_FAST: insanely_fast_rule(answer.chunks, used),
     }
+
+
+def whisperx_rule(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[Word, ...]:
+    """Give each word to the speaker whose turns, which may overlap, overlap it longest.
+
+    Written from the description of WhisperX's `assign_word_speakers`. A tie goes to the speaker
+    whose name sorts first. A word that no turn overlaps has no speaker.
+    """
+    return tuple(replace(word, speaker=_longest_overlap(word, turns)) for word in words)
+
+
+def _longest_overlap(word: Word, turns: Sequence[SpeakerTurn]) -> str | None:
+    seconds: dict[str, float] = defaultdict(float)
+    for turn in turns:
+        shared = min(word.end, turn.end) - max(word.start, turn.start)
+        if shared > 0:
+            seconds[turn.speaker] += shared
+    return max(sorted(seconds), key=lambda speaker: seconds[speaker], default=None)
 
 
 def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:

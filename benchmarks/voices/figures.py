@@ -11,9 +11,8 @@ from typing import Any
 
 from benchmarks.counts import Count, pooled
 from benchmarks.report import Tables
-from benchmarks.voices.answers import OURS as OUR_RULE
 from benchmarks.voices.answers import RULES
-from benchmarks.voices.metrics import DiarizationParts
+from benchmarks.voices.scoring import DiarizationParts
 
 # What is compared: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer, without
 # turns where no speech was detected.
@@ -24,13 +23,12 @@ Results = dict[str, Any]
 
 
 def figures(results: Results) -> Tables:
-    """Return errors of turns, of words and of names, and every recording."""
+    """Return errors of turns, of words and of names."""
     recordings = results["recordings"]
     return {
         "turns": list(_turns(recordings)),
         "words": list(_words(recordings)),
         "names": [_names(kind, tally) for kind, tally in results.get("names", {}).items()],
-        "recordings": [_recording(each) for each in recordings],
     }
 
 
@@ -80,14 +78,13 @@ def _words(recordings: Sequence[Results]) -> Iterator[dict[str, str]]:
             yield {
                 "number of speakers": known,
                 "rule": rule,
-                "wrong speaker": _rate(found, "speakers"),
-                "on true turns": _rate(true, "speakers"),
-                "cpWER": _rate(found, "cp"),
+                "wrong speaker": _rate(found),
+                "on true turns": _rate(true),
             }
 
 
-def _rate(counted: Sequence[Results], kind: str) -> str:
-    count = pooled([Count(**each[kind]) for each in counted if kind in each])
+def _rate(counted: Sequence[Results]) -> str:
+    count = pooled([Count(**each) for each in counted])
     return f"{count.rate:.1%} ({count.errors:.0f} of {count.total:.0f})" if count.total else ""
 
 
@@ -103,16 +100,6 @@ def _names(kind: str, tally: dict[str, float]) -> dict[str, str]:
         "strangers named": share("strangers_named", "strangers"),
         "of strangers' seconds": f"{tally['strangers']:.0f}",
     }
-
-
-def _recording(each: Results) -> dict[str, str]:
-    row = {"recording": f"{each['name']} ({each['duration']:.0f} s, {each['speakers']} speakers)"}
-    for known, scores in each["turns"].items():
-        for system, score in scores.items():
-            rate = DiarizationParts(**score["strict"]).count.rate
-            row[f"{system}, {known}"] = f"{rate:.1%}, {score['speakers']}"
-    count = Count(**each["words"][ESTIMATED]["found turns"][OUR_RULE]["speakers"])
-    return row | {"wrong words": f"{count.errors:.0f} of {count.total:.0f}"}
 
 
 def _added(scores: Sequence[Results], kind: str) -> DiarizationParts:

@@ -1,20 +1,25 @@
-"""Errors of turns and of the speakers of words in one recording, as JSON.
+"""Errors of turns and of the speakers of words in one recording, by the field's own packages.
 
 A recognised word's true speaker is whoever speaks during it, if exactly one does; other words are
-not scored. If each speaker's words are known, cpWER is scored too, after Whisper's own normaliser.
+not scored.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.real.scoring import normalizer
-from benchmarks.voices import metrics
+import numpy as np
+from pyannote.core import Segment, Timeline
+from pyannote.metrics.diarization import DiarizationErrorRate
+from scipy.optimize import linear_sum_assignment
+
+from benchmarks.counts import Count
 from benchmarks.voices.answers import Answer, attribute_by_rules
 from benchmarks.voices.conversations import Conversation
+from tests.support.dialogue import annotation
 from whosaid.transcript import SpeakerTurn, Word
 
 # The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as in the
@@ -23,14 +28,48 @@ LENIENT = 0.5
 Results = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class DiarizationParts:
+    """Seconds of each kind of error, and of speech; overlapped speech counts for each voice."""
+
+    missed: float
+    false_alarm: float
+    confusion: float
+    total: float
+
+    @property
+    def count(self) -> Count:
+        """Return all errors out of the speech, for the diarization error rate."""
+        return Count(self.missed + self.false_alarm + self.confusion, self.total)
+
+
+def diarization_parts(
+    reference: Sequence[SpeakerTurn],
+    hypothesis: Sequence[SpeakerTurn],
+    duration: float,
+    collar: float = 0.0,
+    skip_overlap: bool = False,
+) -> DiarizationParts:
+    """Return the parts of the diarization error rate of a recording of `duration` seconds.
+
+    `collar` seconds around each true boundary are not scored, half of them on each side, as in
+    pyannote.metrics. With `skip_overlap` overlapped speech is not scored.
+    """
+    metric = DiarizationErrorRate(collar=collar, skip_overlap=skip_overlap)
+    uem = Timeline([Segment(0, duration)])
+    parts = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
+    names = ("missed detection", "false alarm", "confusion", "total")
+    return DiarizationParts(*(float(parts[name]) for name in names))
+
+
 def score_turns(
     conversation: Conversation, found: Sequence[SpeakerTurn], duration: float
 ) -> Results:
     """Return the errors of `found` turns, and how many speakers they have."""
     true = conversation.turns
-    lenient = metrics.diarization_parts(true, found, duration, LENIENT, skip_overlap=True)
+    lenient = diarization_parts(true, found, duration, LENIENT, skip_overlap=True)
     return {
-        "strict": asdict(metrics.diarization_parts(true, found, duration)),
+        "strict": asdict(diarization_parts(true, found, duration)),
         "lenient": asdict(lenient),
         "speakers": len({turn.speaker for turn in found}),
     }
@@ -44,7 +83,10 @@ def score_words(conversation: Conversation, answer: Answer) -> Results:
         "true turns": attribute_by_rules(answer, conversation.turns),
     }
     return {
-        turns: {rule: _errors(conversation, words, alone) for rule, words in rules.items()}
+        turns: {
+            rule: asdict(speaker_errors([(true, words[at].speaker) for at, true in alone.items()]))
+            for rule, words in rules.items()
+        }
         for turns, rules in by_turns.items()
     }
 
@@ -58,15 +100,23 @@ def spoken_alone(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> dict[in
     return {place: next(iter(each)) for place, each in speaking.items() if len(each) == 1}
 
 
-def _errors(conversation: Conversation, words: Sequence[Word], alone: Mapping[int, str]) -> Results:
-    pairs = [(true, words[place].speaker) for place, true in alone.items()]
-    counted: Results = {"speakers": asdict(metrics.speaker_errors(pairs))}
-    if conversation.words:
-        normalize = normalizer(conversation.recording.language)
-        found: dict[str | None, str] = defaultdict(str)
-        for word in words:
-            found[word.speaker] += word.text
-        expected = {speaker: normalize(text) for speaker, text in conversation.words.items()}
-        given = {speaker: normalize(text) for speaker, text in found.items()}
-        counted["cp"] = asdict(metrics.cp_word_errors(expected, given))
-    return counted
+def speaker_errors(pairs: Sequence[tuple[str, str | None]]) -> Count:
+    """Count words with the wrong speaker or none; `pairs` are each word's true and found speaker.
+
+    Found speakers are mapped one-to-one to true ones so that most words are right.
+    """
+    mapping = _best_mapping(pairs)
+    wrong = sum(found is None or mapping.get(found) != true for true, found in pairs)
+    return Count(wrong, len(pairs))
+
+
+def _best_mapping(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for true, found in pairs:
+        if found is not None:
+            counts[found, true] += 1
+    rows, columns = sorted({pair[0] for pair in counts}), sorted({pair[1] for pair in counts})
+    table = np.array([[counts[row, column] for column in columns] for row in rows])
+    table = table.reshape(len(rows), len(columns))
+    assigned = zip(*linear_sum_assignment(table, maximize=True), strict=True)
+    return {rows[row]: columns[column] for row, column in assigned}

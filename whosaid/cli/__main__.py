@@ -27,7 +27,7 @@ READY, GIVEN = "--ready", "--given"
 CLIENT = ("httpx2", "pydantic_settings", "rich")
 CHECKED = (
     *("torch", "transformers", "numpy", "joblib", "psutil"),
-    *("pydantic", "pydantic_settings", "rapidfuzz"),
+    *("pydantic", "pydantic_settings", "rapidfuzz", "av", "silero_vad"),
 )
 LAYERS = {
     "archive": "add Ray, for archives and Ray Serve",

@@ -4,7 +4,7 @@ torch multiplies float32 matrices with MKL, which reaches less than half the spe
 processors other than Intel's. torch ships oneDNN too, but uses it for other types. A decoder
 multiplies the same weights with few positions again and again: weights packed in oneDNN's own
 layout halve the time of one position, and save a third for the dozens of positions of a large batch
-or of drafts (`benchmarks/speed/kernels.py`).
+or of drafts (timed interleaved with torch's).
 
 Large weights are packed once, with the operators that torch's own compiler emits, and kept beside
 the checkpoint's. For smaller weights, setting up a call of oneDNN takes longer than the product.
@@ -27,7 +27,7 @@ from torch import Tensor
 from whosaid.asr.model.cuda_attention import cuda_attention
 from whosaid.asr.model.kv_cache import zeros
 
-# Measured by benchmarks/speed/kernels.py: the smallest weight worth packing, in elements; the
+# Timed interleaved with torch's own: the smallest weight worth packing, in elements; the
 # positions from which oneDNN is faster on weights in the usual layout; the positions up to which
 # attention's second product is faster transposed.
 PACK_FROM_ELEMENTS, ONEDNN_FROM_POSITIONS, TRANSPOSE_UP_TO_POSITIONS = 1 << 16, 96, 3

@@ -17,38 +17,23 @@ from typing import Any
 import torch
 
 from benchmarks.apart import EngineFailed
-from benchmarks.pages import publish
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Setting, Spec, decoded
+from benchmarks.real.engines import EngineProcess, Setting, Spec, decoded
 from benchmarks.real.figures import figures, summary
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.process import EngineProcess
 from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
-from benchmarks.report import RESULTS, read, read_kept, save, settings
+from benchmarks.report import read_kept, save, settings
 from config import ModelSettings
 from whosaid.cli.parser import model as read_model
-from whosaid.errors import EndpointError
 from whosaid.models.download import with_local_models
 from whosaid.timebase import SAMPLE_RATE
+
+__all__ = ["figures", "measure"]
 
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
 
 
-def main(options: Namespace) -> int:
-    """Transcribe the recordings and write the page; exit status 1 if that fails."""
-    path: Path = options.output or RESULTS / "real.json"
-    try:
-        if not options.render:
-            run(options, path)
-        results: Results = read(path)
-    except (ValueError, OSError, EndpointError, EngineFailed) as error:
-        print(f"scripts/bench real: {error}", file=sys.stderr)
-        return 1
-    publish("real", path, results["settings"], figures(results), options.publish)
-    return 0
-
-
-def run(options: Namespace, path: Path) -> None:
+def measure(options: Namespace, path: Path) -> None:
     """Transcribe every recording by every engine; `path` is written after each recording.
 
     Raises ValueError if manifest or engines are wrong or no engine is left, and StartError if

@@ -1,9 +1,8 @@
 """The server beside hf-serve under load: `scripts/bench load`.
 
-The demo models, and each FOLDER with a Whisper, through both servers by turns: the table of users,
-arrivals at fixed rates, and short requests beside a recording of ten minutes; through ours alone
-short requests beside a hundred of them as Opus. Results are kept in build/bench/load.json after
-every measurement.
+The demo models, and each FOLDER with a Whisper, through both servers by turns: users who wait for
+their answers, and short requests beside a recording of ten minutes; through ours alone short
+requests beside a hundred of them as Opus.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import cycle
@@ -24,18 +23,18 @@ import numpy as np
 from benchmarks.load.clients import Load, arriving, beside, closed, json_body
 from benchmarks.load.figures import CELL, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
-from benchmarks.pages import publish
-from benchmarks.report import RESULTS, put, read, read_kept, save, settings
+from benchmarks.report import put, read_kept, save, settings
 from benchmarks.speed.recordings import recording
 from tests.support.audio_files import wav_file
 from whosaid.timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
 SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio
-SHARES = (0.5, 0.8, 1.2)  # of the capacity
 SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests do not fill either
 OPUS_BIT_RATE = 12_000
 DEMO = "demo models"
+
+__all__ = ["figures", "measure"]
 
 
 @dataclass(frozen=True)
@@ -50,57 +49,39 @@ class Plan:
     lengths: tuple[int, ...]
     very_long: int
     cell: float
-    arrivals: float
     fewest: int
     beside: int
     crowd: int
 
 
-WHOLE = Plan(
-    (1, 4, 16), (SHORT, LONG), VERY_LONG, cell=15.0, arrivals=30.0, fewest=2, beside=40, crowd=100
-)
-QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, arrivals=4.0, fewest=1, beside=6, crowd=4)
+WHOLE = Plan((1, 4, 16), (SHORT, LONG), VERY_LONG, cell=15.0, fewest=2, beside=40, crowd=100)
+QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, fewest=1, beside=6, crowd=4)
 
 
-def main(options: Namespace) -> None:
-    """Measure what is asked for and write the page."""
-    path = RESULTS / ("load-quick.json" if options.quick else "load.json")
-    if not options.render:
-        models = {DEMO: demo_models(options.diarize)} if options.demo else {}
-        models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
-        plan, fresh = (QUICK, True) if options.quick else (WHOLE, options.fresh)
-        run(models, plan, options.diarize, path, fresh)
-    results = read(path)
-    publish("load", path, results["settings"], figures(results), options.publish)
-
-
-def run(
-    models: dict[str, dict[str, str]], plan: Plan, diarize: bool, path: Path, fresh: bool
-) -> None:
-    """Measure every model through both servers; `path` is written after each measurement, with the
-    earlier ones unless `fresh`.
-    """
+def measure(options: Namespace, path: Path) -> None:
+    """Measure every model through both servers; `path` is written after each measurement."""
+    plan = QUICK if options.quick else WHOLE
+    models = {DEMO: demo_models(options.diarize)} if options.demo else {}
+    models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
     facts: dict[str, Any] = {
         **settings(PACKAGES),
         "seconds a cell": plan.cell,
-        "seconds of arrivals": plan.arrivals,
         "seconds of a short request": plan.lengths[0],
         "seconds of a long one beside them": plan.very_long,
-        "diarization": diarize,
+        "diarization": options.diarize,
     }
-    empty: dict[str, Any] = {"users": [], "arrivals": [], "beside": [], "crowd": []}
-    results = read_kept(path, facts, {"very long": plan.very_long, **empty}, fresh)
+    empty: dict[str, Any] = {"users": [], "beside": [], "crowd": []}
+    results = read_kept(path, facts, empty, options.fresh or options.quick)
     started = time.perf_counter()
     for name, environment in models.items():
         with running(environment) as urls:
-            assisted = (False, True) if "ASSISTANT_MODEL" in environment else (False,)
-            for part, figures in _measured(urls, plan, assisted, diarize):
-                measured = {"models": name, **figures}
-                put(results[part], measured, *CELL)
+            for part, found in _measured(urls, plan, options.diarize):
+                cell = {"models": name, **found}
+                put(results[part], cell, *CELL)
                 minutes = round((time.perf_counter() - started) / 60, 1)
                 results["settings"]["minutes"] = minutes
                 save(path, results)
-                print(f"{minutes:5.1f} min  {summary(measured)}", flush=True)
+                print(f"{minutes:5.1f} min  {summary(cell)}", flush=True)
 
 
 def body_of(seconds: int, **parameters: object) -> bytes:
@@ -124,7 +105,7 @@ def opus_body_of(seconds: int, **parameters: object) -> bytes:
 
 
 def _measured(
-    urls: dict[str, str], plan: Plan, assisted: Sequence[bool], diarize: bool
+    urls: dict[str, str], plan: Plan, diarize: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every measurement of one set of models, server by server: its part and its figures."""
     short = body_of(plan.lengths[0], language="en", diarize=diarize)
@@ -132,20 +113,16 @@ def _measured(
     capacity: dict[str, float] = {}
     turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
     for seconds in plan.lengths:
-        for assists in assisted:
-            body = body_of(seconds, language="en", diarize=diarize, assisted=assists)
-            for users in plan.users:
-                for server in next(turns):
-                    load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
-                    if seconds == plan.lengths[0] and not assists:
-                        capacity[server] = max(capacity.get(server, 0.0), load.rate)
-                    cell = {"seconds": seconds, "assisted": assists, "users": users}
-                    yield "users", {**cell, "server": server, **load.figures()}
-    for share in SHARES:
-        for server in SERVERS:
-            rate = share * capacity[server]
-            load = asyncio.run(arriving(urls[server], short, rate, plan.arrivals))
-            yield "arrivals", {"share": share, "asked": rate, "server": server, **load.figures()}
+        body = body_of(seconds, language="en", diarize=diarize)
+        for users in plan.users:
+            for server in next(turns):
+                load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
+                if seconds == plan.lengths[0]:
+                    capacity[server] = max(capacity.get(server, 0.0), load.rate)
+                yield (
+                    "users",
+                    {"seconds": seconds, "users": users, "server": server, **load.figures()},
+                )
     yield from _beside(urls, plan, short, min(capacity.values()), diarize)
     yield from _crowd(urls[OURS], plan, short, min(capacity.values()), diarize)
 

@@ -6,91 +6,85 @@ from the same folder, so that a machine that is slow for a minute is slow for bo
 
 from __future__ import annotations
 
-import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
-from benchmarks.pages import publish
 from benchmarks.real.engines import decoded
-from benchmarks.report import RESULTS, put, read, read_kept, save, settings
+from benchmarks.report import put, read_kept, save, settings
 from benchmarks.timing import time_interleaved
 from benchmarks.voices.answers import ask
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
 from benchmarks.voices.naming import Heard, embed_clips, name_everybody
 from benchmarks.voices.scoring import score_turns, score_words
-from benchmarks.voices.stock import StockPipeline
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from tests.support.speech import Samples
 from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
+from whosaid.diarization.pyannote import load_stock_pipeline
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
+__all__ = ["figures", "measure"]
+
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers", "numpy")
 Results = dict[str, Any]
 
 
-def main(options: Namespace) -> int:
-    """Measure what is asked for and write the page; exit status 1 if that cannot be."""
-    path = RESULTS / f"voices{'-quick' if options.quick else ''}.json"
-    if options.quick:
-        options.repeats = 1
-    logging.disable_progress_bar()
-    try:
-        if not options.render:
-            run(options, path)
-        results: Results = read(path)
-    except (ValueError, OSError) as error:
-        print(f"scripts/bench voices: {error}", file=sys.stderr)
-        return 1
-    publish("voices", path, results["settings"], figures(results), options.publish)
-    return 0
-
-
-def run(options: Namespace, path: Path) -> None:
+def measure(options: Namespace, path: Path) -> None:
     """Diarize, transcribe and name every recording; `path` is written after each.
 
     Raises ValueError or OSError if recordings or the model are missing.
     """
-    options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
-    options.model = options.model or whisper_base.cached(cache_folder())
-    if options.model is None:
-        raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
+    handler, facts = load(options)
     conversations = [
         each for each in load_conversations(options.recordings) if options.only in each.name
     ]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording is left to hear")
-    facts = settings(PACKAGES) | {
-        "pipeline": Path(options.pipeline).name,
-        "model": Path(options.model).name,
-        "dtype": "float32",
-        "repeats": options.repeats,
-    }
+    repeats = 1 if options.quick else options.repeats
+    facts |= {"repeats": repeats}
     results: Results = read_kept(path, facts, {"recordings": []}, options.fresh)
-    chosen = ModelSettings.for_models(str(options.model), diarization_model=options.pipeline)
-    handler = EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"}))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
-    bench = Bench(handler, stock, device, options.repeats)
+    bench = Bench(handler, stock, device, repeats)
     last = {each["name"]: each for each in results["recordings"]}
-    for conversation in conversations:
-        measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
-        put(results["recordings"], measured, "name")
-        save(path, results)
-        print(conversation.name, flush=True)
-    # Names are those of people in all conversations together.
-    if not options.only or "names" not in results:
-        save(path, results | {"names": bench.name(conversations)})
+    with closing(handler.endpoint):
+        for conversation in conversations:
+            measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
+            put(results["recordings"], measured, "name")
+            save(path, results)
+            print(conversation.name, flush=True)
+        # Names are those of people in all conversations together.
+        if not options.only or "names" not in results:
+            save(path, results | {"names": bench.name(conversations)})
+
+
+def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
+    """Return the endpoint on the options' models, and the settings that figures depend on.
+
+    Raises ValueError if there is no model.
+    """
+    options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
+    model = options.model or whisper_base.cached(cache_folder())
+    if model is None:
+        raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
+    facts = settings(PACKAGES) | {
+        "pipeline": Path(options.pipeline).name,
+        "model": Path(model).name,
+        "dtype": "float32",
+    }
+    chosen = ModelSettings.for_models(str(model), diarization_model=options.pipeline)
+    return EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"})), facts
 
 
 def _with_stock(measured: Results, last: Results | None) -> Results:
@@ -138,7 +132,7 @@ class Bench:
                 measured["seconds"] = seconds
             recording = conversation.recording
             wanted = {"language": recording.language, "num_speakers": number}
-            answer = ask(self.handler, recording.audio, **wanted)
+            answer = ask(self.handler, recording.audio.read_bytes(), **wanted)
             found[ENDPOINT] = answer.turns
             measured["turns"][known] = {system: judge(turns) for system, turns in found.items()}
             measured["words"][known] = score_words(conversation, answer)
@@ -181,3 +175,23 @@ class Bench:
         """Return the speakers that the endpoint would name."""
         found = self.diarizer.diarize(samples, SpeakerHints())
         return found.touching(self.handler.endpoint.recogniser.transcriber.find_speech(samples))
+
+
+class StockPipeline:
+    """The pipeline of a folder, with the batch sizes of its configuration."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pipeline = load_stock_pipeline(str(folder), None, None)
+        self._pipeline = pipeline.to(device)
+
+    def __call__(self, samples: Samples, hints: SpeakerHints) -> list[SpeakerTurn]:
+        """Return the turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
+        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
+        found = self._pipeline(file, num_speakers=hints.num_speakers)
+        annotation = getattr(found, "speaker_diarization", found)
+        return [
+            SpeakerTurn(str(label), float(segment.start), float(segment.end))
+            for segment, _, label in annotation.itertracks(yield_label=True)
+        ]

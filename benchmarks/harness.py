@@ -1,0 +1,40 @@
+"""Runs a benchmark: measures, keeps the results as JSON, and makes the page of them.
+
+A benchmark is a module with `measure(options, path)`, which writes results to `path` after every
+step, and `figures(results)`, which makes tables of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+
+from transformers.utils import logging
+
+from benchmarks.apart import EngineFailed
+from benchmarks.pages import publish
+from benchmarks.report import RESULTS, read
+from whosaid.errors import EndpointError
+
+
+def run(module: str, options: Namespace) -> int:
+    """Measure unless earlier results are to be rendered, and write the page.
+
+    Returns the exit status: 1 with one line if something that is needed is missing.
+    """
+    name, benchmark = options.benchmark, import_module(module)
+    quick = "-quick" if getattr(options, "quick", False) else ""
+    path: Path = getattr(options, "output", None) or RESULTS / f"{name}{quick}.json"
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        if not options.render:
+            benchmark.measure(options, path)
+        results = read(path)
+    except (ValueError, OSError, EndpointError, EngineFailed) as error:
+        print(f"scripts/bench {name}: {error}", file=sys.stderr)
+        return 1
+    publish(name, path, results["settings"], benchmark.figures(results), options.publish)
+    return 0

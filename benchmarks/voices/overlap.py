@@ -1,0 +1,216 @@
+"""Word errors where people talk at once: `scripts/bench overlap --voices FOLDER`.
+
+Recordings with each speaker's words, and mixtures of single voices, are transcribed with every set
+of request parameters, once on the pipeline's turns and once on the reference turns.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from benchmarks.counts import Count, pooled
+from benchmarks.real.engines import decoded
+from benchmarks.real.scoring import normalizer
+from benchmarks.report import Tables, put, read_kept, save
+from benchmarks.voices.answers import ask, make_exclusive, whisperx_rule
+from benchmarks.voices.bench import load
+from benchmarks.voices.conversations import load_conversations
+from benchmarks.voices.mixtures import mixtures
+from benchmarks.voices.overlap_errors import MEASURES, PARTS, TEXT, word_errors
+from tests.support.audio_files import wav_file
+from tests.support.dialogue import Scene
+from tests.support.speech import Samples
+from whosaid.diarization.diarizer import Capabilities, Diarization, Diarizer
+from whosaid.payload.languages import ENGLISH
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn, Word
+
+if TYPE_CHECKING:
+    from handler import EndpointHandler
+
+REFERENCE, PIPELINE, WHISPERX = TURNS = ("reference", "pipeline", "pipeline, WhisperX's rule")
+CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
+REAL = "real"
+LONGEST_BAR = 20  # characters, for 100%
+
+Results = dict[str, Any]
+
+
+def measure(options: Namespace, path: Path) -> None:
+    """Measure all scenes with all sets of parameters; `path` is written after each scene.
+
+    Raises ValueError or OSError if recordings, voices or the model are missing.
+    """
+    handler, facts = load(options)
+    facts |= {"split": options.split}
+    results: Results = read_kept(path, facts, {"overlap": []}, options.fresh or options.quick)
+    with closing(handler.endpoint):
+        bench = OverlapBench(handler)
+        for name, scene in bench.scenes(options):
+            for parameters in options.parameters or [{}]:
+                row = {
+                    "name": name,
+                    "parameters": json.dumps(parameters),
+                    "duration": round(scene.duration, 2),
+                    **bench.measure(scene, parameters),
+                }
+                put(results["overlap"], row, "name", "parameters")
+            save(path, results)
+            print(name, flush=True)
+
+
+@dataclass
+class GivenTurns:
+    """A diarizer that returns `turns` if they are set."""
+
+    diarizer: Diarizer
+    turns: tuple[SpeakerTurn, ...] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.diarizer.capabilities
+
+    def diarize(self, *arguments: Any, **named: Any) -> Diarization:  # noqa: ANN401
+        """Return the turns that are set, else those of the diarizer."""
+        if self.turns is None:
+            return self.diarizer.diarize(*arguments, **named)
+        return Diarization(self.turns, tuple(make_exclusive(self.turns)))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self.diarizer, name)
+
+
+class OverlapBench:
+    """The endpoint, whose diarizer can be given the turns."""
+
+    def __init__(self, handler: EndpointHandler) -> None:
+        self.handler = handler
+        diarizer = handler.endpoint.diarizer
+        assert diarizer is not None
+        self.diarizer = GivenTurns(diarizer)
+        handler.endpoint.models.diarizer = cast(Diarizer, self.diarizer)
+
+    def scenes(self, options: Namespace) -> Iterator[tuple[str, Scene]]:
+        """Yield the recordings whose words are known, then the mixtures, by name."""
+        for each in load_conversations(options.recordings) if options.recordings else ():
+            if each.words and options.only in each.name:
+                samples = decoded(each.recording)
+                words = [
+                    word
+                    for speaker, text in each.words.items()
+                    for word in self.words_of(samples, each.turns, speaker, text)
+                ]
+                in_time = tuple(sorted(words, key=lambda word: word.start))
+                yield f"{REAL}, {each.name}", Scene(samples, in_time, each.turns)
+        casts = QUICK_CASTS if options.quick else CASTS
+        for name, scene in mixtures(options.voices, options.split, casts, self.recognise):
+            if options.only in name:
+                yield name, scene
+
+    def measure(self, scene: Scene, parameters: dict[str, Any]) -> Results:
+        """Return the errors and the found words on each kind of turns."""
+        self.diarizer.turns = scene.turns
+        reference = self._ask(scene.samples, **parameters)
+        self.diarizer.turns = None
+        pipeline = self._ask(scene.samples, **parameters)
+        found = {
+            REFERENCE: reference.words,
+            PIPELINE: pipeline.words,
+            WHISPERX: whisperx_rule(pipeline.words, pipeline.turns),
+        }
+        normalize = normalizer(ENGLISH)
+        return {
+            "errors": {
+                turns: word_errors(scene.words, scene.turns, words, normalize)
+                for turns, words in found.items()
+            },
+            "words": {turns: _written(words) for turns, words in found.items()},
+            "expected": _written(scene.words),
+        }
+
+    def recognise(self, samples: Samples) -> tuple[Word, ...]:
+        """Return the words of a single voice."""
+        return self._ask(samples, diarize=False).words
+
+    def words_of(
+        self, samples: Samples, turns: Sequence[SpeakerTurn], speaker: str, text: str
+    ) -> list[Word]:
+        """Return the words of a speaker's text, timed by the endpoint where only that speaker's
+        turns can be heard. Words that it does not find lie between their neighbours.
+        """
+        alone = np.zeros_like(samples)
+        for turn in turns:
+            if turn.speaker == speaker:
+                part = slice(round(turn.start * SAMPLE_RATE), round(turn.end * SAMPLE_RATE))
+                alone[part] = samples[part]
+        found = list(self._ask(alone, text=text, diarize=False).words)
+        return [replace(word, speaker=speaker) for word in timed(text.split(), found)]
+
+    def _ask(self, samples: Samples, **parameters: Any) -> Any:  # noqa: ANN401
+        audio = wav_file(samples.astype(float), SAMPLE_RATE)
+        return ask(self.handler, audio, **{"language": ENGLISH, **parameters})
+
+
+def timed(texts: Sequence[str], found: Sequence[Word]) -> list[Word]:
+    """Return all words of a text in order; `found` are the ones whose times are known."""
+    times: dict[int, Word] = {}
+    for each in Levenshtein.opcodes(texts, [word.text.strip() for word in found]):
+        if each.tag == "equal":
+            places = range(each.src_start, each.src_end)
+            times |= zip(places, found[each.dest_start : each.dest_end], strict=True)
+    known = sorted(times)
+    starts = np.interp(range(len(texts)), known, [times[each].start for each in known])
+    ends = np.interp(range(len(texts)), known, [times[each].end for each in known])
+    return list(map(Word, texts, starts.tolist(), ends.tolist()))
+
+
+def figures(results: Results) -> Tables:
+    """Return the table of errors by kind of recording, turns and parameters."""
+    return {"overlap": list(_table(results["overlap"]))}
+
+
+def _table(rows: Sequence[Results]) -> Iterator[dict[str, str]]:
+    def kind(row: Results) -> str:
+        return str(row["name"]).rpartition(", ")[0]
+
+    for each in dict.fromkeys(map(kind, rows)):
+        for parameters in dict.fromkeys(row["parameters"] for row in rows):
+            some = [row for row in rows if (kind(row), row["parameters"]) == (each, parameters)]
+            for turns in TURNS if some else ():
+                yield _row({"speech": each, "parameters": parameters, "turns": turns}, some)
+
+
+def _row(names: dict[str, str], rows: Sequence[Results]) -> dict[str, str]:
+    scores = [row["errors"][names["turns"]] for row in rows]
+
+    def rate(measure: str, parts: Sequence[str]) -> float | None:
+        count = pooled([Count(**each[measure][part]) for each in scores for part in parts])
+        return count.rate if count.total else None
+
+    def shown(value: float | None) -> str:
+        return "" if value is None else f"{value:.1%}"
+
+    cells = {
+        f"{measure}, {part}": shown(rate(measure, [part])) for measure in MEASURES for part in PARTS
+    }
+    whole = rate(MEASURES[1], PARTS) or 0.0
+    return {
+        **names,
+        "words": str(sum(round(each[TEXT][part]["total"]) for each in scores for part in PARTS)),
+        **cells,
+        "cpWER": f"{whole:.1%}",
+        "": "█" * round(LONGEST_BAR * min(whole, 1.0)),
+    }
+
+
+def _written(words: Sequence[Word]) -> list[list[Any]]:
+    return [[word.text, round(word.start, 2), round(word.end, 2), word.speaker] for word in words]
