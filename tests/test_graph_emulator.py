@@ -37,7 +37,7 @@ def graphs(monkeypatch):
     return emulate_graphs(monkeypatch)
 
 
-def windows_of(models, count=8, timestamps=True, max_tokens=24, first=0):
+def windows_of(models, count=6, timestamps=True, max_tokens=16, first=0):
     prompts = oracle.prompts_of(models.special_tokens, timestamps, count)
     pairs = enumerate(zip(oracle.noise_windows(count), prompts, strict=True), first)
     return [Request(n, samples, prompt, max_tokens) for n, (samples, prompt) in pairs]
@@ -117,7 +117,7 @@ def test_texts_that_are_guessed(graphs, options, heads):
     models = drafting_models()
     if heads:
         models = random_heads(models_of(TINY, 142), 5, BLOCK, scale=0.02)
-    windows = windows_of(models, count=12)
+    windows = windows_of(models, count=8)
     said = oracle.greedy(models, windows, True)
     asked = [
         dataclasses.replace(
@@ -125,9 +125,9 @@ def test_texts_that_are_guessed(graphs, options, heads):
             prefix=said[window.key][: 2 * (window.key % 3)],
             draft=(*said[window.key], *range(3 ** (window.key % 5)))[2 * (window.key % 3) :],
         )
-        for window in windows[:8]
+        for window in windows[:6]
     ]
-    found = check_kind(graphs, models, options, asked=[*asked, *windows[8:]])
+    found = check_kind(graphs, models, options, asked=[*asked, *windows[6:]])
     assert {key: each.tokens for key, each in found.items()} == said
 
 
@@ -166,13 +166,13 @@ def test_sessions_of_all_kinds_beside_each_other(graphs):
     """Rows that enter beside others, beams, eviction, sampling, retries, mixed grammars."""
     models = drafting_models()
     asked = [
-        (DecodeOptions(True, True, 2, drafts=2), windows_of(models, 4)),
+        (DecodeOptions(True, True, 2, drafts=2), windows_of(models, 3)),
         (
             DecodeOptions(False, batch_size=3, temperature=0.4),
             windows_of(models, 4, False, first=20),
         ),
-        (DecodeOptions(num_beams=3, batch_size=4), windows_of(models, 5, first=40)),
-        (DecodeOptions(batch_size=5, fallback=REJECTING), windows_of(models, 6, first=60)),
+        (DecodeOptions(num_beams=3, batch_size=4), windows_of(models, 4, first=40)),
+        (DecodeOptions(batch_size=5, fallback=REJECTING), windows_of(models, 4, first=60)),
     ]
     engine = DecodeEngine(models)
     with engine.runner.paused():
