@@ -725,7 +725,3 @@ def test_assisted_transcripts_equal_plain_ones():
         transcriber.transcribe(samples, asking(assisted=assisted)) for assisted in (False, True)
     )
     assert rounded(assisted) == rounded(plain)
-
-
-def spans_of(transcript):
-    return transcript.language, [(each.text, each.start, each.end) for each in transcript.chunks]
