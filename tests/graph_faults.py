@@ -166,6 +166,9 @@ WRONG_VALUES = {
     "host memory read early": do_not_wait,
     "host number baked in": bake,
 }
+# Of these, what the comparison with eager passes at load shows. Passes at load sample nothing, no
+# batch chooses their shapes, and the other faults are alike in eager passes and graphs there.
+FOUND_AT_LOAD = {"key without length", "cached tensor of a capture", "result read late"}
 # Which no capture may hold.
 REFUSED = {
     "value read": in_step(lambda rows: rows.length.max().item()),

@@ -144,8 +144,8 @@ def test_every_shape_that_requests_may_have(device, brief_warmup, few_drafts):
     engine = DecodeEngine(fake_models(assistant="shared"))
     state = engine.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
-    kinds = [*itertools.product((0, 2), (False, True), (False, True)), (8, False, False)]
-    kinds.append((8, True, True))
+    kinds = [(0, False, True), (0, True, False), (2, False, False), (2, True, True)]
+    kinds += [(8, False, False), (8, True, True)]
     shapes = [
         (24, StepShape(drafts, min(drafts, 1) + 1, 64, sampled, timestamps))
         for drafts, sampled, timestamps in kinds
@@ -165,7 +165,7 @@ def test_every_shape_that_heads_may_have(device, brief_warmup, kind):
     assert all(shape.followed and shape.assistant_lag == 1 for shape in warmed)
     state = engine.memory.ensure_capacity(24)
     longest = state.main.cache.max_len
-    kinds = itertools.product((0, 4), (False, True), (False, True))
+    kinds = [(0, False, True), (0, True, False), (4, False, False), (4, True, True)]
     shapes = [(24, StepShape(k, 1, 64, sampled, times, True)) for k, sampled, times in kinds]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
     check_captures(device, engine, state, shapes)
@@ -216,8 +216,12 @@ def test_every_shape_that_beams_may_have(device, brief_warmup, num_beams):
     longest = state.main.cache.max_len
     shapes = [
         (rows, StepShape(0, 1, length, False, timestamps))
-        for rows, length in ((state.capacity, 64), (3, longest), (1, 256))
-        for timestamps in (False, True)
+        for rows, length, timestamps in (
+            (state.capacity, 64, True),
+            (state.capacity, 64, False),
+            (3, longest, True),
+            (1, 256, False),
+        )
     ]
     check_captures(device, engine, state, shapes)
     assert {step.num_beams for step in device.steps} >= {num_beams}

@@ -9,7 +9,7 @@ import oracle
 import pytest
 import torch
 from graph_emulator import Fault, emulate_graphs
-from graph_faults import WRONG_VALUES
+from graph_faults import FOUND_AT_LOAD, WRONG_VALUES
 from oracle import TINY, TINY_ENGLISH, models_of, random_heads, with_assistant
 
 from whosaid.asr.checkpoint.medusa import BLOCK
@@ -17,15 +17,6 @@ from whosaid.asr.engine import cuda_graphs, graph_check
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.graph_check import TOLERANCE, Outcome, agree
 from whosaid.asr.engine.request import DecodeOptions, Request
-
-# Passes at load sample nothing, no batch chooses their shapes, and these faults are alike in eager
-# passes and graphs there. Decoding shows them (tests/test_graph_emulator.py).
-LATER = {
-    "key without sampling",
-    "host number baked in",
-    "steps without grammar",
-    "host memory read early",
-}
 
 
 @pytest.fixture
@@ -88,9 +79,9 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
     assert graphs.replays == replays
 
 
-@pytest.mark.parametrize("name", sorted(WRONG_VALUES.keys() - LATER))
+@pytest.mark.parametrize("name", sorted(FOUND_AT_LOAD))
 def test_faults_are_found_at_load(graphs, monkeypatch, name):
-    """In float64 nothing is rounded."""
+    """In float64 nothing is rounded. The others are in test_graph_emulator.py."""
     monkeypatch.setattr(graph_check, "TOLERANCE", 1e-9)
     WRONG_VALUES[name](monkeypatch)
     # What the host reads may be no number of a token.
