@@ -166,7 +166,7 @@ WRONG_VALUES = {
     "host memory read early": do_not_wait,
     "host number baked in": bake,
 }
-# Of these, what the comparison with eager passes at load shows. Passes at load sample nothing, no
+# Wrong values that the comparison with eager passes at load finds. Passes at load sample nothing, no
 # batch chooses their shapes, and the other faults are alike in eager passes and graphs there.
 FOUND_AT_LOAD = {"key without length", "cached tensor of a capture", "result read late"}
 # Which no capture may hold.

@@ -81,7 +81,7 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
 
 @pytest.mark.parametrize("name", sorted(FOUND_AT_LOAD))
 def test_faults_are_found_at_load(graphs, monkeypatch, name):
-    """In float64 nothing is rounded. The others are in test_graph_emulator.py."""
+    """In float64 nothing is rounded. test_graph_emulator.py has the faults that decoding shows."""
     monkeypatch.setattr(graph_check, "TOLERANCE", 1e-9)
     WRONG_VALUES[name](monkeypatch)
     # What the host reads may be no number of a token.

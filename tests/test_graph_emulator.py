@@ -196,7 +196,7 @@ def decoded_eagerly(options):
 
 @pytest.mark.parametrize("name", sorted(FAULTS.keys() - FOUND_AT_LOAD))
 def test_faults_are_found(graphs, monkeypatch, name):
-    """Those that a load shows are in test_graph_check.py."""
+    """test_graph_check.py has the faults that are found at load."""
     options = SHOWN_BY.get(name, PLAIN)
     models, asked, expected, drafts = decoded_eagerly(options)
     FAULTS[name](monkeypatch)

@@ -1,11 +1,11 @@
 """Which test modules run under huggingface-inference-toolkit's libraries as well:
 `.venv-toolkit/bin/python tests/under_toolkit.py` prints their paths, for `scripts/test`.
 
-They are those that test what the endpoint does with a library of another release there. All that
-such a module imports, by itself and through the helpers beside it, is a module of the endpoint, a
-means of testing, or an installed package; and it or a module of the endpoint that it names imports
-one of `LIBRARIES`. So a new test module is among them without being named anywhere, unless its
-subject is the order of work.
+A test module is chosen if it tests what the endpoint does with a library that has another release
+there. All that such a module imports, by itself and through the helpers beside it, is a module of
+the endpoint, a means of testing, or an installed package. The test module, or a module of the
+endpoint that it imports, imports one of `LIBRARIES`. So a new test module is chosen without being
+named anywhere. Modules in `ORDER_OF_WORK` are left out.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ REPOSITORY = TESTS.parent
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
 # They stand in for calls of hf-serve's libraries, or of the demo's.
 AROUND = ("test_demo_", "test_fake_cuda")
-# The libraries whose releases differ between the two environments and whose results the endpoint
-# computes with.
+# Libraries that have different releases in the two environments, and that the endpoint computes with.
 LIBRARIES = {
     *("av", "librosa", "numpy", "pyannote", "safetensors", "scipy", "silero_vad", "tokenizers"),
     *("torch", "torchaudio", "transformers"),
 }
-# Modules whose subject is the order of work, or what is made of results. The code that calls the
-# libraries is the same as in test_engine, test_handler, test_end_to_end and the tests of layers.
-OF_ORDER = {
+# Test modules about the order of work, or about what is made of results. test_engine, test_handler,
+# test_end_to_end and the tests of layers run the same calls of the libraries.
+ORDER_OF_WORK = {
     *("test_batches", "test_channels", "test_crosstalk", "test_cues", "test_diarization_utils"),
     *("test_endpoint", "test_endpoint_stream", "test_fairness", "test_graph_emulator"),
     *("test_guessed_texts", "test_live_lanes", "test_live_pass", "test_repetition"),
@@ -47,13 +46,13 @@ def chosen() -> list[Path]:
     return [
         path
         for path in paths
-        if not path.name.startswith(AROUND) and path.stem not in OF_ORDER and is_chosen(path)
+        if not path.name.startswith(AROUND) and path.stem not in ORDER_OF_WORK and is_chosen(path)
     ]
 
 
 def is_chosen(path: Path) -> bool:
-    """Whether a test module uses the endpoint and a library, and nothing else but means and what is
-    installed.
+    """Whether a test module uses the endpoint and a library, and otherwise only means of testing and
+    installed packages.
     """
     imports = set(_imports_with_helpers(path))
     own = {(module, name) for module, name in imports if file_of(module)}
