@@ -166,8 +166,8 @@ WRONG_VALUES = {
     "host memory read early": do_not_wait,
     "host number baked in": bake,
 }
-# Wrong values that the comparison with eager passes at load finds. Passes at load sample nothing, no
-# batch chooses their shapes, and the other faults are alike in eager passes and graphs there.
+# Wrong values that the comparison with eager passes at load finds. Passes at load sample nothing,
+# no batch chooses their shapes, and the other faults are alike in eager passes and graphs there.
 FOUND_AT_LOAD = {"key without length", "cached tensor of a capture", "result read late"}
 # Which no capture may hold.
 REFUSED = {

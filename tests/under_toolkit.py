@@ -22,7 +22,7 @@ REPOSITORY = TESTS.parent
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
 # They stand in for calls of hf-serve's libraries, or of the demo's.
 AROUND = ("test_demo_", "test_fake_cuda")
-# Libraries that have different releases in the two environments, and that the endpoint computes with.
+# Libraries that the endpoint computes with, of which the two environments have different releases.
 LIBRARIES = {
     *("av", "librosa", "numpy", "pyannote", "safetensors", "scipy", "silero_vad", "tokenizers"),
     *("torch", "torchaudio", "transformers"),
@@ -51,8 +51,8 @@ def chosen() -> list[Path]:
 
 
 def is_chosen(path: Path) -> bool:
-    """Whether a test module uses the endpoint and a library, and otherwise only means of testing and
-    installed packages.
+    """Whether a test module uses the endpoint and a library, and otherwise only means of testing
+    and installed packages.
     """
     imports = set(_imports_with_helpers(path))
     own = {(module, name) for module, name in imports if file_of(module)}
