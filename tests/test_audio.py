@@ -243,13 +243,14 @@ class TestFormats:
         result = decoded(data).samples  # may be shorter, as the program keeps AAC's padding
         assert max_error(result, truth[: len(result)]) < 1e-3
 
-    def test_an_index_at_the_end_of_a_minute(self):
-        minute = files.wav_file(files.chirp(16_000, 60), 16_000)
-        data = files.encoded(minute, "a.m4a")
-        assert data.rindex(b"moov") > data.index(b"mdat")
+    def test_an_index_at_the_end(self):
+        """Behind more than is read at once."""
+        source = files.chirp(16_000, 20)
+        data = files.encoded(files.wav_file(source, 16_000), "a.m4a")
+        assert data.rindex(b"moov") > data.index(b"mdat") + 2**16
         result = decoded(data)
-        assert result.duration == pytest.approx(60, abs=0.07)
-        assert cross_correlate(result.samples, files.chirp(16_000, 60))[1] > 0.99
+        assert result.duration == pytest.approx(20, abs=0.07)
+        assert cross_correlate(result.samples, source)[1] > 0.99
 
     @pytest.mark.parametrize(
         ("name", "codecs"),

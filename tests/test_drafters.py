@@ -67,8 +67,9 @@ def tokens_of(answers):
 )
 def test_heads_change_no_token(kind, drafts, batch_size, timestamps):
     options = DecodeOptions(timestamps, True, batch_size, drafts=drafts)
-    answers = decode(engine_of(kind), windows_of(timestamps), options)
-    assert tokens_of(answers) == truth(timestamps)
+    windows = windows_of(timestamps)[: 3 * batch_size]
+    answers = decode(engine_of(kind), windows, options)
+    assert tokens_of(answers) == {each.key: truth(timestamps)[each.key] for each in windows}
 
 
 @pytest.mark.parametrize(

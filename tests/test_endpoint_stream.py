@@ -146,13 +146,15 @@ async def events_of(endpoint, request):
 
 
 def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recording, monkeypatch):
-    """Windows that are decoded again among them."""
+    """Windows that are decoded again among them: those of every second request."""
     for each in (handler.endpoint, endpoint):
         monkeypatch.setattr(each.recogniser.transcriber, "fallback", DEFAULT_FALLBACK)
     bodies = [
         {"inputs": recording(2 + place % 2), "parameters": {"diarize": False, **options}}
         for place, options in enumerate(OPTIONS)
     ]
+    for each in bodies[1::2]:
+        each["parameters"]["logprob_threshold"] = -1_000
     expected = [handler(body) for body in bodies]
     before = replace(endpoint.recogniser.counts)
 
@@ -438,17 +440,17 @@ def test_a_request_that_fails_in_the_engine_fails_alone(
         poisoned(Batch, "_prefill", lambda _batch, _first, sequences, _encoded: sequences)
     else:
         poisoned(Batch, "_launch", lambda batch: batch.rows)
-    bodies = [{"inputs": recording(2 + n), "parameters": ENGLISH} for n in range(3)]
+    bodies = [{"inputs": recording(2 + n), "parameters": ENGLISH} for n in range(2)]
     good = [endpoint.parse(body) for body in bodies]
     bad = parsed(endpoint, recording(3), language="en", prompt="word303")
 
     async def together():
         return await asyncio.gather(
-            *(endpoint.answer(each) for each in [*good[:2], bad, *good[2:]]), return_exceptions=True
+            *(endpoint.answer(each) for each in [good[0], bad, good[1]]), return_exceptions=True
         )
 
     answers = asyncio.run(together())
-    assert isinstance(answers.pop(2), ModelError)
+    assert isinstance(answers.pop(1), ModelError)
     for body, request, answer in zip(bodies, good, answers, strict=True):
         assert response(answer, request.config) == alone(body)
 
@@ -473,60 +475,6 @@ def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monke
     assert isinstance(failed, ModelError)
     assert "ValueError" in str(failed)
     assert answer.transcript.chunks
-
-
-def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
-    handler, alone, serving, recording, monkeypatch
-):
-    """Steps of more than three rows fail, in which the windows of several requests are; a
-    newcomer asks when the first has.
-    """
-    bodies = [
-        {"inputs": recording(3 + place % 2), "parameters": {"diarize": False, **options}}
-        for place, options in enumerate(
-            (
-                {"language": "en", "chunk_length_s": 2},
-                {"language": "de", "return_timestamps": "word"},
-                {"language": "en", "num_beams": 2},
-                {"language": "en", "assisted": False, "chunk_length_s": 2},
-                {"prompt": "word300 word301"},
-            )
-        )
-    ]
-    expected = [alone(body) for body in bodies]
-    endpoint = serving()  # which goes on with small batches
-    engine = endpoint.recogniser.transcriber.engine
-    launch, refused, launched = engine.runner.launch, [], []
-    out_of_memory = threading.Event()
-
-    def refuse_more_than_fits(state, filters, shape):
-        if state.capacity > 3:
-            running = map(engine.scheduler.suspects, engine.batches)
-            refused.append({each.session for sequences in running for each in sequences})
-            out_of_memory.set()
-            raise torch.OutOfMemoryError
-        launched.append(state.capacity)
-        return launch(state, filters, shape)
-
-    monkeypatch.setattr(engine.runner, "launch", refuse_more_than_fits)
-
-    async def together():
-        requests = [handler.parse(body) for body in bodies]
-        running = [asyncio.ensure_future(endpoint.answer(each)) for each in requests[:-1]]
-        assert await asyncio.to_thread(out_of_memory.wait, 60)
-        return await asyncio.gather(*running, endpoint.answer(requests[-1]))
-
-    answers = asyncio.run(together())
-    for body, answer, told in zip(bodies, answers, expected, strict=True):
-        assert response(answer, handler.parse(body).config) == told
-    assert max(map(len, refused)) > 1
-    assert max(launched) <= 3
-    tries = len(refused)
-    again = asyncio.run(endpoint.answer(handler.parse(bodies[0])))
-    assert response(again, handler.parse(bodies[0]).config) == expected[0]
-    assert len(refused) == tries  # what failed is remembered
-    assert endpoint.recogniser.alive
-    assert idle(endpoint)
 
 
 def test_who_leaves_while_decoding_frees_the_rows(endpoint, recording):
@@ -705,10 +653,12 @@ def test_when_the_engines_thread_ends_everybody_is_told(serving, recording, monk
     assert endpoint.outstanding == 0
 
 
-def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(endpoint, recording, monkeypatch):
-    """It comes when the first of eight long ones of fewer bytes has taken one step."""
+def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(
+    endpoint, recording, wav, monkeypatch
+):
+    """It comes when the first of eight long ones, which are silent, has taken one step."""
     begun, go_on, steps = threading.Event(), threading.Event(), []
-    inputs = {seconds: recording(seconds) for seconds in (3, 8)}
+    inputs = {3: recording(3), 8: base64.b64encode(wav(np.zeros(8 * 16_000))).decode()}
 
     async def watched(data, *others):
         long, inner = len(data) > 7 * 32_000, Steps(decoding_steps(data, *others))

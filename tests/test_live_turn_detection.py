@@ -269,9 +269,9 @@ def switched(seconds: float) -> np.ndarray:
 
 SOUNDS: dict[str, Callable[[], np.ndarray]] = {
     "silence": lambda: np.zeros(5 * SAMPLE_RATE),
-    "noise": lambda: sounds.noise(20, np.random.default_rng(0)),
-    "noise that comes and goes": lambda: switched(20),
-    "music": lambda: sounds.music(20, np.random.default_rng(0)),
+    "noise": lambda: sounds.noise(12, np.random.default_rng(0)),
+    "noise that comes and goes": lambda: switched(12),
+    "music": lambda: sounds.music(12, np.random.default_rng(0)),
     "clicks": clicks,
 }
 

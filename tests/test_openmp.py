@@ -132,12 +132,9 @@ until(loaded - (team - 1))
 
 
 @linux
-def test_a_thread_that_ends_leaves_no_team_behind():
-    run(COUNTING + A_THREAD_ENDS)
-
-
-def test_what_is_imported_is_frozen_and_holds_no_diarization():
-    run(A_START)
+def test_a_start_freezes_what_it_imports_and_a_thread_that_ends_leaves_no_team_behind():
+    """Without diarization, which is not imported."""
+    run(A_START + COUNTING + A_THREAD_ENDS)
 
 
 @linux

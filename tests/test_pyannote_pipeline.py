@@ -235,14 +235,17 @@ def spoken():
 
 
 def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
-    """Cancelled during any batch, of either network, that batch is the last."""
+    """Cancelled during a batch of either network, the first, one amid others or the last of all,
+    that batch is the last.
+    """
     hints = SpeakerHints(num_speakers=2)
     demo.batches, demo.step = [], lambda: None
     uncancelled = demo.diarizer.diarize(spoken, hints, threading.Event())
     batches = list(demo.batches)
     assert batches.count("segmentation") > 2
     assert batches.count("embeddings") > 2
-    for last in range(1, len(batches) + 1):
+    segmented = batches.count("segmentation")
+    for last in (1, segmented, segmented + 1, len(batches)):
         cancelled, demo.batches = threading.Event(), []
         demo.step = lambda last=last, event=cancelled: len(demo.batches) == last and event.set()
         with pytest.raises(DiarizationCancelled):

@@ -9,7 +9,6 @@ import logging
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -345,24 +344,6 @@ def test_any_json_is_answered_or_refused_with_a_code(endpoint, body):
 
 
 # ---- many requests
-
-
-def test_mixed_requests_at_once_are_answered_as_one_after_another(endpoint, answers):
-    refused = ("inputs null", "!!!!", "NaN", "above the time limit")
-    bodies = [*ANSWERS.values(), *(REFUSALS[name][0] for name in refused)]
-    serial = [*answers.values(), *(outcome(endpoint, REFUSALS[name][0]) for name in refused)]
-    at_once: list[Any] = [None] * len(bodies)
-
-    def ask(start: int) -> None:
-        for index in range(start, len(bodies), 4):
-            at_once[index] = outcome(endpoint, bodies[index])
-
-    threads = [threading.Thread(target=ask, args=(start,)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert at_once == serial
 
 
 def test_requests_leave_no_descriptor_thread_or_file_behind(endpoint, tmp_path, monkeypatch):

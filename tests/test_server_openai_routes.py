@@ -309,7 +309,7 @@ def true_client(tiny_endpoint):
 
 
 def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
-    sound = wav(speech(7.0))
+    sound = wav(speech(5.0))
     config = {"language": "en"}
     truth = tiny_handler({"inputs": sound, "parameters": config})
 
@@ -333,7 +333,7 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
 
 
 def test_a_temperature_samples_the_same_text_for_the_same_sound(true_client, wav):
-    sound = wav(speech(3.0))
+    sound = wav(speech(1.5))
 
     def create(temperature):
         return true_client.audio.transcriptions.create(
@@ -346,8 +346,9 @@ def test_a_temperature_samples_the_same_text_for_the_same_sound(true_client, wav
 
     once, again = create(0.75), create(0.75)
     assert {each.temperature for each in once.segments} == {0.75}
-    assert (once.text, create(0).text) == (again.text, create(openai.omit).text)
-    assert once.text != create(0).text
+    greedy = create(0).text
+    assert (once.text, greedy) == (again.text, create(openai.omit).text)
+    assert once.text != greedy
 
 
 def test_the_sdks_clips_reach_the_service_and_names_the_client(client, endpoint):

@@ -748,7 +748,7 @@ def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypat
     from tests.support.audio_files import speech
 
     talk = tmp_path / "talk.wav"
-    talk.write_bytes(wav(speech(5.0)))
+    talk.write_bytes(wav(speech(3.5)))
     monkeypatch.setattr("whosaid.transcribe.client.FIRST_PAUSE_S", 0.01)
     options = ["--language", "en", "--output-format", "json", "--force"]
     written = []
@@ -763,7 +763,7 @@ def test_the_real_server_takes_jobs_of_it(tiny_handler, wav, tmp_path, monkeypat
 def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch, capsys):
     from tests.support.audio_files import speech
 
-    (tmp_path / "talk.wav").write_bytes(wav(speech(5.0)))
+    (tmp_path / "talk.wav").write_bytes(wav(speech(3.5)))
     body = {"inputs": base64.b64encode((tmp_path / "talk.wav").read_bytes()).decode()}
     parameters = {"output": ["srt", "txt"], "language": "en", "return_timestamps": "word"}
     expected = tiny_handler({**body, "parameters": parameters})
@@ -781,7 +781,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
         assert main([*arguments, "--force"]) == 1
     assert "UNAUTHORIZED" in (line := capsys.readouterr().err.splitlines()[-1])
     assert "the key that API_KEY holds" in line
-    assert told[0] == (0.0, 5.0)
+    assert told[0] == (0.0, 3.5)
     assert told[-1][0] == pytest.approx(told[-1][1])
     outputs = expected.pop("output")
     recording, made, written = kept(tmp_path / "talk.json")

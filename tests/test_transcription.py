@@ -66,39 +66,37 @@ def advance(transcriber: Transcriber, transcription: Transcription) -> None:
         transcription.step()
 
 
-@pytest.mark.parametrize("options", OPTIONS[1::2], ids=repr)
-def test_steps_make_the_transcript_that_run_makes(transcriber, options):
-    samples = recording()
-    expected = begun(transcriber, samples, **options).run()
+@pytest.fixture(scope="module")
+def alone(transcriber) -> list[tuple[np.ndarray, dict, Transcript]]:
+    """A recording for each of the options, and its transcript."""
+    pairs = [(recording(number), options) for number, options in enumerate(OPTIONS)]
+    return [(*pair, begun(transcriber, pair[0], **pair[1]).run()) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("number", "every"), [*zip(range(len(OPTIONS)), itertools.cycle([1, 7]), strict=False)]
+)
+def test_steps_make_the_transcript_that_run_makes(transcriber, alone, number, every):
+    """Its chunks are taken at each step, or now and then; what was taken never changes."""
+    samples, options, expected = alone[number]
     transcription = begun(transcriber, samples, **options)
     seen = [(transcription.seconds, transcription.windows_read)]
+    taken = []
     while not transcription.result:
         assert transcription.result is None
         advance(transcriber, transcription)
         seen.append((transcription.seconds, transcription.windows_read))
+        if len(seen) % every == 0:
+            taken += transcription.take_chunks()
+    taken += transcription.take_chunks()
+    assert tuple(taken) == transcription.result.chunks
+    assert transcription.take_chunks() == ()
     assert rounded(transcription.result) == rounded(expected)
     assert expected.chunks
     assert seen == sorted(seen)
     (done, total), windows = seen[-1]
     assert done == total == pytest.approx(sum(end - start for start, end in expected.speech))
     assert windows >= 3
-
-
-@pytest.mark.parametrize(
-    ("options", "every"), [*zip(OPTIONS, itertools.cycle([1, 7]), strict=False)], ids=repr
-)
-def test_the_chunks_of_all_calls_are_those_of_the_transcript(transcriber, options, every):
-    """Taken at each step, or now and then; what was taken never changes."""
-    transcription = begun(transcriber, recording(2, parts=4), **options)
-    taken, steps = [], 0
-    while not transcription.result:
-        advance(transcriber, transcription)
-        steps += 1
-        if steps % every == 0:
-            taken += transcription.take_chunks()
-    taken += transcription.take_chunks()
-    assert tuple(taken) == transcription.result.chunks
-    assert transcription.take_chunks() == ()
 
 
 def test_chunks_come_before_the_end(transcriber):
@@ -109,13 +107,6 @@ def test_chunks_come_before_the_end(transcriber):
         if not transcription.result:
             early += transcription.take_chunks()
     assert early == list(transcription.result.chunks)[: len(early)] != []
-
-
-@pytest.fixture(scope="module")
-def alone(transcriber) -> list[tuple[np.ndarray, dict, Transcript]]:
-    """A recording for each of the options, and its transcript."""
-    pairs = [(recording(number), options) for number, options in enumerate(OPTIONS)]
-    return [(*pair, begun(transcriber, pair[0], **pair[1]).run()) for pair in pairs]
 
 
 def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone):
@@ -135,9 +126,9 @@ def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone):
 
 
 @pytest.mark.parametrize("steps", [0, 5])
-def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
-    expected = begun(transcriber, recording(1), language="en").run()
-    closed, kept = (begun(transcriber, recording(each), language="en") for each in (0, 1))
+def test_closing_frees_the_rows_and_harms_nobody(transcriber, alone, steps):
+    samples, options, expected = alone[0]
+    closed, kept = (begun(transcriber, each, **options) for each in (recording(1), samples))
     for _ in range(steps):
         advance(transcriber, closed)
         advance(transcriber, kept)
@@ -151,9 +142,9 @@ def test_closing_frees_the_rows_and_harms_nobody(transcriber, steps):
     assert rounded(kept.result) == rounded(expected)
 
 
-def test_what_a_reader_raises_ends_its_recording_alone(transcriber, monkeypatch):
-    expected = begun(transcriber, recording(1), language="en").run()
-    failing, other = (begun(transcriber, recording(each), language="en") for each in (0, 1))
+def test_what_a_reader_raises_ends_its_recording_alone(transcriber, alone, monkeypatch):
+    samples, options, expected = alone[0]
+    failing, other = (begun(transcriber, each, **options) for each in (recording(1), samples))
 
     def fail(*_):
         raise ValueError("unreadable")

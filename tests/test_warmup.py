@@ -62,7 +62,7 @@ def raise_in_steps(monkeypatch, error, chosen):
     monkeypatch.setattr(cuda_graphs, "decode_step", failing)
 
 
-@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", NO_MEMORY[:1], ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog, error):
     """The rest runs eagerly; a batch that does not fit is halved."""
     raise_in_steps(monkeypatch, error, lambda rows, _: rows == 5)
@@ -71,7 +71,7 @@ def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog
     check_tokens(engine, models_of(TINY, 142), DecodeOptions(batch_size=5))
 
 
-@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", NO_MEMORY[1:], ids=lambda error: type(error).__name__)
 def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog, error):
     monkeypatch.setattr(
         "whosaid.asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_, **__: None

@@ -1,9 +1,11 @@
 """Which test modules run under huggingface-inference-toolkit's libraries as well:
 `.venv-toolkit/bin/python tests/under_toolkit.py` prints their paths, for `scripts/test`.
 
-They are those that test the endpoint with what is installed there: all that such a module imports,
-by itself and through the helpers beside it, is a module of the endpoint, a means of testing, or an
-installed package. So a new test module is among them without being named anywhere.
+A test module is chosen if it tests what the endpoint does with a library that has another release
+there. All that such a module imports, by itself and through the helpers beside it, is a module of
+the endpoint, a means of testing, or an installed package. The test module, or a module of the
+endpoint that it imports, imports one of `LIBRARIES`. So a new test module is chosen without being
+named anywhere. Modules in `ORDER_OF_WORK` are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +22,20 @@ REPOSITORY = TESTS.parent
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
 # They stand in for calls of hf-serve's libraries, or of the demo's.
 AROUND = ("test_demo_", "test_cuda_diarizer", "test_cuda_embeddings")
+# Libraries that the endpoint computes with, of which the two environments have different releases.
+LIBRARIES = {
+    *("av", "librosa", "numpy", "pyannote", "safetensors", "scipy", "silero_vad", "tokenizers"),
+    *("torch", "torchaudio", "transformers"),
+}
+# Test modules about the order of work, or about what is made of results. test_engine, test_handler,
+# test_end_to_end and the tests of layers run the same calls of the libraries.
+ORDER_OF_WORK = {
+    *("test_batches", "test_channels", "test_crosstalk", "test_cues", "test_diarization_utils"),
+    *("test_endpoint", "test_endpoint_stream", "test_fairness", "test_cuda_emulator"),
+    *("test_guessed_texts", "test_live_lanes", "test_live_pass", "test_repetition"),
+    *("test_response", "test_results", "test_scheduler", "test_scheduler_machine"),
+    *("test_shortest_first", "test_transcriber", "test_transcription", "test_unwritten"),
+}
 
 Import = tuple[str, str]  # a module, and a name of it or ""
 
@@ -27,17 +43,29 @@ Import = tuple[str, str]  # a module, and a name of it or ""
 def chosen() -> list[Path]:
     """The test modules that this interpreter's environment can run, and that test the endpoint."""
     paths = sorted(TESTS.glob("test_*.py"))
-    return [path for path in paths if not path.name.startswith(AROUND) and is_chosen(path)]
+    return [
+        path
+        for path in paths
+        if not path.name.startswith(AROUND) and path.stem not in ORDER_OF_WORK and is_chosen(path)
+    ]
 
 
 def is_chosen(path: Path) -> bool:
-    """Whether a test module uses the endpoint, and nothing else but means and what is installed."""
+    """Whether a test module uses the endpoint and a library, and otherwise only means of testing
+    and installed packages.
+    """
     imports = set(_imports_with_helpers(path))
     own = {(module, name) for module, name in imports if file_of(module)}
     used = {module for module, _ in own - PLACES if module.partition(".")[0] != "tests"}
     if not used or not used <= endpoint():
         return False
+    if not any(_calls_a_library(each) for each in [path, *filter(None, map(file_of, used))]):
+        return False
     return all(find_spec(module.partition(".")[0]) for module, _ in imports - own)
+
+
+def _calls_a_library(path: Path) -> bool:
+    return any(module.partition(".")[0] in LIBRARIES for module, _ in _imports(path, ast.walk))
 
 
 @cache

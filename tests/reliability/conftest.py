@@ -64,11 +64,11 @@ def settings(whisper_folder, assistant_folder) -> ModelSettings:
 
 @pytest.fixture(scope="session")
 def expected(settings) -> list[tuple[dict, bytes]]:
-    """Good requests, each with the answer of the handler alone, to the byte. Random models are
-    never sure, so every window would be decoded again: of every second request none is.
+    """Half of the good requests, each with the answer of the handler alone, to the byte. Random
+    models are never sure, so every window would be decoded again: of every second request none is.
     """
     handler = EndpointHandler(settings=settings)
-    bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)]
+    bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)][::2]
     for number in range(1, len(bodies), 2):
         parameters = {**bodies[number].get("parameters", {}), "logprob_threshold": -1_000}
         bodies[number] = {**bodies[number], "parameters": parameters}
