@@ -54,7 +54,8 @@ def build(folder: Path, corpus: Path, state: Path, steps: int = STEPS) -> None:
 
 def muon_and_adam(module: nn.Module) -> list[Optimizer]:
     """Return Muon (Jordan et al. 2024) for the matrices of Whisper's layers, AdamW for the rest."""
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, weight in module.named_parameters():
         if weight.requires_grad:
             (matrices if ".layers." in name and weight.ndim == 2 else rest).append(weight)
