@@ -131,12 +131,13 @@ def test_speakers_of_a_split_are_always_the_same():
 
 
 def test_words_that_were_not_found_lie_between_their_neighbours():
-    found = [Word(" a", 1.0, 2.0), Word(" c", 3.0, 4.0)]
-    assert timed(["a", "b", "c", "d"], found) == [
-        Word("a", 1.0, 2.0),
-        Word("b", 2.0, 3.0),
-        Word("c", 3.0, 4.0),
+    found = [Word(" b", 1.0, 2.0), Word(" x", 2.0, 2.5), Word(" d", 3.0, 4.0)]
+    assert timed(["a", "b", "c", "d", "e"], found, 0.0, 8.0) == [
+        Word("a", 0.5, 1.0),
+        Word("b", 1.0, 2.0),
+        Word("c", 2.0, 3.0),
         Word("d", 3.0, 4.0),
+        Word("e", 5.5, 6.0),
     ]
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 REFERENCE, PIPELINE, WHISPERX = TURNS = ("reference", "pipeline", "pipeline, WhisperX's rule")
 CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
-REAL = "real"
+REAL, MIXED = "real", "mixed"
 LONGEST_BAR = 20  # characters, for 100%
 
 Results = dict[str, Any]
@@ -112,9 +112,8 @@ class OverlapBench:
                 in_time = tuple(sorted(words, key=lambda word: word.start))
                 yield f"{REAL}, {each.name}", Scene(samples, in_time, each.turns)
         casts = QUICK_CASTS if options.quick else CASTS
-        for name, scene in mixtures(options.voices, options.split, casts, self.recognise):
-            if options.only in name:
-                yield name, scene
+        if options.only in MIXED:
+            yield from mixtures(options.voices, options.split, casts, self.recognise)
 
     def measure(self, scene: Scene, parameters: dict[str, Any]) -> Results:
         """Return the errors and the found words on each kind of turns."""
@@ -145,28 +144,33 @@ class OverlapBench:
         self, samples: Samples, turns: Sequence[SpeakerTurn], speaker: str, text: str
     ) -> list[Word]:
         """Return the words of a speaker's text, timed by the endpoint where only that speaker's
-        turns can be heard. Words that it does not find lie between their neighbours.
+        turns can be heard.
         """
+        own = [turn for turn in turns if turn.speaker == speaker]
         alone = np.zeros_like(samples)
-        for turn in turns:
-            if turn.speaker == speaker:
-                part = slice(round(turn.start * SAMPLE_RATE), round(turn.end * SAMPLE_RATE))
-                alone[part] = samples[part]
-        found = list(self._ask(alone, text=text, diarize=False).words)
-        return [replace(word, speaker=speaker) for word in timed(text.split(), found)]
+        for turn in own:
+            part = slice(round(turn.start * SAMPLE_RATE), round(turn.end * SAMPLE_RATE))
+            alone[part] = samples[part]
+        found = self._ask(alone, text=text, diarize=False).words
+        first, last = min(turn.start for turn in own), max(turn.end for turn in own)
+        words = timed(text.split(), found, first, last)
+        return [replace(word, speaker=speaker) for word in words]
 
     def _ask(self, samples: Samples, **parameters: Any) -> Any:  # noqa: ANN401
         audio = wav_file(samples.astype(float), SAMPLE_RATE)
         return ask(self.handler, audio, **{"language": ENGLISH, **parameters})
 
 
-def timed(texts: Sequence[str], found: Sequence[Word]) -> list[Word]:
-    """Return all words of a text in order; `found` are the ones whose times are known."""
+def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float) -> list[Word]:
+    """Return all words of a text, spoken from `first` to `last` seconds; `found` are words whose
+    times are known, and the others lie between them.
+    """
     times: dict[int, Word] = {}
     for each in Levenshtein.opcodes(texts, [word.text.strip() for word in found]):
         if each.tag == "equal":
             places = range(each.src_start, each.src_end)
             times |= zip(places, found[each.dest_start : each.dest_end], strict=True)
+    times |= {-1: Word("", first, first), len(texts): Word("", last, last)}
     known = sorted(times)
     starts = np.interp(range(len(texts)), known, [times[each].start for each in known])
     ends = np.interp(range(len(texts)), known, [times[each].end for each in known])
