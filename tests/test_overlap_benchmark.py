@@ -158,14 +158,14 @@ def test_the_table_adds_the_words_of_a_kind():
         for measure in (TEXT, BY_SPEAKER, IN_TIME)
     }
     rows = [
-        {
-            "name": f"2 voices, 50% overlap, {number}",
-            "parameters": "{}",
-            "errors": dict.fromkeys(TURNS, errors),
-        }
-        for number in range(3)
+        {"name": name, "parameters": parameters, "errors": dict.fromkeys(TURNS, errors)}
+        for name in ("real, talk", "2 voices, 50% overlap, 0", "3 voices, 50% overlap, 0")
+        for parameters in ("{}", "{1}")
     ]
-    first, *_ = table = figures({"overlap": rows})["overlap"]
-    assert len(table) == len(TURNS)
-    assert first["speech"] == "2 voices, 50% overlap"
-    assert (first["words"], first["cpWER, inside"], first["cpWER"]) == ("24", "50.0%", "12.5%")
+    one = figures({"overlap": [row for row in rows if row["parameters"] == "{}"]})["overlap"]
+    assert [row["speech"] for row in one] == ["real"] * 3 + ["50% overlap"] * 3
+    assert "parameters" not in one[0]
+    cells = [one[-1][key] for key in ("words inside", "cpWER, inside", "cpWER", "")]
+    assert cells == ["4 of 16", "50.0%", "12.5%", "██"]
+    several = figures({"overlap": rows})["overlap"]
+    assert [row["parameters"] for row in several] == ["{}", "{1}"] * 6

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +26,7 @@ from benchmarks.voices.answers import ask, make_exclusive, whisperx_rule
 from benchmarks.voices.bench import load
 from benchmarks.voices.conversations import load_conversations
 from benchmarks.voices.mixtures import mixtures
-from benchmarks.voices.overlap_errors import MEASURES, PARTS, TEXT, word_errors
+from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, INSIDE, PARTS, TEXT, word_errors
 from tests.support.audio_files import wav_file
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples
@@ -178,41 +179,39 @@ def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float
 
 
 def figures(results: Results) -> Tables:
-    """Return the table of errors by kind of recording, turns and parameters."""
-    return {"overlap": list(_table(results["overlap"]))}
+    """Return errors by degree of overlap, kind of turns, and parameters if there are several."""
+    rows = results["overlap"]
+    kinds = dict.fromkeys(_kind(row) for row in rows)
+    sets = dict.fromkeys(row["parameters"] for row in rows)
+    table = []
+    for kind, turns, parameters in product(kinds, TURNS, sets):
+        some = [row for row in rows if (_kind(row), row["parameters"]) == (kind, parameters)]
+        if some:
+            names = {"speech": kind, "turns": turns}
+            names |= {"parameters": parameters} if len(sets) > 1 else {}
+            table.append(names | _cells([row["errors"][turns] for row in some]))
+    return {"overlap": table}
 
 
-def _table(rows: Sequence[Results]) -> Iterator[dict[str, str]]:
-    def kind(row: Results) -> str:
-        return str(row["name"]).rpartition(", ")[0]
-
-    for each in dict.fromkeys(map(kind, rows)):
-        for parameters in dict.fromkeys(row["parameters"] for row in rows):
-            some = [row for row in rows if (kind(row), row["parameters"]) == (each, parameters)]
-            for turns in TURNS if some else ():
-                yield _row({"speech": each, "parameters": parameters, "turns": turns}, some)
+def _kind(row: Results) -> str:
+    """Return "real", or the degree of overlap of a mixture."""
+    return str(row["name"]).split(", ")[0 if row["name"].startswith(REAL) else 1]
 
 
-def _row(names: dict[str, str], rows: Sequence[Results]) -> dict[str, str]:
-    scores = [row["errors"][names["turns"]] for row in rows]
+def _cells(scores: Sequence[Results]) -> dict[str, str]:
+    def count(measure: str, *parts: str) -> Count:
+        return pooled([Count(**each[measure][part]) for each in scores for part in parts])
 
-    def rate(measure: str, parts: Sequence[str]) -> float | None:
-        count = pooled([Count(**each[measure][part]) for each in scores for part in parts])
-        return count.rate if count.total else None
+    def shown(measure: str, *parts: str) -> str:
+        found = count(measure, *parts)
+        return f"{found.rate:.1%}" if found.total else ""
 
-    def shown(value: float | None) -> str:
-        return "" if value is None else f"{value:.1%}"
-
-    cells = {
-        f"{measure}, {part}": shown(rate(measure, [part])) for measure in MEASURES for part in PARTS
-    }
-    whole = rate(MEASURES[1], PARTS) or 0.0
     return {
-        **names,
-        "words": str(sum(round(each[TEXT][part]["total"]) for each in scores for part in PARTS)),
-        **cells,
-        "cpWER": f"{whole:.1%}",
-        "": "█" * round(LONGEST_BAR * min(whole, 1.0)),
+        "words inside": f"{count(TEXT, INSIDE).total:.0f} of {count(TEXT, *PARTS).total:.0f}",
+        **{f"{of}, {part}": shown(of, part) for of in (TEXT, BY_SPEAKER) for part in PARTS},
+        IN_TIME: shown(IN_TIME, *PARTS),
+        BY_SPEAKER: shown(BY_SPEAKER, *PARTS),
+        "": "█" * round(LONGEST_BAR * min(count(BY_SPEAKER, *PARTS).rate, 1.0)),
     }
 
 
