@@ -144,8 +144,8 @@ class OverlapBench:
     def words_of(
         self, samples: Samples, turns: Sequence[SpeakerTurn], speaker: str, text: str
     ) -> list[Word]:
-        """Return the words of a speaker's text, timed by the endpoint where only that speaker's
-        turns can be heard.
+        """Return the words of a speaker's text, timed by the endpoint in samples that keep only the
+        turns of that speaker.
         """
         own = [turn for turn in turns if turn.speaker == speaker]
         alone = np.zeros_like(samples)
