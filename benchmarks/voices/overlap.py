@@ -22,7 +22,7 @@ from benchmarks.counts import Count, pooled
 from benchmarks.real.engines import decoded
 from benchmarks.real.scoring import normalizer
 from benchmarks.report import Tables, put, read_kept, save
-from benchmarks.voices.answers import ask, make_exclusive, whisperx_rule
+from benchmarks.voices.answers import Answer, ask, make_exclusive, whisperx_rule
 from benchmarks.voices.bench import load
 from benchmarks.voices.conversations import load_conversations
 from benchmarks.voices.mixtures import mixtures
@@ -157,7 +157,7 @@ class OverlapBench:
         words = timed(text.split(), found, first, last)
         return [replace(word, speaker=speaker) for word in words]
 
-    def _ask(self, samples: Samples, **parameters: Any) -> Any:  # noqa: ANN401
+    def _ask(self, samples: Samples, **parameters: Any) -> Answer:  # noqa: ANN401
         audio = wav_file(samples.astype(float), SAMPLE_RATE)
         return ask(self.handler, audio, **{"language": ENGLISH, **parameters})
 
