@@ -155,7 +155,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _path("--voices", "single voices to mix, files called SPEAKER-..."),
             _path("--recordings", "conversations too, as of voices, whose words are known"),
             *MODELS,
-            _only("--only", "recordings"),
+            _value("--only", 'recordings whose name contains TEXT, or "mixed"', "TEXT", ""),
             _value("--split", "speakers of --voices: train, dev or test", "SPLIT", "test"),
             _value(
                 "--parameters",

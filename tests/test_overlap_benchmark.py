@@ -131,12 +131,13 @@ def test_speakers_of_a_split_are_always_the_same():
 
 
 def test_words_that_were_not_found_lie_between_their_neighbours():
-    found = [Word(" a", 1.0, 2.0), Word(" c", 3.0, 4.0)]
-    assert timed(["a", "b", "c", "d"], found) == [
-        Word("a", 1.0, 2.0),
-        Word("b", 2.0, 3.0),
-        Word("c", 3.0, 4.0),
+    found = [Word(" b", 1.0, 2.0), Word(" x", 2.0, 2.5), Word(" d", 3.0, 4.0)]
+    assert timed(["a", "b", "c", "d", "e"], found, 0.0, 8.0) == [
+        Word("a", 0.5, 1.0),
+        Word("b", 1.0, 2.0),
+        Word("c", 2.0, 3.0),
         Word("d", 3.0, 4.0),
+        Word("e", 5.5, 6.0),
     ]
 
 
@@ -157,14 +158,14 @@ def test_the_table_adds_the_words_of_a_kind():
         for measure in (TEXT, BY_SPEAKER, IN_TIME)
     }
     rows = [
-        {
-            "name": f"2 voices, 50% overlap, {number}",
-            "parameters": "{}",
-            "errors": dict.fromkeys(TURNS, errors),
-        }
-        for number in range(3)
+        {"name": name, "parameters": parameters, "errors": dict.fromkeys(TURNS, errors)}
+        for name in ("real, talk", "2 voices, 50% overlap, 0", "3 voices, 50% overlap, 0")
+        for parameters in ("{}", "{1}")
     ]
-    first, *_ = table = figures({"overlap": rows})["overlap"]
-    assert len(table) == len(TURNS)
-    assert first["speech"] == "2 voices, 50% overlap"
-    assert (first["words"], first["cpWER, inside"], first["cpWER"]) == ("24", "50.0%", "12.5%")
+    one = figures({"overlap": [row for row in rows if row["parameters"] == "{}"]})["overlap"]
+    assert [row["speech"] for row in one] == ["real"] * 3 + ["50% overlap"] * 3
+    assert "parameters" not in one[0]
+    cells = [one[-1][key] for key in ("words inside", "cpWER, inside", "cpWER", "")]
+    assert cells == ["4 of 16", "50.0%", "12.5%", "██"]
+    several = figures({"overlap": rows})["overlap"]
+    assert [row["parameters"] for row in several] == ["{}", "{1}"] * 6

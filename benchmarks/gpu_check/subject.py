@@ -61,8 +61,8 @@ def log_kept() -> Iterator[LogRecords]:
 class Subject:
     """Models on a device, and the recording that they transcribe.
 
-    `allocated_before` are the device's bytes before `load`. Raises RuntimeError where the models
-    are needed and did not load.
+    `allocated_before` are the device's bytes before `load`. `transcriber` raises RuntimeError if
+    the models did not load.
     """
 
     settings: ModelSettings

@@ -11,6 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,11 +22,11 @@ from benchmarks.counts import Count, pooled
 from benchmarks.real.engines import decoded
 from benchmarks.real.scoring import normalizer
 from benchmarks.report import Tables, put, read_kept, save
-from benchmarks.voices.answers import ask, make_exclusive, whisperx_rule
+from benchmarks.voices.answers import Answer, ask, make_exclusive, whisperx_rule
 from benchmarks.voices.bench import load
 from benchmarks.voices.conversations import load_conversations
 from benchmarks.voices.mixtures import mixtures
-from benchmarks.voices.overlap_errors import MEASURES, PARTS, TEXT, word_errors
+from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, INSIDE, PARTS, TEXT, word_errors
 from tests.support.audio_files import wav_file
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 REFERENCE, PIPELINE, WHISPERX = TURNS = ("reference", "pipeline", "pipeline, WhisperX's rule")
 CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
-REAL = "real"
+REAL, MIXED = "real", "mixed"
 LONGEST_BAR = 20  # characters, for 100%
 
 Results = dict[str, Any]
@@ -112,9 +113,8 @@ class OverlapBench:
                 in_time = tuple(sorted(words, key=lambda word: word.start))
                 yield f"{REAL}, {each.name}", Scene(samples, in_time, each.turns)
         casts = QUICK_CASTS if options.quick else CASTS
-        for name, scene in mixtures(options.voices, options.split, casts, self.recognise):
-            if options.only in name:
-                yield name, scene
+        if options.only in MIXED:
+            yield from mixtures(options.voices, options.split, casts, self.recognise)
 
     def measure(self, scene: Scene, parameters: dict[str, Any]) -> Results:
         """Return the errors and the found words on each kind of turns."""
@@ -144,29 +144,34 @@ class OverlapBench:
     def words_of(
         self, samples: Samples, turns: Sequence[SpeakerTurn], speaker: str, text: str
     ) -> list[Word]:
-        """Return the words of a speaker's text, timed by the endpoint where only that speaker's
-        turns can be heard. Words that it does not find lie between their neighbours.
+        """Return the words of a speaker's text, timed by the endpoint in samples that keep only the
+        turns of that speaker.
         """
+        own = [turn for turn in turns if turn.speaker == speaker]
         alone = np.zeros_like(samples)
-        for turn in turns:
-            if turn.speaker == speaker:
-                part = slice(round(turn.start * SAMPLE_RATE), round(turn.end * SAMPLE_RATE))
-                alone[part] = samples[part]
-        found = list(self._ask(alone, text=text, diarize=False).words)
-        return [replace(word, speaker=speaker) for word in timed(text.split(), found)]
+        for turn in own:
+            part = slice(round(turn.start * SAMPLE_RATE), round(turn.end * SAMPLE_RATE))
+            alone[part] = samples[part]
+        found = self._ask(alone, text=text, diarize=False).words
+        first, last = min(turn.start for turn in own), max(turn.end for turn in own)
+        words = timed(text.split(), found, first, last)
+        return [replace(word, speaker=speaker) for word in words]
 
-    def _ask(self, samples: Samples, **parameters: Any) -> Any:  # noqa: ANN401
+    def _ask(self, samples: Samples, **parameters: Any) -> Answer:  # noqa: ANN401
         audio = wav_file(samples.astype(float), SAMPLE_RATE)
         return ask(self.handler, audio, **{"language": ENGLISH, **parameters})
 
 
-def timed(texts: Sequence[str], found: Sequence[Word]) -> list[Word]:
-    """Return all words of a text in order; `found` are the ones whose times are known."""
+def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float) -> list[Word]:
+    """Return all words of a text, spoken from `first` to `last` seconds; `found` are words whose
+    times are known, and the others lie between them.
+    """
     times: dict[int, Word] = {}
     for each in Levenshtein.opcodes(texts, [word.text.strip() for word in found]):
         if each.tag == "equal":
             places = range(each.src_start, each.src_end)
             times |= zip(places, found[each.dest_start : each.dest_end], strict=True)
+    times |= {-1: Word("", first, first), len(texts): Word("", last, last)}
     known = sorted(times)
     starts = np.interp(range(len(texts)), known, [times[each].start for each in known])
     ends = np.interp(range(len(texts)), known, [times[each].end for each in known])
@@ -174,41 +179,39 @@ def timed(texts: Sequence[str], found: Sequence[Word]) -> list[Word]:
 
 
 def figures(results: Results) -> Tables:
-    """Return the table of errors by kind of recording, turns and parameters."""
-    return {"overlap": list(_table(results["overlap"]))}
+    """Return errors by degree of overlap, kind of turns, and parameters if there are several."""
+    rows = results["overlap"]
+    kinds = dict.fromkeys(_kind(row) for row in rows)
+    sets = dict.fromkeys(row["parameters"] for row in rows)
+    table = []
+    for kind, turns, parameters in product(kinds, TURNS, sets):
+        some = [row for row in rows if (_kind(row), row["parameters"]) == (kind, parameters)]
+        if some:
+            names = {"speech": kind, "turns": turns}
+            names |= {"parameters": parameters} if len(sets) > 1 else {}
+            table.append(names | _cells([row["errors"][turns] for row in some]))
+    return {"overlap": table}
 
 
-def _table(rows: Sequence[Results]) -> Iterator[dict[str, str]]:
-    def kind(row: Results) -> str:
-        return str(row["name"]).rpartition(", ")[0]
-
-    for each in dict.fromkeys(map(kind, rows)):
-        for parameters in dict.fromkeys(row["parameters"] for row in rows):
-            some = [row for row in rows if (kind(row), row["parameters"]) == (each, parameters)]
-            for turns in TURNS if some else ():
-                yield _row({"speech": each, "parameters": parameters, "turns": turns}, some)
+def _kind(row: Results) -> str:
+    """Return "real", or the degree of overlap of a mixture."""
+    return str(row["name"]).split(", ")[0 if row["name"].startswith(REAL) else 1]
 
 
-def _row(names: dict[str, str], rows: Sequence[Results]) -> dict[str, str]:
-    scores = [row["errors"][names["turns"]] for row in rows]
+def _cells(scores: Sequence[Results]) -> dict[str, str]:
+    def count(measure: str, *parts: str) -> Count:
+        return pooled([Count(**each[measure][part]) for each in scores for part in parts])
 
-    def rate(measure: str, parts: Sequence[str]) -> float | None:
-        count = pooled([Count(**each[measure][part]) for each in scores for part in parts])
-        return count.rate if count.total else None
+    def shown(measure: str, *parts: str) -> str:
+        found = count(measure, *parts)
+        return f"{found.rate:.1%}" if found.total else ""
 
-    def shown(value: float | None) -> str:
-        return "" if value is None else f"{value:.1%}"
-
-    cells = {
-        f"{measure}, {part}": shown(rate(measure, [part])) for measure in MEASURES for part in PARTS
-    }
-    whole = rate(MEASURES[1], PARTS) or 0.0
     return {
-        **names,
-        "words": str(sum(round(each[TEXT][part]["total"]) for each in scores for part in PARTS)),
-        **cells,
-        "cpWER": f"{whole:.1%}",
-        "": "█" * round(LONGEST_BAR * min(whole, 1.0)),
+        "words inside": f"{count(TEXT, INSIDE).total:.0f} of {count(TEXT, *PARTS).total:.0f}",
+        **{f"{of}, {part}": shown(of, part) for of in (TEXT, BY_SPEAKER) for part in PARTS},
+        IN_TIME: shown(IN_TIME, *PARTS),
+        BY_SPEAKER: shown(BY_SPEAKER, *PARTS),
+        "": "█" * round(LONGEST_BAR * min(count(BY_SPEAKER, *PARTS).rate, 1.0)),
     }
 
 

@@ -57,7 +57,8 @@ def mark_overlap(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> list[Wo
     """Return the words with `overlap` set: while a word of one of the turns' speakers is spoken
     another speaks; while any other word is spoken, two speak.
     """
-    frames = round(FRAMES * max(each.end for each in (*words, *turns))) + 2
+    ends = [each.end for each in words] + [each.end for each in turns]
+    frames = round(FRAMES * max(ends)) + 2
     speaks = {turn.speaker: np.zeros(frames, bool) for turn in turns}
     for turn in turns:
         speaks[turn.speaker][round(FRAMES * turn.start) : round(FRAMES * turn.end)] = True
