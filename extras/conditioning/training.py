@@ -1,7 +1,7 @@
-"""Self-distillation: from a mixture, the encoder learns what the frozen model makes of one voice.
+"""Self-distillation: the encoder learns to read a mixture as the frozen model reads one voice alone.
 
-Two losses are added: the cross entropy of the model's own text of the voice alone, read by the
-frozen decoder, and the squared error of the encoder's output. Neither needs a transcript.
+Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
+decoder, and the squared error of the encoder's output. Neither needs a transcript.
 """
 
 from __future__ import annotations
