@@ -1,4 +1,4 @@
-"""Self-distillation: the encoder learns to read a mixture as the frozen model reads one voice alone.
+"""Self-distillation: the encoder learns to read a mixture as the frozen model reads one voice.
 
 Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
 decoder, and the squared error of the encoder's output. Neither needs a transcript.
