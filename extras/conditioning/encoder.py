@@ -89,19 +89,14 @@ class ConditionedEncoder(nn.Module):
             self.layers.append(nn.ModuleDict(parts))
         self.to(models.device)
 
-    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Encode (windows, bands, 2 x frames) to (windows, frames, d_model).
-
-        Without a mask (windows, frames, classes) the output is the frozen encoder's own.
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+        """Encode (windows, bands, 2 x frames), with a mask (windows, frames, classes), to
+        (windows, frames, d_model).
         """
-        hidden = self.convolved(features)
-        if mask is not None:
-            hidden = self.fddt[0](hidden, mask)
+        hidden = self.fddt[0](self.convolved(features), mask)
         hidden = hidden + self.frozen["embed_positions.weight"][: hidden.shape[1]]
-        for number in range(len(self.layers)):
-            if mask is not None:
-                hidden = self.fddt[number + 1](hidden, mask)
-            hidden = self._layer(hidden, number, mask is not None)
+        for number, transform in enumerate(self.fddt[1:]):
+            hidden = self._layer(transform(hidden, mask), f"layers.{number}")
         return self._norm(hidden, "layer_norm")
 
     def convolved(self, features: Tensor) -> Tensor:
@@ -118,23 +113,23 @@ class ConditionedEncoder(nn.Module):
         with torch.no_grad():
             first.weight[OTHER], first.bias[OTHER] = 0.0, silence
 
-    def _layer(self, x: Tensor, number: int, updated: bool) -> Tensor:
-        name = f"layers.{number}"
+    def _layer(self, x: Tensor, name: str) -> Tensor:
         normed = self._norm(x, f"{name}.self_attn_layer_norm")
         query, keys, values = (
-            self._product(normed, f"{name}.self_attn.{each}", updated)
+            self._product(normed, f"{name}.self_attn.{each}")
             .view(*x.shape[:2], self.heads, -1)
             .transpose(1, 2)
             for each in ATTENTION[:3]
         )
         mixed = F.scaled_dot_product_attention(query, keys, values).transpose(1, 2).flatten(2)
-        x = x + self._product(mixed, f"{name}.self_attn.out_proj", updated)
-        inner = self._product(self._norm(x, f"{name}.final_layer_norm"), f"{name}.fc1", updated)
-        return x + self._product(F.gelu(inner), f"{name}.fc2", updated)
+        x = x + self._product(mixed, f"{name}.self_attn.out_proj")
+        inner = self._product(self._norm(x, f"{name}.final_layer_norm"), f"{name}.fc1")
+        return x + self._product(F.gelu(inner), f"{name}.fc2")
 
-    def _product(self, x: Tensor, name: str, updated: bool) -> Tensor:
+    def _product(self, x: Tensor, name: str) -> Tensor:
         product = F.linear(x, self.frozen[f"{name}.weight"], self.frozen.get(f"{name}.bias"))
-        return self.get_submodule(name)(product, x) if updated else product
+        updated: Tensor = self.get_submodule(name)(product, x)
+        return updated
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return F.layer_norm(

@@ -28,7 +28,7 @@ SHORTEST, LONGEST = 120, 245  # frames of a piece, before it is cut in a pause
 SPARE = 50  # frames after a piece: a text ends in the silence after speech
 LEAST_SPEECH = 50  # frames
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
-# What the other voices do in a mixture, and how often.
+# Kinds of mixtures, by what the other voices do, and their probabilities.
 KINDS = {"alone": 0.1, "apart": 0.3, "two": 0.5, "three": 0.1}
 LONGEST_APART = 180  # frames of a target that leaves other voices room in the window
 LEAST_OVERLAP = 12  # frames

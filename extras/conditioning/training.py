@@ -1,7 +1,7 @@
-"""Self-distillation: from a mixture, the encoder learns what the frozen model makes of one voice.
+"""Self-distillation: the encoder learns to read a mixture as the frozen model reads one voice.
 
-Two losses are added: the cross entropy of the model's own text of the voice alone, read by the
-frozen decoder, and the squared error of the encoder's output. Neither needs a transcript.
+Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
+decoder, and the squared error of the encoder's output. Neither needs a transcript.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ class Distillation:
         """
         texts: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
         engine, outputs = DecodeEngine(self.models), {}
+        encode = engine.context.encoder.main.forward
         for first in range(0, len(pieces), TEXTS_AT_ONCE):
             requests = []
             for each in pieces[first : first + TEXTS_AT_ONCE]:
-                output = self.encoder(self.log_mel([each.placed(each.samples, FRAME)]))
+                output = encode(self.log_mel([each.placed(each.samples, FRAME)]))
                 outputs[each.name] = output[0].half().cpu()
                 request = Request(each.name, each.samples, self.prompt, LONGEST_TEXT, output)
                 requests += [] if each.name in texts else [request]
@@ -127,7 +128,7 @@ class Distillation:
         return torch.stack((cross_entropy, (distance * weight).sum() / weight.sum()))
 
     def _texts(self, texts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Return the tokens that the decoder reads, and the tokens to choose, (texts, positions)."""
+        """Return the tokens to read and the tokens to choose, (texts, positions) each."""
         read = [torch.tensor([*self.prompt, *tokens[:-1]]) for tokens in texts]
         before = [IGNORED] * (len(self.prompt) - 1)
         wanted = [torch.tensor([*before, *tokens]) for tokens in texts]
