@@ -7,9 +7,10 @@ speaker who matches a known voice has the known name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from config import InferenceConfig
 from diarization_utils import as_word, attribute, during, segment_per_chunk, speaker_segments
@@ -25,6 +26,9 @@ from whosaid.transcript import (
     Transcript,
     Word,
 )
+
+if TYPE_CHECKING:
+    from whosaid.payload.parameters import Voice
 
 # Seconds; shorter pauses between words of a channel do not end a turn, as in most references.
 MAX_PAUSE = 0.5
@@ -75,7 +79,8 @@ def _channel_answer(
         transcript = replace(transcript, chunks=chunks)
     from_diarizer = diarization.warnings if diarization else ()
     warnings = (*transcript.warnings, *from_diarizer, *naming.warnings)
-    return Answer(duration, transcript, None, turns, warnings, naming.known_speakers)
+    voices = named.answered if named else {}
+    return Answer(duration, transcript, None, turns, warnings, naming.known_speakers, voices=voices)
 
 
 def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
@@ -100,6 +105,7 @@ def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
         ),
         warnings=_joined_warnings(answers, names),
         known_speakers=_best_matches([answer.known_speakers for answer in named]),
+        voices=_longest_voices([answer.voices for answer in named]),
         channels=tuple(
             Channel(name, each.language, each.language_probability)
             for name, each in zip(names, transcripts, strict=True)
@@ -152,6 +158,7 @@ def _named(answer: Answer, channel: int, rename: Rename) -> Answer:
         known_speakers=tuple(
             replace(each, label=each.label and rename(each.label)) for each in answer.known_speakers
         ),
+        voices={rename(label): voice for label, voice in answer.voices.items()},
     )
 
 
@@ -203,6 +210,12 @@ def _best_matches(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpea
         max(each, key=lambda known: (known.matched, known.similarity or -1.0))
         for each in zip(*channels, strict=True)
     )
+
+
+def _longest_voices(channels: Sequence[Mapping[str, Voice]]) -> dict[str, Voice]:
+    """Join the voices of all channels. A known speaker of several has the one of most speech."""
+    pairs = chain.from_iterable(voices.items() for voices in channels)
+    return dict(sorted(pairs, key=lambda pair: pair[1].seconds))
 
 
 def _joined_warnings(answers: Sequence[Answer], names: Sequence[str]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from whosaid.diarization.known_speakers import (
     KnownVoices,
     Naming,
     name_speakers,
+    with_voices,
 )
 from whosaid.errors import ModelError, OutOfMemory
 from whosaid.runtime.device import compute_beside
@@ -117,6 +118,25 @@ class DiarizationClient:
             own = await asyncio.wrap_future(begun) if begun is not None and spans else None
             found.append(own.touching(spans).numbered({}) if own and spans else None)
         return found
+
+    async def with_voices(
+        self,
+        recording: Recording,
+        channels: Sequence[NDArray[np.float32]],
+        found: Sequence[Diarization | None],
+        speech: Sequence[Sequence[Span]],
+    ) -> list[Diarization | None]:
+        """Call `known_speakers.with_voices` in the thread for each channel of a recording that is
+        `found`. Returns `found` without a diarizer, or if the diarizer gives no voices.
+        """
+        if self._diarizer is None or not self._diarizer.capabilities.voice_model:
+            return [*found]
+        works = [
+            partial(with_voices, self._diarizer, *each)
+            for each in zip(found, channels, speech, strict=True)
+        ]
+        self._begun += (begun := [self._submit(recording, work) for work in works])
+        return [await asyncio.wrap_future(each) for each in begun]
 
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool

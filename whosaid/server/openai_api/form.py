@@ -39,7 +39,7 @@ from config import OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
 from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
-from whosaid.payload.parameters import MAX_CLIPS, VadParameters
+from whosaid.payload.parameters import MAX_CLIPS, VadParameters, clips_of
 from whosaid.request import TranscriptionRequest, ignored_names
 from whosaid.server.errors import BODY_TOO_LARGE, MODEL_NOT_FOUND, Refusal
 from whosaid.server.request_body import content, is_text, multipart_form, refuse_in_query
@@ -57,7 +57,7 @@ FORMATS = {
 }
 WITHOUT_SPEAKERS = ("json", "text")
 GRANULARITIES = ("word", "segment")
-HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers")
+HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers", "voices")
 SUBTITLES = (
     "max_line_width",
     "max_line_count",
@@ -79,7 +79,7 @@ VAD_OPTIONS = {
     "threshold": "threshold",
 }
 # How the endpoint's own refusals call a clip's name or sound.
-CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+))?", re.ASCII)
+CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+)(?:\.\w+)*)?", re.ASCII)
 LONGEST_STRATEGY = 1000  # characters
 OPENAI_NAMES = re.compile(
     r"(openai/)?(whisper-1|gpt-([\w.]+-)*(transcribe|realtime)(-[\w.]+)*)", re.ASCII
@@ -183,6 +183,7 @@ class TranslationForm(BaseModel):
     known_speaker_names: Clips = Field(default=[], alias="known_speaker_names[]")
     known_speaker_references: Clips = Field(default=[], alias="known_speaker_references[]")
     known_speaker_threshold: Part = None
+    voices: Flag = None
     num_speakers: Annotated[str | None, ONE, _schema("integer", minimum=1, maximum=100)] = None
     channels: Annotated[
         str | None, ONE, WithJsonSchema({"enum": ["mix", "separate"], "default": "mix"})
@@ -442,9 +443,7 @@ def _known_speakers(form: TranslationForm) -> dict[str, Any]:
     names, references = form.known_speaker_names, form.known_speaker_references
     if len(names) != len(references):
         raise InvalidParameter(f"should be as many as {NAMES}", REFERENCES)
-    pairs = zip(names, references, strict=True)
-    clips = [{"name": name, "reference": reference} for name, reference in pairs]
-    return {"known_speakers": clips} if clips else {}
+    return {"known_speakers": clips_of(names, references)} if names else {}
 
 
 def _speakers(
@@ -466,6 +465,8 @@ def _speakers(
             raise Unsupported("response_format should be srt or vtt", name)
     if "group_by_speaker" in given and wanted != "diarized_json":
         raise Unsupported("response_format should be diarized_json", "group_by_speaker")
+    if "voices" in given and wanted in FILES:
+        raise Unsupported(f"response_format {wanted} has no place for voices", "voices")
     if asked and wanted in WITHOUT_SPEAKERS:
         raise Unsupported(f"response_format {wanted} has no place for speakers", asked[0])
     if wanted == "diarized_json":
@@ -491,7 +492,7 @@ def _parse(
         if form.keywords and error.param == "hotwords":
             raise InvalidParameter(error.reason, "keywords") from error
         if clip := CLIP.fullmatch(error.param or ""):
-            field = REFERENCES if clip["part"] == "reference" else NAMES
+            field = REFERENCES if clip["part"] in ("reference", "voice") else NAMES
             raise InvalidParameter(error.reason, f"{field}{clip['place'] or ''}") from error
         raise
 

@@ -29,7 +29,7 @@ from whosaid.errors import ClientError, EndpointError, Unsupported
 from whosaid.live.settings import AudioFormat, Delay, LiveSettings, TurnSettings
 from whosaid.payload.encodings import Base64Text
 from whosaid.payload.languages import distinct_languages, language_code, script_warning
-from whosaid.payload.parameters import MAX_CLIPS, ReferenceClip
+from whosaid.payload.parameters import MAX_CLIPS, ReferenceClip, clips_of
 from whosaid.request import ignored_names
 from whosaid.server.errors import (
     INVALID_TYPE,
@@ -65,7 +65,7 @@ FIELDS = {
     "known_speakers": f"{TRANSCRIPTION}.known_speaker_references",
     "speakers": "include",
 }
-PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?", re.ASCII)
+PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?(?:\.\w+)*", re.ASCII)
 
 
 def _text(value: object) -> object:
@@ -414,8 +414,7 @@ def _clips(given: TranscriptionGiven) -> list[dict[str, Any]] | None:
     if len(names) != len(references):
         text = "should be as many as known_speaker_names"
         raise Refusal(INVALID_VALUE, text, FIELDS["known_speakers"])
-    pairs = zip(names, references, strict=True)
-    return [{"name": name, "reference": reference} for name, reference in pairs]
+    return clips_of(names, references)
 
 
 def _check(
