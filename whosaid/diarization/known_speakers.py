@@ -5,7 +5,8 @@ turns are used, because noise is often taken for a second voice beneath the firs
 own model embeds the clip in one piece, with pauses and other voices masked. Speakers of a recording
 have the mean over windows instead; below about 1.5 s that mean does not exist, and above it was no
 nearer. An unusable clip is refused with its index in the request, because a name made from it would
-be silently wrong. Embeddings live as long as the request and are not written anywhere.
+be silently wrong. A client that asks for `voices` gets the embeddings of the speakers, made in the
+same way, and may send them in place of clips. Nothing else keeps embeddings longer than a request.
 
 Speakers and names are matched one-to-one by the largest sum of similarities. A speaker may also
 stay unnamed, which counts as the threshold in the sum. So a stranger does not get the nearest name,
@@ -136,7 +137,7 @@ class Enrolment:
         the clip is unusable, and the errors of `Diarizer.diarize`.
         """
         found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
-        spans = _exclusive(found.within(self._find_speech(samples)))
+        spans = exclusive_spans(found.within(self._find_speech(samples)))
         seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
         if not seconds:
             raise self._unusable("no speech was found")
@@ -182,33 +183,24 @@ class Enrolment:
         return InvalidReference(reason, f"known_speakers[{self._index}]{field}")
 
 
-def with_voices(
-    diarizer: Diarizer,
-    found: Diarization | None,
-    samples: NDArray[np.float32],
-    speech: Sequence[Span],
-) -> Diarization | None:
-    """Return `found` with the voices of its speakers, embedded as clips are.
+def speaker_voice(
+    diarizer: Diarizer, samples: NDArray[np.float32], spans: Sequence[Span]
+) -> Voice | None:
+    """Return the voice of the speaker who speaks alone in `spans` of a recording, embedded as a
+    clip is; None if the speaker says too little.
 
-    A clip of a speaker is the whole recording, samples (n,) at 16 kHz, with all other voices
-    masked. If the recording is longer than a clip may be, it is made of the speaker's longest turns
-    without others. Speakers with less than MIN_SPEECH get no voice. Raises the errors of
-    `Diarizer.embed`.
+    The clip is the whole recording, `samples` (n,) at 16 kHz, with all else masked. If the
+    recording is longer than a clip may be, the speaker's longest spans, joined, are the clip.
+    Raises the errors of `Diarizer.embed`.
     """
-    if found is None:
+    clip, own = _clip_of(samples, spans)
+    seconds = sum(end - start for start, end in own)
+    vector = diarizer.embed(clip, own) if seconds >= MIN_SPEECH else ()
+    if unit(vector) is None:
         return None
-    answered = {}
-    for label, spans in _exclusive(found.within(speech)).items():
-        clip, own = _clip_of(samples, spans)
-        seconds = sum(end - start for start, end in own)
-        if seconds < MIN_SPEECH:
-            continue
-        vector = diarizer.embed(clip, own)
-        if unit(vector) is not None:
-            text = b64encode(np.asarray(vector, EMBEDDING).tobytes()).decode()
-            model = diarizer.capabilities.voice_model
-            answered[label] = Voice(model=model, seconds=round(seconds, 2), embedding=text)
-    return replace(found, answered=answered)
+    embedding = b64encode(np.asarray(vector, EMBEDDING).tobytes()).decode()
+    model = diarizer.capabilities.voice_model
+    return Voice(model=model, seconds=round(seconds, 2), embedding=embedding)
 
 
 def _clip_of(
@@ -226,7 +218,8 @@ def _clip_of(
     return clip, [(0.0, len(clip) / SAMPLE_RATE)]
 
 
-def _exclusive(found: Diarization) -> dict[str, list[Span]]:
+def exclusive_spans(found: Diarization) -> dict[str, list[Span]]:
+    """Return the spans in which each speaker has the turn."""
     spans: defaultdict[str, list[Span]] = defaultdict(list)
     for turn in found.exclusive:
         spans[turn.speaker].append((turn.start, turn.end))

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,8 +33,9 @@ from whosaid.diarization.known_speakers import (
     FindSpeech,
     KnownVoices,
     Naming,
+    exclusive_spans,
     name_speakers,
-    with_voices,
+    speaker_voice,
 )
 from whosaid.errors import ModelError, OutOfMemory
 from whosaid.runtime.device import compute_beside
@@ -71,7 +72,7 @@ class DiarizationClient:
     def __init__(self, thread: DiarizationThread, diarizer: Diarizer | None) -> None:
         self._thread, self._diarizer = thread, diarizer
         self._left = threading.Event()
-        self._begun: list[Future[Diarization | None]] = []
+        self._begun: list[Future[Any]] = []
 
     def leave(self) -> None:
         """Cancel all work of this client."""
@@ -126,17 +127,24 @@ class DiarizationClient:
         found: Sequence[Diarization | None],
         speech: Sequence[Sequence[Span]],
     ) -> list[Diarization | None]:
-        """Call `known_speakers.with_voices` in the thread for each channel of a recording that is
-        `found`. Returns `found` without a diarizer, or if the diarizer gives no voices.
+        """Return `found`, the diarization of each channel of a recording, with a voice for every
+        speaker. Each voice is queued by itself, so shorter recordings run between two voices.
+
+        Returns `found` as it is if the diarizer gives no voices. Raises the errors of
+        `Diarizer.embed`.
         """
         if self._diarizer is None or not self._diarizer.capabilities.voice_model:
             return [*found]
-        works = [
-            partial(with_voices, self._diarizer, *each)
-            for each in zip(found, channels, speech, strict=True)
-        ]
-        self._begun += (begun := [self._submit(recording, work) for work in works])
-        return [await asyncio.wrap_future(each) for each in begun]
+        result: list[Diarization | None] = []
+        for each, samples, spans in zip(found, channels, speech, strict=True):
+            answered = {}
+            for label, own in (exclusive_spans(each.within(spans)) if each else {}).items():
+                work = partial(speaker_voice, self._diarizer, samples, own)
+                self._begun.append(begun := self._submit(recording, work))
+                if voice := await asyncio.wrap_future(begun):
+                    answered[label] = voice
+            result.append(each and replace(each, answered=answered))
+        return result
 
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool
