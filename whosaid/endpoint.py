@@ -318,8 +318,8 @@ class Call:
         speech = [each.speech for each in self._transcripts]
         found = await self._speakers.found(speech)
         if self._request.config.voices:
-            channels = self._audio.channels
-            found = await self._speakers.with_voices(self._recording, channels, found, speech)
+            channels = zip(self._audio.channels, found, speech, strict=True)
+            found = await self._speakers.with_voices(self._recording, channels)
         finish = in_one_step(partial(self._finish, found))
         return await self._endpoint.prepare(self._recording, finish)
 

@@ -7,10 +7,9 @@ speaker who matches a known voice has the known name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from config import InferenceConfig
 from diarization_utils import as_word, attribute, during, segment_per_chunk, speaker_segments
@@ -26,9 +25,6 @@ from whosaid.transcript import (
     Transcript,
     Word,
 )
-
-if TYPE_CHECKING:
-    from whosaid.payload.parameters import Voice
 
 # Seconds; shorter pauses between words of a channel do not end a turn, as in most references.
 MAX_PAUSE = 0.5
@@ -105,7 +101,7 @@ def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
         ),
         warnings=_joined_warnings(answers, names),
         known_speakers=_best_matches([answer.known_speakers for answer in named]),
-        voices=_longest_voices([answer.voices for answer in named]),
+        voices=dict(chain.from_iterable(answer.voices.items() for answer in named)),
         channels=tuple(
             Channel(name, each.language, each.language_probability)
             for name, each in zip(names, transcripts, strict=True)
@@ -210,12 +206,6 @@ def _best_matches(channels: Sequence[Sequence[KnownSpeaker]]) -> tuple[KnownSpea
         max(each, key=lambda known: (known.matched, known.similarity or -1.0))
         for each in zip(*channels, strict=True)
     )
-
-
-def _longest_voices(channels: Sequence[Mapping[str, Voice]]) -> dict[str, Voice]:
-    """Join the voices of all channels. A known speaker of several has the one of most speech."""
-    pairs = chain.from_iterable(voices.items() for voices in channels)
-    return dict(sorted(pairs, key=lambda pair: pair[1].seconds))
 
 
 def _joined_warnings(answers: Sequence[Answer], names: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -123,27 +123,24 @@ class DiarizationClient:
     async def with_voices(
         self,
         recording: Recording,
-        channels: Sequence[NDArray[np.float32]],
-        found: Sequence[Diarization | None],
-        speech: Sequence[Sequence[Span]],
+        channels: Iterable[tuple[NDArray[np.float32], Diarization | None, Sequence[Span]]],
     ) -> list[Diarization | None]:
-        """Return `found`, the diarization of each channel of a recording, with a voice for every
-        speaker. Each voice is queued by itself, so shorter recordings run between two voices.
+        """Return the diarization of each channel, given with its samples and its speech, with a
+        voice for every speaker; without any if the diarizer gives none.
 
-        Returns `found` as it is if the diarizer gives no voices. Raises the errors of
-        `Diarizer.embed`.
+        Each voice is queued by itself, so shorter recordings run between two voices. Raises the
+        errors of `Diarizer.embed`.
         """
-        if self._diarizer is None or not self._diarizer.capabilities.voice_model:
-            return [*found]
-        result: list[Diarization | None] = []
-        for each, samples, spans in zip(found, channels, speech, strict=True):
+        diarizer, result = self._diarizer, []
+        for samples, found, speech in channels:
             answered = {}
-            for label, own in (exclusive_spans(each.within(spans)) if each else {}).items():
-                work = partial(speaker_voice, self._diarizer, samples, own)
-                self._begun.append(begun := self._submit(recording, work))
-                if voice := await asyncio.wrap_future(begun):
-                    answered[label] = voice
-            result.append(each and replace(each, answered=answered))
+            if found is not None and diarizer is not None and diarizer.capabilities.voice_model:
+                for label, spans in exclusive_spans(found.within(speech)).items():
+                    work = partial(speaker_voice, diarizer, samples, spans)
+                    self._begun.append(begun := self._submit(recording, work))
+                    answered[label] = await asyncio.wrap_future(begun)
+            voices = {label: voice for label, voice in answered.items() if voice}
+            result.append(found and replace(found, answered=voices))
         return result
 
     async def push(
