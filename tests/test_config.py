@@ -48,6 +48,7 @@ DEFAULTS = {
     "output": [],
     "known_speakers": [],
     "known_speaker_threshold": None,
+    "voices": False,
     "max_line_width": None,
     "max_line_count": None,
     "max_words_per_line": None,
