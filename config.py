@@ -258,6 +258,7 @@ class InferenceConfig(BaseModel):
     subtitle_speakers: bool = True
     known_speakers: ReferenceClips = []
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
+    voices: bool = False
     temperature: Temperature = None
     compression_ratio_threshold: float | None = Field(default=None, ge=0, le=1000)
     logprob_threshold: float | None = Field(default=None, ge=-1000, le=0)
@@ -334,7 +335,8 @@ class InferenceConfig(BaseModel):
         if not self.diarize or not self.separate:
             return self.diarize
         hints = (self.num_speakers, self.min_speakers, self.max_speakers)
-        return "diarize" in self.model_fields_set or any((*hints, self.known_speakers))
+        needs = (*hints, self.known_speakers, self.voices)
+        return "diarize" in self.model_fields_set or any(needs)
 
     @model_validator(mode="after")
     def _text_can_be_said(self) -> Self:
@@ -413,8 +415,9 @@ def _first_fault(error: ValidationError) -> tuple[str, str]:
     a list is named by its index.
     """
     details = error.errors(include_url=False, include_input=False)
-    nested = len(details[0]["loc"]) == 3 and isinstance(details[0]["loc"][1], int)
-    location = details[0]["loc"][: 3 if nested else 1]
+    location = details[0]["loc"]
+    nested = len(location) > 2 and isinstance(location[1], int)
+    location = location if nested else location[:1]
     messages = [
         detail["msg"].removeprefix("Value error, ")
         for detail in details
@@ -424,5 +427,7 @@ def _first_fault(error: ValidationError) -> tuple[str, str]:
     text = text.replace("Input should", "should").replace("Field required", "is required")
     if not location:
         return str(details[0].get("ctx", {}).get("param", "")), text
-    index = f"[{location[1]}].{location[2]}" if nested else ""
-    return f"{location[0]}{index}", text
+    if not nested:
+        return str(location[0]), text
+    name, index, *parts = map(str, location)
+    return ".".join((f"{name}[{index}]", *parts)), text

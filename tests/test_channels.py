@@ -178,11 +178,17 @@ def test_voices_within_a_channel_are_told_apart_on_request(demo_handler, voices)
 def test_known_speakers_have_their_names(demo_handler, voices):
     clip = wav_file(voices[1][: 8 * RATE], RATE)
     known = [{"name": "Ada", "reference": base64.b64encode(clip).decode()}]
-    answer = apart(demo_handler, *voices, known_speakers=known, known_speaker_threshold=0.5)
+    answer = apart(
+        demo_handler, *voices, known_speakers=known, known_speaker_threshold=0.5, voices=True
+    )
     names = {each["channel"]: each["speaker"] for each in answer["speakers"]}
     assert names == {0: "CHANNEL_00", 1: "Ada"}
     (told,) = answer["known_speakers"]
     assert (told["label"], told["matched"]) == ("CHANNEL_01", True)
+    assert answer["voices"].keys() == set(names.values())
+    known = [{"name": "Ada", "voice": answer["voices"]["Ada"]}]
+    (again,) = apart(demo_handler, *voices, known_speakers=known)["known_speakers"]
+    assert (again["label"], again["matched"]) == ("CHANNEL_01", True)
 
 
 def test_names_are_as_many_as_channels(demo_handler, voices):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import logging
+from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
+import torch
 from scipy.signal import resample_poly
 
 from config import InferenceConfig
@@ -19,7 +22,9 @@ from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import Voice, draw_clip
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization.diarizer import SpeakerHints
-from whosaid.diarization.known_speakers import NO_THRESHOLD, Enrolment
+from whosaid.diarization.known_speakers import NO_THRESHOLD, Enrolment, speaker_voice
+from whosaid.diarization.pyannote import fingerprint
+from whosaid.diarization.thread import DiarizationClient
 from whosaid.errors import AudioTooLong, InvalidAudio, InvalidReference
 from whosaid.runtime.steps import run_steps
 
@@ -203,6 +208,120 @@ def test_without_diarization_clips_are_a_warning(demo_handler, monkeypatch, hum,
     assert found["known_speakers"] == [
         {"name": "Anna", "label": None, "similarity": None, "matched": False}
     ]
+
+
+# ---- voices of answers
+
+
+@pytest.fixture(scope="module")
+def voices(demo_handler, clips):
+    """The voice in each clip, from an answer to a request with the clip as its audio."""
+    found = {}
+    for name, inputs in clips.items():
+        answer = demo_handler({"inputs": inputs, "parameters": {"voices": True}})
+        (found[name],) = answer["voices"].values()
+        assert answer["voices"].keys() == speakers(answer)
+    return found
+
+
+def test_a_voice_of_an_answer_names_as_its_recording_does(ask, clips, voices, answer):
+    """Alone, beside a clip, and as text; the speech of the clip is 3.5 s long."""
+    known = [{"name": name, "voice": voice} for name, voice in voices.items()]
+    assert ask(known_speakers=known)["known_speakers"] == answer["known_speakers"]
+    known[0] = {"name": "Anna", "reference": clips["Anna"]}
+    mixed = ask(known_speakers=json.dumps(known))
+    assert mixed["known_speakers"] == answer["known_speakers"]
+    assert all(3 < voice["seconds"] < 4 for voice in voices.values())
+
+
+def test_a_voice_has_the_embedding_of_the_clip(demo_endpoint, clips, voices):
+    both = {}
+    for kind, given in (("reference", clips), ("voice", voices)):
+        known = [{"name": name, kind: each} for name, each in given.items()]
+        config = InferenceConfig.read({"known_speakers": known})
+        client = DiarizationClient(demo_endpoint.diarization, demo_endpoint.diarizer)
+        both[kind] = asyncio.run(demo_endpoint.enrol(client, config)).vectors
+    for name, ((first,), (second,)) in zip(
+        clips, zip(both["reference"].values(), both["voice"].values(), strict=True), strict=True
+    ):
+        assert first @ second == pytest.approx(1, abs=1e-7), name
+
+
+def test_voices_of_a_conversation_name_its_speakers(ask, answer, log):
+    """The names of the first answer are those of the second, and nothing is logged."""
+    found = ask(voices=True, known_speakers=[])
+    assert found["voices"].keys() == speakers(found)
+    known = [{"name": f"Person {label}", "voice": each} for label, each in found["voices"].items()]
+    named = ask(voices=True, known_speakers=known)
+    labels = {each["label"]: each["name"] for each in named["known_speakers"] if each["matched"]}
+    assert labels == {label: f"Person {label}" for label in speakers(found)}
+    assert named["voices"] == {labels[label]: each for label, each in found["voices"].items()}
+    assert all(each["embedding"] not in log.getvalue() for each in found["voices"].values())
+
+
+def test_a_long_recording_has_the_voice_of_its_longest_turns(demo_endpoint):
+    samples = np.arange(60 * RATE, dtype=np.float32)
+    given = []
+
+    class Diarizer:
+        capabilities = demo_endpoint.diarizer.capabilities
+
+        def embed(self, samples, spans):
+            given.append((samples, spans))
+            return np.ones(3, np.float32)
+
+    voice = speaker_voice(Diarizer(), samples, [(0.0, 5.0), (10.0, 32.0), (40.0, 50.0)])
+    assert voice.seconds == 30.0
+    ((joined, spans),) = given
+    assert [*joined] == [*samples[10 * RATE : 32 * RATE], *samples[40 * RATE : 48 * RATE]]
+    assert spans == [(0.0, 30.0)]
+    assert speaker_voice(Diarizer(), samples, [(0.0, 0.5)]) is None
+
+
+def test_other_weights_have_other_names(demo_endpoint):
+    network = torch.nn.Linear(2, 2)
+    before = fingerprint(network)
+    assert before == fingerprint(deepcopy(network))
+    with torch.no_grad():
+        network.bias[0] += 1
+    assert before != fingerprint(network)
+    assert fingerprint(None) == ""
+    assert demo_endpoint.diarizer.capabilities.voice_model.startswith("WeSpeakerResNet34-")
+
+
+def in_base64(values):
+    return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model": "WeSpeakerResNet34-0123456789abcdef"}, "model"),
+        ({"embedding": "no base64"}, "embedding"),
+        ({"embedding": "AAA="}, "embedding"),
+        ({"embedding": in_base64([0.5])}, "embedding"),
+        ({"embedding": in_base64(np.full(256, np.nan))}, "embedding"),
+        ({"embedding": in_base64(np.full(256, np.inf))}, "embedding"),
+        ({"embedding": in_base64(np.zeros(256))}, "embedding"),
+    ],
+)
+def test_a_useless_voice_is_refused_by_its_field_before_the_audio(
+    demo_handler, voices, change, field
+):
+    known = [{"name": "Anna", "voice": each | change} for each in voices.values()]
+    known[0]["voice"] = voices["Anna"]
+    with pytest.raises(InvalidReference) as refused:
+        demo_handler({"inputs": "not even base64!", "parameters": {"known_speakers": known}})
+    assert refused.value.param == f"known_speakers[1].voice.{field}"
+
+
+@pytest.mark.parametrize("parameters", [{"diarize": False}, {}], ids=["not asked for", "no model"])
+def test_without_diarization_voices_are_a_warning(demo_handler, monkeypatch, hum, parameters):
+    if not parameters:
+        monkeypatch.setattr(demo_handler.endpoint.models, "diarizer", None)
+    found = demo_handler({"inputs": hum, "parameters": {"voices": True, **parameters}})
+    assert any("voices are ignored" in warning for warning in found["warnings"])
+    assert found["voices"] == {}
 
 
 # ---- refusals, before the audio

@@ -89,6 +89,8 @@ def test_turns_are_kept_as_they_are():
 
 
 CLIP = {"name": "Ann", "reference": "UklGRg=="}
+VOICE = {"model": "a", "seconds": 2.0, "embedding": "c2VjcmV0IQ=="}
+SPEAKER = {"name": "Ann", "voice": VOICE}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,13 @@ CLIP = {"name": "Ann", "reference": "UklGRg=="}
             {"known_speakers": [CLIP | {"reference": "UklGRQ=="}]},
             "known_speakers",
         ),
+        ({"known_speakers": [SPEAKER]}, {"known_speakers": [SPEAKER]}, ""),
+        (
+            {"known_speakers": [SPEAKER]},
+            {"known_speakers": [SPEAKER | {"voice": VOICE | {"model": "b"}}]},
+            "known_speakers",
+        ),
+        ({}, {"voices": True}, "voices"),
         ({"text": "one"}, {"text": "two"}, "text"),
         ({"text": "one"}, {"text": "one"}, ""),
     ],
@@ -121,8 +130,10 @@ def test_parameters_that_change_an_answer_are_compared_by_their_effect(before, n
 
 
 def test_neither_clips_nor_texts_are_kept():
-    made = Request(MODELS, {"known_speakers": [CLIP], "text": "in confidence"}).to_json()
+    known = [CLIP, SPEAKER]
+    made = Request(MODELS, {"known_speakers": known, "text": "in confidence"}).to_json()
     assert CLIP["reference"] not in json.dumps(made)
+    assert VOICE["embedding"] not in json.dumps(made)
     assert "confidence" not in json.dumps(made)
     assert made["parameters"]["known_speakers"][0]["name"] == "Ann"
 

@@ -96,6 +96,12 @@ def test_the_voices_of_real_weights_have_a_threshold(diarizer):
     assert diarizer.capabilities.same_voice == LEAST
 
 
+def voice_in(handler, inputs):
+    """The voice of the person who speaks most."""
+    answer = handler({"inputs": inputs, "parameters": {"voices": True}})
+    return max(answer["voices"].values(), key=lambda voice: voice["seconds"])
+
+
 def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
     settings = ModelSettings(
         asr_model=str(whisper_base_folder),
@@ -111,6 +117,9 @@ def test_people_are_named_by_their_clips(recordings, whisper_base_folder):
     answer = handler({"inputs": inputs, "parameters": parameters})
     assert [each["matched"] for each in answer["known_speakers"]] == [True, True]
     assert {each["speaker"] for each in answer["speakers"]} == {"Katie", "Steve"}
+    kept = [{"name": each["name"], "voice": voice_in(handler, each["reference"])} for each in clips]
+    named = handler({"inputs": inputs, "parameters": {"known_speakers": kept}})
+    assert named["known_speakers"] == answer["known_speakers"]
     inputs = in_base64(recordings, STRANGERS)
     strangers = handler({"inputs": inputs, "parameters": parameters})
     assert [each["matched"] for each in strangers["known_speakers"]] == [False, False]

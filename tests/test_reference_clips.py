@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from config import InferenceConfig
-from whosaid.payload.parameters import MAX_CLIPS
+from config import InferenceConfig, WrongParameter
+from whosaid.payload.parameters import MAX_CLIPS, clips_of
 
 
 def named(pairs):
@@ -71,6 +71,41 @@ def test_wrong_names_are_refused_by_place(name):
 def test_wrong_lists_are_refused_and_no_reference_repeated(value):
     with pytest.raises(ValueError, match="known_speakers") as refused:
         InferenceConfig.read({"known_speakers": value})
+    assert "AAAA" not in str(refused.value)
+
+
+VOICE = {"model": "Net-0", "seconds": 3.5, "embedding": "AAAAAA=="}
+
+
+def test_a_voice_takes_the_place_of_a_reference_in_every_form():
+    clips = [*named([("Anna", "AAAA")]), {"name": "Bob", "voice": VOICE}]
+    config = InferenceConfig.read({"known_speakers": clips})
+    assert config.known_speakers[1].voice.model_dump() == VOICE
+    assert config.reference_bytes == 3
+    assert VOICE["embedding"] not in repr(config)
+    as_text = clips_of(["Anna", "Bob"], ["AAAA", json.dumps(VOICE)])
+    for given in (json.dumps(clips), as_text, json.dumps(as_text)):
+        assert InferenceConfig.read({"known_speakers": given}, as_text=True) == config
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ({}, ""),
+        ({"voice": None}, ""),
+        ({"voice": "AAAAAA=="}, ""),
+        ({"voice": VOICE, "reference": "AAAA"}, ""),
+        ({"voice": {"model": "Net-0"}}, ".embedding"),
+        ({"voice": VOICE | {"model": ""}}, ".model"),
+        ({"voice": VOICE | {"model": 3}}, ".model"),
+        ({"voice": VOICE | {"seconds": "long"}}, ".seconds"),
+        ({"voice": VOICE | {"embedding": "A" * (2**14 + 4)}}, ".embedding"),
+    ],
+)
+def test_a_wrong_voice_is_refused_by_its_field(entry, field):
+    with pytest.raises(WrongParameter) as refused:
+        InferenceConfig.read({"known_speakers": [{"name": "Anna", **entry}]})
+    assert refused.value.param == f"known_speakers[0].voice{field}"
     assert "AAAA" not in str(refused.value)
 
 

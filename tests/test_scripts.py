@@ -69,6 +69,7 @@ def test_help_of_every_script_installs_nothing(clone, script):
         ("demo", "--modle", "--model"),
         ("transcribe", "--modle", "--model"),
         ("serve", "--prot", "--port"),
+        ("voices", "remvoe", "remove"),
         ("bench", "spede", "speed"),
         ("gpu-check", "--outptu", "--output"),
         ("setup", "--tolkit", "--toolkit"),

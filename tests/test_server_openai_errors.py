@@ -38,6 +38,11 @@ INVALID = "invalid_request_error"
             INVALID,
             "known_speaker_references[2]",
         ),
+        (
+            InvalidReference("is another", "known_speakers[2].voice.model"),
+            INVALID,
+            "known_speaker_references[2]",
+        ),
         (Refusal(Kind.MODEL_NOT_FOUND, "x is not loaded", "model"), INVALID, "model"),
         (Refusal(Kind.UNAUTHORIZED, "no token"), "authentication_error", None),
         (Refusal(Kind.BUSY, "full", retry_after=1), "rate_limit_error", None),

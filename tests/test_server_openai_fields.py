@@ -216,6 +216,21 @@ def test_clips_reach_the_endpoint_in_order(endpoint):
     assert (config.known_speaker_threshold, config.diarize) == (0.7, True)
 
 
+def test_a_reference_may_be_a_voice(endpoint):
+    voice = {"model": "Net-0", "seconds": 3.5, "embedding": "AAAAAA=="}
+    asked = read(
+        endpoint,
+        known_speaker_names=["Anna", "Bob"],
+        known_speaker_references=["BBBB", json.dumps(voice)],
+        voices="true",
+        response_format="verbose_json",
+    )
+    first, second = asked.request.config.known_speakers
+    assert (first.reference, second.voice.model_dump()) == ("BBBB", voice)
+    assert asked.request.config.voices
+    assert not read(endpoint, voices="false").speakers
+
+
 WRONG = {
     "response_format": {"response_format": "xml"},
     "temperature": {"temperature": "1.5"},
@@ -264,6 +279,12 @@ WRONG = {
         "known_speaker_references": ["", "AAAA"],
         "response_format": "diarized_json",
     },
+    "known_speaker_references[1]": {
+        "known_speaker_names": ["agent", "other"],
+        "known_speaker_references": ["AAAA", '{"model": 3}'],
+        "response_format": "diarized_json",
+    },
+    "voices": {"voices": "maybe", "response_format": "diarized_json"},
     "min_speakers": {"min_speakers": "3", "max_speakers": "2", "response_format": "srt"},
 }
 NOT_SERVED = {
@@ -277,6 +298,7 @@ NOT_SERVED = {
     "return_timestamps": {"return_timestamps": "word"},
     "output": {"output": "srt"},
     "num_speakers": {"num_speakers": "2"},
+    "voices": {"voices": "true", "response_format": "srt"},
     "diarize": {"diarize": "true", "response_format": "text"},
     "group_by_speaker": {"group_by_speaker": "false", "response_format": "srt"},
 }

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from string import ascii_uppercase
+from types import SimpleNamespace
 
 import pytest
 from openai_answers import SILENT, SPOKEN
 from renamed import renamed
 
-from whosaid.server.openai_api.bodies import known_speakers
+from config import InferenceConfig
+from whosaid.payload.parameters import Voice
+from whosaid.server.openai_api.bodies import json_body, known_speakers
+from whosaid.server.openai_api.form import AudioRequest
 from whosaid.server.openai_api.speakers import everyone_labelled, label, with_labels
 from whosaid.transcript import Channel, KnownSpeaker, SpeakerSegment
 
@@ -45,6 +49,17 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
     (entries,) = known_speakers(named).values()
     assert entries[0] == {"name": "A", "label": "A", "similarity": 0.9, "matched": True}
     assert known_speakers(SPOKEN) == {}
+
+
+def test_voices_have_the_labels_of_the_answer():
+    voice = Voice(model="Net-0", seconds=2.0, embedding="AAAAAA==")
+    answer = replace(SPOKEN, voices={"SPEAKER_01": voice, "SILENT": voice})
+    for wanted in ("verbose_json", "diarized_json"):
+        asked = AudioRequest(SimpleNamespace(config=InferenceConfig(voices=True)), wanted)
+        assert json_body(answer, asked)["voices"] == {"A": voice.model_dump()}
+    asked = AudioRequest(SimpleNamespace(config=InferenceConfig()), "diarized_json")
+    assert "voices" not in json_body(answer, asked)
+    assert "AAAA" not in repr(answer)
 
 
 def test_channels_keep_their_names():

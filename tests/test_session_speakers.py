@@ -177,6 +177,20 @@ def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, sample
 
 
 @needs_demo
+def test_a_voice_names_as_its_clip_does(endpoint, samples):
+    audio = {"inputs": clip()["reference"], "parameters": {"voices": True}}
+    (voice,) = asyncio.run(endpoint.answer(endpoint.parse(audio))).voices.values()
+    found = []
+    for given in ({"voice": voice.model_dump()}, {"reference": clip()["reference"]}):
+        request = asked(endpoint, samples[:160], known_speakers=[{"name": "Anna", **given}])
+        settings = replace(SETTINGS, known_speakers=tuple(request.config.known_speakers))
+        found.append(asyncio.run(spoken(endpoint, samples, settings))[-1].known_speakers)
+    ((first,), (second,)) = found
+    assert (first.label, first.matched) == (second.label, True)
+    assert first.similarity == pytest.approx(second.similarity, abs=1e-6)
+
+
+@needs_demo
 def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
     go_on = threading.Event()
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))

@@ -50,6 +50,7 @@ def test_files_are_those_of_an_endpoint_that_calls_the_speakers_so(names):
         "speakers": [{"speaker": label, "words": [{"speaker": label}]} for label in LABELS],
         "words": [{"word": "hi", "speaker": LABELS[1]}, {"word": "ho", "speaker": None}],
         "known_speakers": [{"name": "Eve", "label": LABELS[0], "matched": False}],
+        "voices": {label: {"seconds": 2.0} for label in LABELS},
         "made_with": {"parameters": {"channels": "mix"}},
         "output": files(LABELS),
         "warnings": ["noise"],
@@ -58,6 +59,7 @@ def test_files_are_those_of_an_endpoint_that_calls_the_speakers_so(names):
     assert renamed == answer | {
         "speakers": [{"speaker": name, "words": [{"speaker": name}]} for name in names],
         "words": [{"word": "hi", "speaker": names[1]}, {"word": "ho", "speaker": None}],
+        "voices": {name: {"seconds": 2.0} for name in names},
         "output": files(names),
     }
     assert answer["output"] == files(LABELS)

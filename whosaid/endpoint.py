@@ -258,6 +258,9 @@ class Endpoint:
         if enrolment is None or not clips:
             return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
         for clip in clips:
+            if clip.voice is not None:
+                enrolment.enrol_voice(clip.name, clip.voice)
+                continue
             guess = len(clip.reference) / GUESSED_BYTES_PER_SECOND
             with self.preparation.recording(guess) as recording:
                 samples = await self.prepare(recording, enrolment.decode(clip), decodes=True)
@@ -312,7 +315,11 @@ class Call:
 
     async def attribute(self) -> Answer:
         """Wait for the speaker turns, assign every word to a speaker, and return the answer."""
-        found = await self._speakers.found([each.speech for each in self._transcripts])
+        speech = [each.speech for each in self._transcripts]
+        found = await self._speakers.found(speech)
+        if self._request.config.voices:
+            channels = zip(self._audio.channels, found, speech, strict=True)
+            found = await self._speakers.with_voices(self._recording, channels)
         finish = in_one_step(partial(self._finish, found))
         return await self._endpoint.prepare(self._recording, finish)
 

@@ -123,17 +123,19 @@ def unused_wishes(config: InferenceConfig, can: Capabilities | None) -> tuple[st
     `can` is None if no diarizer is loaded.
     """
     if can is None:
-        no_turns = no_hints = no_voices = "no diarization model is loaded"
+        no_turns = no_hints = no_voices = no_embeddings = "no diarization model is loaded"
     elif not config.diarize:
-        no_turns = no_hints = no_voices = "diarize is false"
+        no_turns = no_hints = no_voices = no_embeddings = "diarize is false"
     else:
         no_turns = ""
         no_hints = "" if can.hints else "the diarization model takes none"
         no_voices = "" if can.voices else "the diarization model compares no voices"
+        no_embeddings = "" if can.voice_model else "the diarization model gives no voices"
     mixed = "" if config.separate else "channels are mixed"
     unused = (
         ("speaker hints are ignored", no_hints, _hints(config) != SpeakerHints()),
         ("known_speakers are ignored", no_voices, bool(config.known_speakers)),
+        ("voices are ignored", no_embeddings, config.voices),
         ("output: rttm is empty", no_turns, "rttm" in config.output and not config.separate),
         ("channel_names are ignored", mixed, bool(config.channel_names)),
     )

@@ -75,7 +75,8 @@ def _channel_answer(
         transcript = replace(transcript, chunks=chunks)
     from_diarizer = diarization.warnings if diarization else ()
     warnings = (*transcript.warnings, *from_diarizer, *naming.warnings)
-    return Answer(duration, transcript, None, turns, warnings, naming.known_speakers)
+    voices = named.answered if named else {}
+    return Answer(duration, transcript, None, turns, warnings, naming.known_speakers, voices=voices)
 
 
 def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
@@ -100,6 +101,7 @@ def joined(answers: Sequence[Answer], names: Sequence[str]) -> Answer:
         ),
         warnings=_joined_warnings(answers, names),
         known_speakers=_best_matches([answer.known_speakers for answer in named]),
+        voices=dict(chain.from_iterable(answer.voices.items() for answer in named)),
         channels=tuple(
             Channel(name, each.language, each.language_probability)
             for name, each in zip(names, transcripts, strict=True)
@@ -152,6 +154,7 @@ def _named(answer: Answer, channel: int, rename: Rename) -> Answer:
         known_speakers=tuple(
             replace(each, label=each.label and rename(each.label)) for each in answer.known_speakers
         ),
+        voices={rename(label): voice for label, voice in answer.voices.items()},
     )
 
 

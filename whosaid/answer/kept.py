@@ -129,7 +129,7 @@ def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
         kept["text"] = f"sha256 {_digest(text)}"
     if clips := kept.get("known_speakers"):
         kept["known_speakers"] = [
-            {"name": clip.name, "reference": f"sha256 {_digest(clip.reference[:])}"}
+            {"name": clip.name, "reference": f"sha256 {_digest(clip.content)}"}
             for clip in InferenceConfig.read({"known_speakers": clips}).known_speakers
         ]
     return kept

@@ -6,10 +6,10 @@ times the models returned. The files under `output` are made from these times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from config import InferenceConfig
 from whosaid.answer.cues import layout_of
@@ -27,6 +27,9 @@ from whosaid.transcript import (
     Word,
     by_channel,
 )
+
+if TYPE_CHECKING:
+    from whosaid.payload.parameters import Voice
 
 SHORTEST = 2  # hundredths of a second: one step of Whisper's timestamps
 
@@ -49,6 +52,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     known_speakers: tuple[KnownSpeaker, ...] = ()
     channels: tuple[Channel, ...] = ()
+    voices: Mapping[str, Voice] = field(default_factory=dict, repr=False)
 
 
 def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
@@ -93,6 +97,8 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         ]
     if answer.known_speakers:
         body["known_speakers"] = known_speakers_json(answer.known_speakers)
+    if config.voices:
+        body["voices"] = voices_json(answer)
     return body
 
 
@@ -129,6 +135,10 @@ def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
         }
         for each in known
     ]
+
+
+def voices_json(answer: Answer) -> dict[str, Any]:
+    return {label: voice.model_dump() for label, voice in sorted(answer.voices.items())}
 
 
 def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[str, Any]]:

@@ -53,6 +53,7 @@ COMMANDS = {
     "transcribe": Command(
         "whosaid.transcribe.options:read_transcribe", "whosaid.transcribe.__main__:run"
     ),
+    "voices": Command("whosaid.transcribe.voices:read", "whosaid.transcribe.voices:run"),
     "serve": Command("whosaid.server.options:read", "whosaid.server.__main__:run"),
     "bench": Command("benchmarks.options:read_bench", "benchmarks.options:run", "dev"),
     "gpu-check": Command(
@@ -112,8 +113,8 @@ def require(program: str, packages: Sequence[str], status: int) -> None:
 def _prepare(name: str, options: Namespace, python: str) -> None:
     if python == GIVEN:
         require(f"scripts/{name}", CHECKED, WRONG)
-    elif name == "transcribe" and options.url is not None:  # without .venv, too
-        require("scripts/transcribe", CLIENT, FAILED)
+    elif name in ("transcribe", "voices") and options.url is not None:  # without .venv, too
+        require(f"scripts/{name}", CLIENT, FAILED)
     elif python != READY and name != "setup":
         make_ready(COMMANDS[name].layer)
 

@@ -10,8 +10,9 @@ import argparse
 import json
 import re
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from whosaid.cli.parser import (
     CommandParser,
@@ -24,6 +25,7 @@ from whosaid.cli.parser import (
     one_of,
     option,
 )
+from whosaid.cli.voices import read_voices
 
 # Variables of the models' settings that have no option, by the options that people try.
 VARIABLES = {
@@ -46,17 +48,29 @@ WITHOUT_MODELS = (
 COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")
 
 
+T = TypeVar("T")
+
+
 def _clips(text: str) -> list[dict[str, str]]:
     """Read `FILE=NAME`, or several with commas between them, as the parameter `known_speakers`."""
     clips = []
     for path, name in named_pairs(text, "FILE=NAME"):
-        try:
-            data = Path(path).expanduser().read_bytes()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise argparse.ArgumentTypeError(f"{path}: {reason}") from error
+        data = _read(Path.read_bytes, path)
         clips.append({"name": name, "reference": b64encode(data).decode()})
     return clips
+
+
+def _voices(path: str) -> list[dict[str, Any]]:
+    """Read a file of scripts/voices as the parameter `known_speakers`."""
+    return _read(read_voices, path)
+
+
+def _read(read: Callable[[Path], T], path: str) -> T:
+    try:
+        return read(Path(path).expanduser())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise argparse.ArgumentTypeError(f"{path}: {reason}") from error
 
 
 def named_pairs(text: str, form: str) -> list[tuple[str, str]]:
@@ -136,6 +150,14 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
         count("--min-speakers", "at least so many"),
         count("--max-speakers", "at most so many"),
         argument("--known-speakers", KNOWN, "FILE=NAME", type=_clips, action="extend"),
+        argument(
+            "--voices",
+            "known speakers too: the voices that scripts/voices keeps in a file",
+            "FILE",
+            type=_voices,
+            action="extend",
+            dest="known_speakers",
+        ),
         argument(
             "--known-speaker-threshold",
             "the least similarity (0 to 1) of a speaker and a clip; default: the model's",

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from whosaid.payload.parameters import Voice
 from whosaid.transcript import SpeakerTurn
 
 MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
@@ -44,7 +45,8 @@ class Diarization:
     request's. `voices` maps every speaker that the pipeline found to an embedding, even if all
     turns of that speaker were cut. An embedding may be zero or NaN; some pipelines (`legacy: true`)
     have none. Embeddings identify people, so they are neither printed nor stored. `most_speakers`
-    is the largest number of speakers that the model distinguishes, None if unlimited.
+    is the largest number of speakers that the model distinguishes, None if unlimited. `answered`
+    are the voices that the client asked for.
     """
 
     turns: tuple[SpeakerTurn, ...]
@@ -52,6 +54,7 @@ class Diarization:
     hints: SpeakerHints = SpeakerHints()
     voices: Mapping[str, Vector] = field(default_factory=dict, repr=False, compare=False)
     most_speakers: int | None = None
+    answered: Mapping[str, Voice] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -78,7 +81,11 @@ class Diarization:
 
         voices = {names[label]: voice for label, voice in self.voices.items() if label in names}
         return replace(
-            self, turns=rename(self.turns), exclusive=rename(self.exclusive), voices=voices
+            self,
+            turns=rename(self.turns),
+            exclusive=rename(self.exclusive),
+            voices=voices,
+            answered={names.get(label, label): each for label, each in self.answered.items()},
         )
 
     def numbered(self, labels: dict[str, str]) -> Diarization:
@@ -119,13 +126,17 @@ class Capabilities:
 
     `hints`: it uses the number of speakers. `voices`: it embeds speakers, so that known speakers
     can be named. `same_voice`: the least cosine at which two of its embeddings count as one voice;
-    None if never measured. `streams`: it is fast enough for live audio.
+    None if never measured. `streams`: it is fast enough for live audio. `voice_model`: a name that
+    no other weights of an embedding network have, "" if unknown; `dimension` is the length of its
+    embeddings.
     """
 
     hints: bool
     voices: bool
     same_voice: float | None = None
     streams: bool = False
+    voice_model: str = ""
+    dimension: int = 0
 
 
 class DiarizationStream(Protocol):

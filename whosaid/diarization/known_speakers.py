@@ -5,7 +5,8 @@ turns are used, because noise is often taken for a second voice beneath the firs
 own model embeds the clip in one piece, with pauses and other voices masked. Speakers of a recording
 have the mean over windows instead; below about 1.5 s that mean does not exist, and above it was no
 nearer. An unusable clip is refused with its index in the request, because a name made from it would
-be silently wrong. Embeddings live as long as the request and are not written anywhere.
+be silently wrong. A client that asks for `voices` gets the embeddings of the speakers, made in the
+same way, and may send them in place of clips. Nothing else keeps embeddings longer than a request.
 
 Speakers and names are matched one-to-one by the largest sum of similarities. A speaker may also
 stay unnamed, which counts as the threshold in the sum. So a stranger does not get the nearest name,
@@ -19,6 +20,7 @@ and the length of speech: see docs/benchmarks/voices.md.
 from __future__ import annotations
 
 import threading
+from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +33,7 @@ from scipy.optimize import linear_sum_assignment
 from whosaid.audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_steps
 from whosaid.diarization.diarizer import Diarization, Diarizer, Span, SpeakerHints, Vector
 from whosaid.errors import ClientError, InvalidReference
-from whosaid.payload.parameters import ReferenceClip
+from whosaid.payload.parameters import ReferenceClip, Voice
 from whosaid.runtime.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import KnownSpeaker, SpeakerTurn
@@ -42,6 +44,8 @@ MIN_SPEECH, GOOD_SPEECH, MAX_SECONDS = 0.8, 3.0, 30.0
 MAX_SECOND_VOICE = 0.15  # largest share of another voice in a clip's speech
 NOISY = 10.0  # decibels of speech above the rest of a clip; less gives a warning
 MIN_REST = 0.2  # seconds without speech from which noise is measured
+
+EMBEDDING = np.dtype("<f4")  # of a voice in an answer
 
 MARGIN = 0.05  # least lead in similarity of a name over the next name
 MIN_SECONDS_ALONE = 2.0
@@ -133,9 +137,7 @@ class Enrolment:
         the clip is unusable, and the errors of `Diarizer.diarize`.
         """
         found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
-        spans: defaultdict[str, list[Span]] = defaultdict(list)
-        for turn in found.within(self._find_speech(samples)).exclusive:
-            spans[turn.speaker].append((turn.start, turn.end))
+        spans = exclusive_spans(found.within(self._find_speech(samples)))
         seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
         if not seconds:
             raise self._unusable("no speech was found")
@@ -150,11 +152,78 @@ class Enrolment:
             raise self._unusable("no voice could be made out")
         doubts = _doubts(samples, spans[label], seconds[label])
         self._warnings += (f"known_speakers[{self._index}]: {doubt}" for doubt in doubts)
+        self._add(name, vector)
+
+    def enrol_voice(self, name: str, voice: Voice) -> None:
+        """Add a voice of an earlier answer under `name`. Raises InvalidReference if another model
+        made it, or if its embedding is damaged.
+        """
+        can = self._diarizer.capabilities
+        if voice.model != can.voice_model:
+            reason = f"is another than this endpoint's {can.voice_model}"
+            raise self._unusable(reason, ".voice.model")
+        try:
+            values = np.frombuffer(b64decode(voice.embedding, validate=True), EMBEDDING)
+        except ValueError:
+            reason = "should be the base64 of float32 values"
+            raise self._unusable(reason, ".voice.embedding") from None
+        if len(values) != can.dimension:
+            reason = f"has {len(values)} values, and those of this model {can.dimension}"
+            raise self._unusable(reason, ".voice.embedding")
+        vector = unit(values)
+        if vector is None:
+            raise self._unusable("should be finite, and not 0", ".voice.embedding")
+        self._add(name, vector)
+
+    def _add(self, name: str, vector: Vector) -> None:
         self._vectors.setdefault(name, []).append(vector)
         self._index += 1
 
-    def _unusable(self, reason: str) -> InvalidReference:
-        return InvalidReference(reason, f"known_speakers[{self._index}]")
+    def _unusable(self, reason: str, field: str = "") -> InvalidReference:
+        return InvalidReference(reason, f"known_speakers[{self._index}]{field}")
+
+
+def speaker_voice(
+    diarizer: Diarizer, samples: NDArray[np.float32], spans: Sequence[Span]
+) -> Voice | None:
+    """Return the voice of the speaker who speaks alone in `spans` of a recording, embedded as a
+    clip is; None if the speaker says too little.
+
+    The clip is the whole recording, `samples` (n,) at 16 kHz, with all else masked. If the
+    recording is longer than a clip may be, the speaker's longest spans, joined, are the clip.
+    Raises the errors of `Diarizer.embed`.
+    """
+    clip, own = _clip_of(samples, spans)
+    seconds = sum(end - start for start, end in own)
+    vector = diarizer.embed(clip, own) if seconds >= MIN_SPEECH else ()
+    if unit(vector) is None:
+        return None
+    embedding = b64encode(np.asarray(vector, EMBEDDING).tobytes()).decode()
+    model = diarizer.capabilities.voice_model
+    return Voice(model=model, seconds=round(seconds, 2), embedding=embedding)
+
+
+def _clip_of(
+    samples: NDArray[np.float32], spans: Sequence[Span]
+) -> tuple[NDArray[np.float32], Sequence[Span]]:
+    """Return samples of at most MAX_SECONDS, and the spans in them in which the speaker speaks."""
+    if len(samples) <= MAX_SECONDS * SAMPLE_RATE:
+        return samples, spans
+    left, chosen = MAX_SECONDS, []
+    for start, end in sorted(spans, key=lambda span: span[0] - span[1]):
+        end = min(end, start + left)
+        left -= end - start
+        chosen.append(samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)])
+    clip = np.concatenate(chosen)
+    return clip, [(0.0, len(clip) / SAMPLE_RATE)]
+
+
+def exclusive_spans(found: Diarization) -> dict[str, list[Span]]:
+    """Return the spans in which each speaker has the turn."""
+    spans: defaultdict[str, list[Span]] = defaultdict(list)
+    for turn in found.exclusive:
+        spans[turn.speaker].append((turn.start, turn.end))
+    return spans
 
 
 def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ SAME_VOICE = {
     ("WeSpeakerResNet34", 32): 0.78,
 }
 
+FINGERPRINT = 16  # hexadecimal digits
+
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 # Networks of published pipelines, and the module that defines them in every supported release.
 ARCHITECTURES = {
@@ -84,8 +87,15 @@ class PyannoteDiarizer:
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._stream = stream
-        model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
-        self.capabilities = Capabilities(hints=True, voices=True, same_voice=same_voice(model))
+        embedding = getattr(pipeline, "_embedding", None)
+        model = getattr(embedding, "model_", None)
+        self.capabilities = Capabilities(
+            hints=True,
+            voices=True,
+            same_voice=same_voice(model),
+            voice_model=fingerprint(model),
+            dimension=getattr(embedding, "dimension", 0),
+        )
         # A call sets the pipeline's batch sizes and the process's TF32 switches, and restores them
         # at its end. Two calls at once would restore each other's values.
         self._lock = threading.Lock()
@@ -172,6 +182,17 @@ def same_voice(model: object) -> float | None:
     """Return the least cosine of one voice in `model`'s embeddings; None if never measured."""
     bands: int = getattr(getattr(model, "hparams", None), "num_mel_bins", 0)
     return SAME_VOICE.get((type(model).__name__, bands))
+
+
+def fingerprint(model: object) -> str:
+    """Return a network's class and a digest of its weights; "" if it is not one of torch."""
+    if not isinstance(model, torch.nn.Module):
+        return ""
+    digest = sha256()
+    for name, weights in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weights.cpu().numpy().tobytes())
+    return f"{type(model).__name__}-{digest.hexdigest()[:FINGERPRINT]}"
 
 
 # Loading

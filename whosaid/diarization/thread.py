@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ from whosaid.diarization.known_speakers import (
     FindSpeech,
     KnownVoices,
     Naming,
+    exclusive_spans,
     name_speakers,
+    speaker_voice,
 )
 from whosaid.errors import ModelError, OutOfMemory
 from whosaid.runtime.device import compute_beside
@@ -70,7 +72,7 @@ class DiarizationClient:
     def __init__(self, thread: DiarizationThread, diarizer: Diarizer | None) -> None:
         self._thread, self._diarizer = thread, diarizer
         self._left = threading.Event()
-        self._begun: list[Future[Diarization | None]] = []
+        self._begun: list[Future[Any]] = []
 
     def leave(self) -> None:
         """Cancel all work of this client."""
@@ -117,6 +119,29 @@ class DiarizationClient:
             own = await asyncio.wrap_future(begun) if begun is not None and spans else None
             found.append(own.touching(spans).numbered({}) if own and spans else None)
         return found
+
+    async def with_voices(
+        self,
+        recording: Recording,
+        channels: Iterable[tuple[NDArray[np.float32], Diarization | None, Sequence[Span]]],
+    ) -> list[Diarization | None]:
+        """Return the diarization of each channel, given with its samples and its speech, with a
+        voice for every speaker; without any if the diarizer gives none.
+
+        Each voice is queued by itself, so shorter recordings run between two voices. Raises the
+        errors of `Diarizer.embed`.
+        """
+        diarizer, result = self._diarizer, []
+        for samples, found, speech in channels:
+            answered = {}
+            if found is not None and diarizer is not None and diarizer.capabilities.voice_model:
+                for label, spans in exclusive_spans(found.within(speech)).items():
+                    work = partial(speaker_voice, diarizer, samples, spans)
+                    self._begun.append(begun := self._submit(recording, work))
+                    answered[label] = await asyncio.wrap_future(begun)
+            voices = {label: voice for label, voice in answered.items() if voice}
+            result.append(found and replace(found, answered=voices))
+        return result
 
     async def push(
         self, stream: DiarizationStream, samples: NDArray[np.float32], last: bool

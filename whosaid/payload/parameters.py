@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -20,13 +21,17 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from whosaid.payload.encodings import Base64Text, parse_json
 
 MAX_CLIPS, MAX_NAME_CHARACTERS = 20, 64
+MAX_MODEL_CHARACTERS = 100
+MAX_EMBEDDING_CHARACTERS = 2**14  # 3,072 dimensions
 LABEL = re.compile(r"(speaker|channel)_\d+")
 LONGEST_MS = 30_000  # Whisper's window
 LONGEST_PAD_MS = 2_000  # longer pauses within a window are replaced by silence
@@ -88,17 +93,58 @@ Reference = Annotated[
 ]
 
 
-class ReferenceClip(BaseModel):
-    """A clip in which one person speaks; several clips may have the same `name`.
+class Voice(BaseModel):
+    """An embedding of a speaker, from an answer's `voices`.
 
-    `reference` is an audio file in base64, or a `data:` URL of one. `repr` leaves it out, because a
-    repr may reach a log.
+    `embedding` is the base64 of little-endian float32 values that the network `model` made from
+    `seconds` of speech. It identifies a person, so `repr`, which may reach a log, leaves it out.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    model: str = Field(min_length=1, max_length=MAX_MODEL_CHARACTERS)
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    embedding: str = Field(max_length=MAX_EMBEDDING_CHARACTERS, repr=False)
+
+
+class ReferenceClip(BaseModel):
+    """A clip in which one person speaks, or a voice; several may have the same `name`.
+
+    `reference` is an audio file in base64, or a `data:` URL of one, and empty if there is a
+    `voice`. `repr` leaves it out, because a repr may reach a log.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
 
     name: Name
-    reference: Reference = Field(repr=False)
+    reference: Reference = Field(default="", repr=False)
+    voice: Annotated[Voice | None, BeforeValidator(_parse_text)] = Field(
+        default=None, validate_default=True
+    )
+
+    @field_validator("voice")
+    @classmethod
+    def _takes_the_place_of_reference(
+        cls, voice: Voice | None, others: ValidationInfo
+    ) -> Voice | None:
+        if "reference" in others.data and bool(voice) == bool(len(others.data["reference"])):
+            raise PydanticCustomError("voice", "takes the place of reference; give one of them")
+        return voice
+
+    @property
+    def content(self) -> str:
+        """Return the clip or the voice as text."""
+        return self.voice.model_dump_json() if self.voice else self.reference[:]
+
+
+def clips_of(
+    names: Iterable[str], references: Iterable[str | Base64Text]
+) -> list[dict[str, str | Base64Text]]:
+    """Return two lists of equal length as `known_speakers`; a JSON object is a voice."""
+    return [
+        {"name": name, "voice" if reference[:1] == "{" else "reference": reference}
+        for name, reference in zip(names, references, strict=True)
+    ]
 
 
 def _read_clips(value: object) -> object:
@@ -106,7 +152,8 @@ def _read_clips(value: object) -> object:
     if isinstance(value, list) and len(value) > MAX_CLIPS:
         raise PydanticCustomError("clips", f"should have at most {MAX_CLIPS} clips")
     if not isinstance(value, list) or not all(isinstance(each, dict | BaseModel) for each in value):
-        raise PydanticCustomError("clips", "should be a list of objects with name and reference")
+        text = "should be a list of objects with name and reference or voice"
+        raise PydanticCustomError("clips", text)
     return value
 
 
@@ -124,8 +171,9 @@ CLIPS_SCHEMA: dict[str, Any] = {
         "properties": {
             "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
             "reference": {"type": "string", "minLength": 1, "description": "Audio in base64"},
+            "voice": Voice.model_json_schema() | {"description": "In place of `reference`"},
         },
-        "required": ["name", "reference"],
+        "required": ["name"],
     },
 }
 ReferenceClips = Annotated[

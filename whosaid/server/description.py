@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from config import InferenceConfig
+from whosaid.payload.parameters import Voice
 from whosaid.server.jobs.store import Status
 
 PARAMETERS: dict[str, Any] = InferenceConfig.model_json_schema()
@@ -82,6 +83,7 @@ class AnswerBody(BaseModel):
     duration: float
     warnings: list[str]
     known_speakers: list[KnownSpeaker] = []
+    voices: dict[str, Voice] = {}
 
 
 class Progress(BaseModel):

@@ -79,7 +79,8 @@ def _param(error: EndpointError) -> str | None:
     if isinstance(error, InvalidAudio | AudioTooLong):
         return "file"
     if isinstance(error, InvalidReference) and error.param:
-        return error.param.replace("known_speakers[", "known_speaker_references[")
+        place = error.param.partition(".")[0]  # without the part of a voice
+        return place.replace("known_speakers[", "known_speaker_references[")
     return error.param and error.param.partition(",")[0]
 
 

@@ -44,7 +44,7 @@ KEY_REFUSED = "the server does not take the key that API_KEY holds"
 
 # An endpoint's refusal. REFUSE_ALL are of a parameter or a clip, which every recording would meet;
 # only the number of channels is a recording's own.
-REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)?)?: )?(.+)")
+REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)*)?: )?(.+)")
 REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
 OnProgress = Callable[[float, float], None]

@@ -248,7 +248,10 @@ def session_update(options: Namespace, rate: int, include: list[str]) -> dict[st
         "prompt": options.prompt,
         "keywords": [word for word in words if word],
         "known_speaker_names": [clip["name"] for clip in clips],
-        "known_speaker_references": [clip["reference"] for clip in clips],
+        "known_speaker_references": [
+            clip["reference"] if "reference" in clip else json.dumps(clip["voice"])
+            for clip in clips
+        ],
         "known_speaker_threshold": None if threshold is None else float(threshold),
     }
     audio = {

@@ -28,6 +28,8 @@ def with_speaker_names(answer: Mapping[str, Any], names: Mapping[str, str]) -> d
         renamed["channels"] = [
             each | {"name": names.get(each["name"], each["name"])} for each in channels
         ]
+    if voices := answer.get("voices"):
+        renamed["voices"] = {names.get(label, label): each for label, each in voices.items()}
     if names and (output := answer.get("output")):
         renamed["output"] = {name: _in_file(name, text, names) for name, text in output.items()}
     if warnings := warnings_of(names, there):

@@ -18,6 +18,7 @@ from whosaid.answer.response import (
     response,
     unspoken_json,
     unwritten_json,
+    voices_json,
 )
 from whosaid.answer.subtitles import Rendering
 from whosaid.payload.languages import language_name
@@ -54,6 +55,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
             "segments": diarized_segments(answer),
             "usage": _usage(answer),
             **known_speakers(answer),
+            **voices(answer, asked),
             **unspoken(answer, asked),
         }
     if asked.task == TRANSLATE:
@@ -84,7 +86,7 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
     body["unwritten"] = unwritten_json(answer.transcript.unwritten, body["duration"])
-    return body | known_speakers(answer) | unspoken(answer, asked)
+    return body | known_speakers(answer) | voices(answer, asked) | unspoken(answer, asked)
 
 
 def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
@@ -102,6 +104,11 @@ def known_speakers(answer: Answer) -> dict[str, Any]:
     """Return the results for known speakers, if there are any, with the answer's labels."""
     told = with_labels(answer).known_speakers
     return {"known_speakers": known_speakers_json(told)} if told else {}
+
+
+def voices(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """Return the voices with the answer's labels; nothing if the client asked for none."""
+    return {"voices": voices_json(with_labels(answer))} if asked.request.config.voices else {}
 
 
 def diarized_segments(answer: Answer) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from config import MAX_HOTWORDS, OTHER_NAMES, InferenceConfig
 from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
-from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS
+from whosaid.payload.parameters import LONGEST_MS, LONGEST_PAD_MS, MAX_CLIPS, clips_of
 from whosaid.request import TranscriptionRequest, ignored_names
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.request_body import LISTS, content, is_text, multipart_form, refuse_in_query
@@ -42,7 +42,7 @@ LIST_INDEX = re.compile(r"\[\d*\]$", re.ASCII)
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 FILES = ("srt", "vtt")
 WITHOUT_SPEAKERS = ("json", "text")
-HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers")
+HINTS = ("num_speakers", "min_speakers", "max_speakers", "known_speakers", "voices")
 SUBTITLES = (
     *("max_line_width", "max_line_count", "max_words_per_line"),
     *("highlight_words", "subtitle_speakers"),
@@ -56,7 +56,7 @@ INSTEAD = {
 }
 STRATEGY, LONGEST_STRATEGY = "chunking_strategy", 1000  # characters
 # Names of a clip's name or sound in the endpoint's refusals.
-CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+))?", re.ASCII)
+CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+)(?:\.\w+)*)?", re.ASCII)
 OPENAI_NAMES = re.compile(
     r"(openai/)?(whisper-1|gpt-([\w.]+-)*(transcribe|realtime)(-[\w.]+)*)", re.ASCII
 )
@@ -360,8 +360,7 @@ def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dic
     """
     if len(names) != len(references):
         raise InvalidParameter(f"should be as many as {NAMES}", REFERENCES)
-    pairs = zip(names, references, strict=True)
-    return [{"name": name, "reference": reference} for name, reference in pairs]
+    return clips_of(names, references)
 
 
 def _diarize(
@@ -380,6 +379,8 @@ def _diarize(
             raise Unsupported("response_format should be srt or vtt", name)
     if "group_by_speaker" in given and wanted != "diarized_json":
         raise Unsupported("response_format should be diarized_json", "group_by_speaker")
+    if "voices" in given and wanted in FILES:
+        raise Unsupported(f"response_format {wanted} has no place for voices", "voices")
     if asked and wanted in WITHOUT_SPEAKERS:
         raise Unsupported(f"response_format {wanted} has no place for speakers", asked[0])
     if wanted == "diarized_json":
@@ -404,7 +405,7 @@ def _parse(
         if form.keywords and error.param == "hotwords":
             raise InvalidParameter(error.reason, "keywords") from error
         if clip := CLIP.fullmatch(error.param or ""):
-            field = REFERENCES if clip["part"] == "reference" else NAMES
+            field = REFERENCES if clip["part"] in ("reference", "voice") else NAMES
             raise InvalidParameter(error.reason, f"{field}{clip['place'] or ''}") from error
         raise
 

@@ -43,6 +43,7 @@ def with_labels(answer: Answer) -> Answer:
     return replace(
         answer,
         known_speakers=told,
+        voices={labels[label]: each for label, each in answer.voices.items() if label in labels},
         transcript=replace(answer.transcript, chunks=chunks),
         segments=None if answer.segments is None else labelled,
     )

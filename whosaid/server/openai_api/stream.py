@@ -24,6 +24,7 @@ from whosaid.server.openai_api.bodies import (
     token_usage,
     unspoken,
     verbose,
+    voices,
 )
 from whosaid.server.openai_api.form import FILES, AudioRequest
 from whosaid.server.openai_api.logprobs import token_logprobs
@@ -70,7 +71,7 @@ def _done(
     if asked.logprobs:
         message["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
     if asked.format == "diarized_json":
-        message |= known_speakers(answer)
+        message |= known_speakers(answer) | voices(answer, asked)
     message |= unspoken(answer, asked)
     if asked.format == "verbose_json":
         message = verbose(answer, asked) | message

@@ -60,7 +60,7 @@ FIELDS = {
     REFERENCES: f"{TRANSCRIPTION}.{REFERENCES}",
     "speakers": "include",
 }
-PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?", re.ASCII)
+PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?(?:\.\w+)*", re.ASCII)
 
 
 def _text(value: object) -> object:

@@ -1,0 +1,117 @@
+"""scripts/voices: keeps voices of people in a file, by which scripts/transcribe names speakers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whosaid.cli.options import VARIABLES, WITHOUT_MODELS, add_models, refuse_models_beside_embedded
+from whosaid.cli.parser import FAILED, CommandParser, one_of, option, web_address
+from whosaid.cli.voices import read_voices, write_voices
+
+EXAMPLES = (
+    ("a voice from a recording in which Anna speaks", "scripts/voices add Anna anna.wav"),
+    (
+        "a voice from an answer to a request with voices",
+        "scripts/voices add Anna --from talk.json --speaker SPEAKER_00",
+    ),
+    ("who is kept", "scripts/voices list"),
+    ("all voices of Anna", "scripts/voices remove Anna"),
+)
+
+
+def read(arguments: Sequence[str] | None = None) -> Namespace:
+    """Read scripts/voices' options; end the process with status 2 if they are wrong."""
+    parser = CommandParser(
+        "scripts/voices",
+        "Keep voices of people in a file, for --voices of scripts/transcribe. A voice identifies a"
+        " person: ask the person first, and protect the file.",
+        EXAMPLES,
+        "Several voices of a name count as one. The exit status is 1 if nothing was done, 2 for a"
+        " wrong command line.",
+        "add NAME FILE | list | remove NAME",
+        VARIABLES | {"--api-key": "API_KEY"},
+    )
+    action = one_of("add", "list", "remove")
+    parser.add_argument("action", type=action, metavar="ACTION", help="add, list or remove")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a person's name")
+    parser.add_argument("recording", nargs="?", type=Path, metavar="FILE", help="sound or video")
+    for name, metavar, help_text, how in (
+        ("--voices", "FILE", "default: voices.json", {"default": "voices.json", "type": Path}),
+        ("--from", "FILE", "a JSON answer that has voices", {"dest": "answer", "type": Path}),
+        ("--speaker", "LABEL", "whose voice, if there are several", {}),
+        (
+            "--url",
+            "URL",
+            "a server, in place of models; API_KEY holds its key",
+            {"type": web_address},
+        ),
+    ):
+        option(parser, name, help_text, metavar=metavar, **how)
+    add_models(parser, WITHOUT_MODELS)
+    options: Namespace = parser.parse_args(arguments)
+    refuse_models_beside_embedded(parser, options)
+    if (options.name is None) != (options.action == "list"):
+        parser.error(f"{options.action}: takes {'no' if options.name else 'a'} NAME")
+    sources = sum(each is not None for each in (options.recording, options.answer))
+    if sources != (options.action == "add"):
+        parser.error("add: takes a FILE or --from; list and remove take neither")
+    options.recordings, options.job, options.diarize = [options.recording], False, None
+    return options
+
+
+def run(options: Namespace) -> int:
+    """Do what the command line asks for; return the exit status."""
+    from config import InferenceConfig
+    from whosaid.transcribe.client import Failed
+
+    try:
+        entries = read_voices(options.voices) if options.voices.exists() else []
+        if options.action == "list":
+            for each in entries:
+                print(
+                    each["name"], f"{each['voice']['seconds']} s", each["voice"]["model"], sep="\t"
+                )
+            return 0
+        if options.action == "add":
+            new = [*entries, {"name": options.name, "voice": _new_voice(options)}]
+            InferenceConfig.read({"known_speakers": new})  # as a request does
+        elif len(new := [each for each in entries if each["name"] != options.name]) == len(entries):
+            raise ValueError(f"{options.voices} has no voice of {options.name}")
+        write_voices(options.voices, new)
+    except (OSError, ValueError, Failed) as error:
+        print(f"scripts/voices: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _new_voice(options: Namespace) -> dict[str, Any]:
+    """Return the voice of the one speaker, or of `--speaker`, in an answer: the one that is kept,
+    or the recording's. Raises OSError, ValueError, Failed.
+    """
+    source: Path = options.answer or options.recording
+    answer = json.loads(source.read_text("utf-8")) if options.answer else _ask(options)
+    voices = answer.get("voices") or {}
+    label = options.speaker or next(iter(voices), None)
+    if label not in voices or (len(voices) > 1 and not options.speaker):
+        there = ", ".join(voices) or "nobody"
+        raise ValueError(f"{source} has voices of {there}; --speaker should name one")
+    voice: dict[str, Any] = voices[label]
+    return voice
+
+
+def _ask(options: Namespace) -> dict[str, Any]:
+    """Return the answer for the recording. Raises OSError, Failed."""
+    from whosaid.transcribe.__main__ import Job, Terminal, make_endpoint, say
+
+    terminal = Terminal()
+    with terminal.shown({options.recording: 0}) as shown:
+        job = Job(make_endpoint(options, terminal), {"voices": True}, ())
+        answer, _ = job.answer(options.recording, shown)
+    for warning in answer["warnings"]:
+        say(f"{options.recording}: warning: {warning}")
+    return answer
