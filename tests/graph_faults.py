@@ -5,8 +5,11 @@ Each takes pytest's monkeypatch.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from cuda_emulator import CUDA
 
 from whosaid.asr.engine import cuda_graphs, speculative
 from whosaid.asr.engine.batch import Batch
@@ -18,12 +21,14 @@ def forget_in_key(field, value):
     """Graphs of shapes that differ in one field are taken for each other."""
 
     def fault(patch):
-        key = cuda_graphs.StepKey
+        run = CudaGraphRunner._run
 
-        def made(rows, shape):
-            return key(rows, shape._replace(**{field: value}))
+        def mistaken(self, owner, key, *rest):
+            if key[0] == "step":
+                key = (*key[:2], key[2]._replace(**{field: value}))
+            return run(self, owner, key, *rest)
 
-        patch.setattr(cuda_graphs, "StepKey", made)
+        patch.setattr(CudaGraphRunner, "_run", mistaken)
 
     return fault
 
@@ -130,6 +135,17 @@ def in_step(action):
     return fault
 
 
+def weights(*shape, dtype=torch.float64):
+    return torch.zeros(shape, dtype=dtype, device=CUDA)
+
+
+def product(rows, columns, dtype=torch.float64):
+    return torch.mm(weights(rows, 8, dtype=dtype), weights(8, columns, dtype=dtype))
+
+
+COUNT = itertools.count(1)  # no product has the shape of another
+
+
 def read_inputs_of_the_capture(patch):
     """Encoders and prefill read the windows and rows that they were captured with."""
     captured = cuda_graphs.Captured
@@ -166,13 +182,24 @@ WRONG_VALUES = {
     "host memory read early": do_not_wait,
     "host number baked in": bake,
 }
-# Which no capture may hold.
+# Which no capture may hold, or a GPU would refuse or compute slowly.
 REFUSED = {
     "value read": in_step(lambda rows: rows.length.max().item()),
-    "host tensor": in_step(lambda rows: rows.length + torch.tensor([1])),
+    "truth read": in_step(lambda rows: bool(rows.finished.all())),
+    "list read": in_step(lambda rows: rows.length.tolist()),
+    "copied to the host": in_step(lambda rows: rows.length.cpu()),
+    "copied from the host": in_step(lambda _: torch.tensor([1, 2], device=CUDA)),
+    "host index": in_step(lambda rows: rows.tokens[torch.arange(1)]),
+    "host tensor": in_step(lambda rows: rows.length + torch.ones(len(rows.length))),
     "boolean index": in_step(lambda rows: rows.tokens[rows.finished]),
     "nonzero": in_step(lambda rows: rows.finished.nonzero()),
-    "random": in_step(lambda rows: torch.rand(2)),
+    "random": in_step(lambda _: torch.rand(2, device=CUDA)),
+    "another precision": in_step(lambda _: product(8, 8, torch.float32)),
+    "strided weights": in_step(
+        lambda _: torch.bmm(weights(1, 8, 8).expand(2, 8, 8), weights(2, 8, 8))
+    ),
+    "new product": in_step(lambda _: product(1, 8 * next(COUNT))),
+    "unaligned rows": in_step(lambda _: product(8, 7)),
 }
 # Which let graphs outlive what they use.
 LIFETIMES = {

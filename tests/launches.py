@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from graph_emulator import EmulatedGraph, Operation, emulate_graphs
+from cuda_emulator import EmulatedGraph, Operation, emulated_cuda, on_cuda
 from oracle import models_of, noise_windows
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -103,11 +103,10 @@ def count_launches(graphs: bool = True) -> dict[str, float]:
     What is counted begins with a full batch and ends with a full one, so as many windows have left
     as have entered.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        emulate_graphs(patch)
+    with pytest.MonkeyPatch.context() as patch, emulated_cuda(patch):
         counter = LaunchCounter()
         counter.watch(patch)
-        engine = DecodeEngine(_models(), graphs)
+        engine = DecodeEngine(on_cuda(_models()), graphs)
         options = DecodeOptions(batch_size=ROWS)
         _decode(engine, options, counter)
         steps, counts = _decode(engine, options, counter)

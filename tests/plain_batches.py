@@ -195,7 +195,9 @@ def engine_of(
     scheduler: type[Scheduler] = Scheduler,
     **named: bool,
 ) -> Engine:
-    return Engine(scheduler(limits, device.clock, **named), PlainBatches(device))
+    engine = Engine(scheduler(limits, **named), PlainBatches(device))
+    engine.scheduler.clock = device.clock
+    return engine
 
 
 def session_of(engine: Engine, requests: list[Request], **options: object) -> Session:

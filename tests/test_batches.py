@@ -13,14 +13,11 @@ import pytest
 import torch
 from oracle import TINY, decode, encoder_passes, interleaved, models_of
 
-from whosaid.asr.engine.drafters import MAX_DRAFTS
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
-from whosaid.asr.engine.results import ResultReader
-from whosaid.asr.engine.state import HOST_HEADROOM_BYTES, HOST_LAST_BYTES, DecodeState, StateMemory
+from whosaid.asr.engine.state import DecodeState, StateMemory
 from whosaid.errors import OutOfMemory
-from whosaid.runtime.host_memory import HostMemory
 
 # Rejects every text.
 BEAMED = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -138,13 +135,6 @@ def test_live_texts_are_those_of_files_and_leave_theirs_as_they_are():
     assert not engine.scheduler.busy
 
 
-@pytest.mark.parametrize("most", [3, 7])
-def test_live_batches_that_do_not_fit_beside_others_take_turns_with_them(monkeypatch, most):
-    engine, expected = DecodeEngine(models_of(TINY, 142)), [alone(GREEDY), alone(BEAMS)] * 2
-    allocate_at_most(monkeypatch, engine, most)
-    assert beside(engine, GREEDY, BEAMS, LIVE, dataclasses.replace(BEAMS, live=True)) == expected
-
-
 def test_closing_a_session_leaves_the_others_their_rows():
     engine = DecodeEngine(models_of(TINY, 142))
     with engine.session(GREEDY) as session:
@@ -192,16 +182,6 @@ def test_a_retry_is_not_encoded_again_and_hears_the_same(monkeypatch):
     assert answers == alone(BEAMS)
 
 
-def test_the_rows_of_a_session_are_counted_in_all_batches():
-    engine, most = DecodeEngine(models_of(TINY, 142)), 0
-    with engine.session(dataclasses.replace(RETRIED, batch_size=2)) as session:
-        session.add(windows_of())
-        while not session.done:
-            session.step()
-            most = max(most, engine.scheduler.running)
-    assert most == 2
-
-
 def allocate_at_most(monkeypatch, engine, most):
     """Batches together hold at most `most` rows, each beam of a row counted."""
     use = StateMemory._use
@@ -229,135 +209,3 @@ def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monke
     with pytest.raises(OutOfMemory, match="one window"):
         decode(engine, windows_of(), DecodeOptions(num_beams=5))
     assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
-
-
-class Host:
-    """A host that has memory for `most` bytes of an engine's states, and room beside for what the
-    engine keeps free; `peak` is what they came to.
-    """
-
-    def __init__(self, monkeypatch, engine, most, beside=HOST_HEADROOM_BYTES):
-        self.engine, self.most, self.beside, self.peak = engine, most, beside, 0
-        self.use = StateMemory._use
-        monkeypatch.setattr("whosaid.asr.engine.state.host_memory", self.memory)
-        monkeypatch.setattr(StateMemory, "_use", lambda memory, rows: self.taken(memory, rows))
-
-    def memory(self):
-        return HostMemory(self.beside + self.most - self.held, self.beside + self.most)
-
-    def taken(self, memory, rows):
-        self.use(memory, rows)
-        self.peak = max(self.peak, self.held)
-
-    @property
-    def held(self):
-        memories = [each.memory for each in self.engine.batches.values()]
-        return sum(each.capacity * row_bytes(self.engine, each.num_beams) for each in memories)
-
-
-def row_bytes(engine, num_beams):
-    return DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, num_beams)
-
-
-def test_idle_batches_give_the_host_their_memory_before_others_get_fewer_rows(monkeypatch):
-    asked = [DecodeOptions(batch_size=4, num_beams=beams) for beams in (1, 2, 3, 4, 5, 3, 1)]
-    expected = [alone(options) for options in asked]
-    engine = DecodeEngine(models_of(TINY, 142))
-    most = 4 * row_bytes(engine, 5)
-    host = Host(monkeypatch, engine, most)
-    for options, tokens in zip(asked, expected, strict=True):
-        assert tokens_of(decode(engine, windows_of(), options)) == tokens
-        assert engine.batch(options.num_beams).memory.capacity == 4
-    assert host.peak <= most
-
-
-@pytest.mark.parametrize("rows", [2, 3, 4])
-def test_batches_get_the_rows_that_the_host_has_memory_for(monkeypatch, rows):
-    """Where there is none for the second, one row of it may go beyond."""
-    expected = [alone(GREEDY), alone(BEAMS)]
-    engine = DecodeEngine(models_of(TINY, 142))
-    row = row_bytes(engine, 3)
-    host = Host(monkeypatch, engine, rows * row)
-    assert beside(engine, GREEDY, BEAMS) == expected
-    assert (rows - 1) * row <= host.peak < (rows + 1) * row
-
-
-def test_a_window_for_which_the_host_has_no_memory_is_refused_and_the_next_is_answered(monkeypatch):
-    expected, engine = alone(GREEDY), DecodeEngine(models_of(TINY, 142))
-    host = Host(monkeypatch, engine, row_bytes(engine, 5) - 1, HOST_LAST_BYTES)
-    with pytest.raises(OutOfMemory, match="one window"):
-        decode(engine, windows_of(), DecodeOptions(num_beams=5))
-    assert host.peak == 0
-    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
-    assert host.peak > 0
-
-
-def refuse_beams(monkeypatch, engine, most):
-    """Steps of more than `most` rows with beams run out of memory, whatever others hold."""
-    launch = engine.runner.launch
-
-    def refuse(state, filters, shape):
-        if state.beams is not None and state.capacity > most:
-            raise torch.OutOfMemoryError
-        return launch(state, filters, shape)
-
-    monkeypatch.setattr(engine.runner, "launch", refuse)
-
-
-@pytest.mark.parametrize(("most", "batch_size"), [(1, 2), (1, 4), (2, 4)])
-def test_retries_beside_plain_rows_are_halved_where_they_do_not_fit(monkeypatch, most, batch_size):
-    expected, engine = alone(RETRIED), DecodeEngine(models_of(TINY, 142))
-    refuse_beams(monkeypatch, engine, most)
-    options = dataclasses.replace(RETRIED, batch_size=batch_size)
-    assert tokens_of(decode(engine, windows_of(), options)) == expected
-
-
-def test_a_retry_that_never_fits_is_refused_to_its_request(monkeypatch):
-    engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
-    refuse_beams(monkeypatch, engine, 0)
-    with pytest.raises(OutOfMemory, match="one window"):
-        decode(engine, windows_of(), RETRIED)
-    assert not engine.scheduler.busy
-    assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected
-
-
-def test_rejected_texts_of_a_session_are_decoded_again_together(monkeypatch):
-    """Those that are rejected later join those that wait, or that run again already."""
-    monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
-    fallback = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)
-    engine, windows, steps = DecodeEngine(models_of(TINY, 142)), [], []
-    for number, window in enumerate(windows_of(4)):
-        windows.append(dataclasses.replace(window, max_tokens=10 + 6 * number))
-    launch = engine.runner.launch
-    engine.runner.launch = lambda state, *rest: (
-        steps.append(state.beams is not None) or launch(state, *rest)
-    )
-    answers = decode(engine, windows, dataclasses.replace(GREEDY, fallback=fallback))
-    longest = max(len(each.log_probs) for each in answers.values())
-    assert not any(each.timestamps for each in answers.values())
-    assert sum(steps) <= longest  # of one batch, not of four
-
-
-def test_a_text_rejected_in_the_step_in_which_a_neighbour_cannot_be_read_is_told_once(monkeypatch):
-    engine = DecodeEngine(models_of(TINY, 142))
-    good, bad = engine.session(RETRIED), engine.session(RETRIED)
-    poisoned = dataclasses.replace(windows_of()[0], key="poisoned")
-    read = ResultReader.read
-
-    def fail(reader, state, row, length, sequence):
-        if sequence.request is poisoned:
-            raise RuntimeError("poison")
-        return read(reader, state, row, length, sequence)
-
-    monkeypatch.setattr(ResultReader, "read", fail)
-    good.add(windows_of()[:1])
-    bad.add([poisoned])  # the same samples, so that both end in the same step
-    results = []
-    for _ in range(200):  # more than all attempts need
-        engine.step()
-        results += good.take()
-    assert len(results) == 1
-    assert good.done
-    assert not engine.scheduler.busy
-    with pytest.raises(RuntimeError, match="poison"):
-        bad.take()

@@ -10,14 +10,16 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
+from whisper.decoding import MaximumLikelihoodRanker
 
 import whosaid.asr.engine.results
-from whosaid.asr.engine.beam_search import _order
+from whosaid.asr.engine.beam_search import Hypothesis, _order, rank
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
-from whosaid.asr.engine.state import BeamState, DecodeState, ModelWithCache, SequenceState
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
@@ -111,37 +113,6 @@ def test_statistics_are_openais():
         assert sum(answer.log_probs) == pytest.approx(total)
 
 
-def searched_by_one_beam(main, draft_model, rows, max_drafts, num_beams):
-    """A state whose rows are those of beam search, though an engine has it for greedy ones."""
-    state = DecodeState(
-        ModelWithCache(main, main.allocate(rows, LONGEST, num_beams)),
-        None,
-        SequenceState.allocate(rows, LONGEST, torch.device("cpu")),
-        BeamState.allocate(rows, num_beams, LONGEST, torch.device("cpu")),
-    )
-    assert (num_beams, draft_model) == (1, None)
-    return state
-
-
-def test_one_beam_of_beam_search_is_greedy_decoding(monkeypatch):
-    engine = DecodeEngine(models_of(TINY, ENDING))
-    plain = {
-        timestamps: decode(
-            engine_of(), windows_of(timestamps=timestamps, count=8), DecodeOptions(timestamps)
-        )
-        for timestamps in (True, False)
-    }
-    monkeypatch.setattr(DecodeState, "allocate", searched_by_one_beam)
-    for timestamps in (True, False):
-        windows = windows_of(timestamps=timestamps, count=8)
-        answers = decode(engine, windows, DecodeOptions(timestamps, batch_size=3))
-        expected = oracle.greedy(models_of(TINY, ENDING), windows, timestamps)
-        assert tokens_of(answers) == expected
-        for key, each in plain[timestamps].items():
-            assert answers[key].log_probs == pytest.approx(each.log_probs)
-    assert engine.memory.state.beams is not None
-
-
 @pytest.mark.parametrize("batch_size", [1, 6])
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
     monkeypatch.setattr(
@@ -182,6 +153,18 @@ def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
             if answer.attention is not None:
                 np.testing.assert_allclose(ours[key].attention, answer.attention, atol=1e-5)
     assert {each.timestamps for each in alone[-2].values()} == {True, False}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.floats(-90, -0.1)), min_size=1, max_size=8),
+    st.none() | st.floats(0, 1),
+)
+def test_the_best_is_openais(found, length_penalty):
+    ranker = MaximumLikelihoodRanker(length_penalty)
+    texts = [torch.zeros(length) for length, _ in found]
+    (expected,) = ranker.rank([texts], [[total for _, total in found]])
+    hypotheses = [Hypothesis(0, 2 + length, total) for length, total in found]
+    assert rank(hypotheses, 2, length_penalty) is hypotheses[expected]
 
 
 def test_a_second_continuation_takes_the_place_of_a_beam_that_died():

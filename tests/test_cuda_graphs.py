@@ -14,32 +14,13 @@ import logging
 import oracle
 import pytest
 import torch
-from graph_emulator import ACCELERATOR_ERROR, emulate_graphs, held_steps
-from oracle import TINY, decode, models_of, random_heads, with_assistant
+from cuda_emulator import ACCELERATOR_ERROR, emulated_cuda, held, on_cuda
+from oracle import TINY, decode, models_of, with_assistant
 
-from whosaid.asr.checkpoint.medusa import BLOCK, LINEAR
-from whosaid.asr.engine import cuda_graphs, drafting
-from whosaid.asr.engine.cuda_graphs import SIZES, CudaGraphRunner, EncoderKey, PrefillKey
+from whosaid.asr.engine import cuda_graphs
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
-from whosaid.asr.engine.runner import StepRunner
-from whosaid.asr.engine.state import DecodeState
-
-
-class PretendGraphRunner(StepRunner):
-    """The shapes and the delay of results that CUDA has, run operation by operation."""
-
-    pipelined = True
-    padded = CudaGraphRunner.padded
-    draft_lengths = CudaGraphRunner.draft_lengths
-    timed_drafts = CudaGraphRunner.timed_drafts
-
-    def __init__(self):
-        self.shapes = set()
-
-    def launch(self, state, filters, shape):
-        self.shapes.add((state.capacity, shape))
-        return super().launch(state, filters, shape)
 
 
 def windows_of(timestamps=True, max_tokens=40):
@@ -51,89 +32,15 @@ def windows_of(timestamps=True, max_tokens=40):
     ]
 
 
-@pytest.fixture
-def pretend(monkeypatch):
-    """Engines made under it take their device for CUDA."""
-    monkeypatch.setattr("whosaid.asr.engine.engine.runner_for", lambda *_: PretendGraphRunner())
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (24 << 30, 24 << 30))
-    monkeypatch.setattr(drafting, "TIMED_ROWS", (1,))
-
-
 @functools.cache
 def greedy():
     """transformers' tokens."""
     return oracle.greedy(models_of(TINY, 142), windows_of(), True)
 
 
-def test_a_device_too_small_for_all_rows_still_decodes(pretend, monkeypatch):
-    allocate = DecodeState.allocate
-
-    def few(main, assistant, rows, drafts, num_beams):
-        if rows > 4:
-            raise torch.OutOfMemoryError
-        return allocate(main, assistant, rows, drafts, num_beams)
-
-    monkeypatch.setattr(DecodeState, "allocate", few)
-    answers = decode(DecodeEngine(models_of(TINY, 142)), windows_of(), DecodeOptions(batch_size=12))
-    assert {key: answer.tokens for key, answer in answers.items()} == greedy()
-
-
-def test_long_texts_have_few_shapes(pretend):
-    engine = DecodeEngine(with_assistant(models_of(TINY), 0.1))
-    engine.runner.shapes.clear()
-    decode(engine, windows_of(max_tokens=None)[:3], DecodeOptions(True, True, 3, drafts=4))
-    assert {shape.kv_len for _, shape in engine.runner.shapes} == {
-        128,
-        256,
-        engine.memory.state.main.cache.max_len,
-    }
-
-
 def test_sizes_are_rounded_up():
     padded = CudaGraphRunner().padded
     assert [padded("rows", live) for live in (1, 3, 5, 24, 25, 200)] == [1, 4, 8, 24, 48, 200]
-
-
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_rounded_shapes_and_late_results_change_no_text_of_beams(pretend, batch_size):
-    engine, options = DecodeEngine(models_of(TINY, 142)), DecodeOptions(num_beams=4)
-    late = decode(engine, windows_of(), dataclasses.replace(options, batch_size=batch_size))
-    prompt = DecodeEngine(models_of(TINY, 142))
-    prompt.context.runner = StepRunner()
-    expected = decode(prompt, windows_of(), options)
-    assert {key: each.tokens for key, each in late.items()} == {
-        key: each.tokens for key, each in expected.items()
-    }
-    for key, each in expected.items():
-        assert late[key].log_probs == pytest.approx(each.log_probs)
-
-
-@pytest.mark.parametrize(("batch_size", "drafts"), [(1, 4), (5, 0), (12, 4)])
-def test_rounded_shapes_and_late_results_change_no_token(pretend, batch_size, drafts):
-    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
-    engine.runner.shapes.clear()
-    answers = decode(engine, windows_of(), DecodeOptions(True, True, batch_size, drafts=drafts))
-    assert {key: answer.tokens for key, answer in answers.items()} == greedy()
-    assert {rows for rows, _ in engine.runner.shapes} <= set(SIZES["rows"])
-    assert {shape.kv_len for _, shape in engine.runner.shapes} <= set(SIZES["positions"])
-    assert (
-        max(shape.assistant_lag for _, shape in engine.runner.shapes) <= 2
-    )  # longer ones are not captured
-
-
-@pytest.mark.parametrize(("kind", "drafts"), [(BLOCK, 0), (BLOCK, 4), (LINEAR, 4), (LINEAR, None)])
-def test_rounded_shapes_and_late_results_leave_the_state_of_heads_right(pretend, kind, drafts):
-    models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
-    engine = DecodeEngine(models)
-    assert all(shape.followed == bool(shape.drafts) for _, shape in engine.runner.shapes)
-    answers = decode(engine, windows_of(), DecodeOptions(True, True, 5, drafts=drafts))
-    expected = (
-        oracle.greedy(oracle.through_base_head(models), windows_of(), True)
-        if kind == LINEAR
-        else greedy()
-    )
-    assert {key: answer.tokens for key, answer in answers.items()} == expected
-    assert {shape.assistant_lag for _, shape in engine.runner.shapes} == {1}
 
 
 REFUSED = "CUDA error: operation not permitted when stream is capturing"
@@ -143,11 +50,17 @@ LOST = "CUDA error: an illegal memory access was encountered\nCompile with TORCH
 
 @pytest.fixture
 def graphs(monkeypatch):
-    return emulate_graphs(monkeypatch)
+    with emulated_cuda(monkeypatch) as device:
+        yield device
 
 
 def drafting_models():
     return with_assistant(models_of(TINY, 142), 0.1)
+
+
+def engine_of(models=None, **options):
+    """An engine on the emulated device."""
+    return DecodeEngine(on_cuda(models or models_of(TINY, 142)), **options)
 
 
 def check_tokens(engine, options, count=5):
@@ -162,8 +75,8 @@ def log_of(caplog, level):
 
 
 def test_all_usual_passes_are_captured_at_load_and_none_later(graphs):
-    engine = DecodeEngine(drafting_models())
-    steps = {(key.rows, key.shape.kv_len, key.shape.drafts) for key in held_steps(engine.runner)}
+    engine = engine_of(drafting_models())
+    steps = {(rows, shape.kv_len, shape.drafts) for rows, shape in held(engine.runner, "step")}
     longest = engine.memory.state.main.cache.max_len
     assert steps == {
         (rows, kv_len, drafts)
@@ -171,10 +84,9 @@ def test_all_usual_passes_are_captured_at_load_and_none_later(graphs):
         for kv_len in (64, longest)
         for drafts in (0, 2, 4, 8)
     }
-    held = engine.runner.held()
-    assert {key.rows for key in held if isinstance(key, PrefillKey)} == {1, 2, 4}
-    assert {key.windows for key in held if isinstance(key, EncoderKey)} == {1, 2, 4}
-    assert engine.runner.graph_count == len(held) == engine.runner.planned == graphs.captures
+    for kind in ("prefill", "encoder"):
+        assert {size for size, *_ in held(engine.runner, kind)} == {1, 2, 4}
+    assert engine.runner.graph_count == engine.runner.planned == graphs.captures
     check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
     decode(engine, windows_of()[:2], DecodeOptions(temperature=0.5))
     assert graphs.captures == engine.runner.graph_count
@@ -182,7 +94,7 @@ def test_all_usual_passes_are_captured_at_load_and_none_later(graphs):
 
 
 def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
-    engine = DecodeEngine(models_of(TINY, 142))
+    engine = engine_of()
     pools = {id(each.pool): each for each in engine.runner._sets.values()}
     assert len(pools) == 3  # of greedy rows, beams and encoders
     assert len({id(each.stream) for each in pools.values()}) == 3
@@ -198,9 +110,9 @@ def test_graphs_over_a_state_have_a_pool_and_a_stream_that_go_with_it(graphs):
 
 def test_what_graphs_read_of_the_audio_is_held_once(graphs):
     """Whatever the lengths of prompts and guesses, each of which has graphs of its own."""
-    engine = DecodeEngine(models_of(TINY, 142))
-    held = engine.runner._sets[engine.memory.state.rows.tokens.data_ptr()].inputs
-    assert sorted(len(each) for each in held.values() if each.dim() == 3) == [1, 2, 4]
+    engine = engine_of()
+    inputs = engine.runner._sets[engine.memory.state.rows.tokens.data_ptr()].inputs
+    assert sorted(len(each) for each in inputs.values() if each.dim() == 3) == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +126,7 @@ def test_what_graphs_read_of_the_audio_is_held_once(graphs):
 def test_a_capture_that_fails_turns_graphs_off(graphs, caplog, failing, at_begin, error):
     graphs.fails = lambda number: error if number >= failing else None
     graphs.at_begin = at_begin
-    engine = DecodeEngine(drafting_models())
+    engine = engine_of(drafting_models())
     assert (engine.runner.enabled, engine.runner.graph_count) == (False, 0)
     assert graphs.captures == failing
     replays = graphs.replays
@@ -229,9 +141,9 @@ def test_a_capture_that_fails_turns_graphs_off(graphs, caplog, failing, at_begin
 @pytest.mark.parametrize("error", [ACCELERATOR_ERROR(NO_MEMORY), torch.OutOfMemoryError()])
 def test_where_memory_is_short_no_more_graphs_are_captured(graphs, caplog, error):
     graphs.fails = lambda number: error if number > 2 else None
-    engine = DecodeEngine(models_of(TINY, 142))
+    engine = engine_of()
     assert engine.runner.enabled
-    assert {key.rows for key in held_steps(engine.runner)} == {5}
+    assert {rows for rows, _ in held(engine.runner, "step")} == {5}
     planned = engine.runner.planned
     assert log_of(caplog, logging.WARNING)[0].startswith("memory is short: ")
     assert engine.runner.graph_count == 2 < planned
@@ -243,7 +155,7 @@ def test_where_memory_is_short_no_more_graphs_are_captured(graphs, caplog, error
 def test_the_last_of_a_devices_memory_is_not_taken_by_graphs(graphs, monkeypatch, caplog):
     spare = cuda_graphs.SPARE_BYTES
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (spare - 1, 64 << 30))
-    engine = DecodeEngine(models_of(TINY, 142))
+    engine = engine_of()
     assert (engine.runner.enabled, graphs.captures) == (True, 0)
     assert "CUDA graphs are left out" in log_of(caplog, logging.WARNING)[0]
 
@@ -252,9 +164,9 @@ def test_the_last_of_a_devices_memory_is_not_taken_by_graphs(graphs, monkeypatch
 def test_a_device_that_is_lost_in_a_capture_is_not_hidden(graphs, at_load):
     lost = ACCELERATOR_ERROR(LOST)
     if at_load:
-        load = functools.partial(DecodeEngine, models_of(TINY, 142))
+        load = engine_of
     else:
-        engine = DecodeEngine(models_of(TINY, 142))
+        engine = engine_of()
         engine.memory.release()
         options = DecodeOptions(batch_size=5)
         load = functools.partial(decode, engine, windows_of()[:5], options)
@@ -266,7 +178,7 @@ def test_a_device_that_is_lost_in_a_capture_is_not_hidden(graphs, at_load):
 
 def test_rows_that_sample_enter_each_with_its_own_random_numbers(graphs):
     """More of them than a graph of a prefill has rows, and such as would enter in two passes."""
-    engine = DecodeEngine(models_of(TINY, 142))
+    engine = engine_of()
     for count in (3, 5):
         asked = windows_of(max_tokens=6)[:count]
         found = decode(engine, asked, DecodeOptions(temperature=0.7, batch_size=count))
@@ -277,14 +189,14 @@ def test_rows_that_sample_enter_each_with_its_own_random_numbers(graphs):
 
 
 def test_without_graphs_nothing_is_captured(graphs, caplog):
-    engine = DecodeEngine(drafting_models(), cuda_graphs=False)
+    engine = engine_of(drafting_models(), cuda_graphs=False)
     check_tokens(engine, DecodeOptions(True, True, 5, drafts=4))
     assert (graphs.captures, graphs.replays) == (0, 0)
     assert not caplog.records
 
 
 def test_after_long_texts_short_ones_attend_to_few_positions(graphs, monkeypatch):
-    engine, seen = DecodeEngine(models_of(TINY)), []
+    engine, seen = engine_of(models_of(TINY)), []
     launch = engine.runner.launch
 
     def record(state, filters, shape):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 
 from whosaid.asr.engine.drafting import (
-    ENOUGH_SECONDS,
-    MAX_ROUNDS,
-    MIN_ROUNDS,
     AcceptanceRate,
     DraftLength,
     StepCosts,
@@ -91,31 +87,14 @@ def test_rows_that_cannot_be_drafted_weigh_against_it():
     assert drafting.choose(12, 0) == 0
 
 
-def test_the_least_of_several_measurements_counts():
+def test_costs_between_and_beyond_the_measured_are_linear():
     shapes = [(rows, drafts) for rows in (1, 4) for drafts in TIMED_DRAFTS]
-
-    def busy_in_some_rounds():
-        """Each shape is measured on a quiet machine in one turn only, not all in the same one."""
-        for turn in itertools.count():
-            yield {
-                shape: 0.01 * (sum(shape) + (0.0 if turn == place % MIN_ROUNDS else 5.0))
-                for place, shape in enumerate(shapes)
-            }
-
-    table = StepCosts.least_of(busy_in_some_rounds())
-    assert table.seconds == {shape: pytest.approx(0.01 * sum(shape)) for shape in shapes}
+    table = StepCosts({shape: 0.01 * sum(shape) for shape in shapes})
     assert table.step(8, 0) == pytest.approx(2 * table.step(4, 0))
     assert table.step(1, 2) == pytest.approx((4 * table.seconds[1, 1] + table.seconds[1, 6]) / 5)
     assert table.step(1, 10) == pytest.approx(
         table.seconds[1, 6] + 4 * (table.seconds[1, 6] - table.seconds[1, 1]) / 5
     )
-
-
-@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, MAX_ROUNDS), (ENOUGH_SECONDS, MIN_ROUNDS)])
-def test_large_models_are_measured_fewer_times(seconds, rounds):
-    left = iter([{(1, 0): seconds}] * (MAX_ROUNDS + 1))
-    StepCosts.least_of(left)
-    assert MAX_ROUNDS + 1 - len([*left]) == rounds
 
 
 @pytest.mark.parametrize("rows", [1, 4, 24])

@@ -204,14 +204,6 @@ def test_sessions_beside_each_other_give_the_answers_they_give_alone(kind, monke
     assert {each.timestamps for each in alone[2].values()} == {True, False}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_measured_costs_choose_changes_no_token(kind):
-    engine = engine_of(kind, 3)
-    assert len(engine.context.drafting.rates) == 3
-    answers = decode(engine, windows_of(True), DecodeOptions(assisted=True, batch_size=4))
-    assert tokens_of(answers) == truth(True)
-
-
 def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
     models, listed = models_with(HEADS_ONLY), torch.arange(5, 300, 3)
     heads = dataclasses.replace(models.medusa, shortlist=listed)
@@ -230,12 +222,6 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
     assert tokens_of(answers) == truth(False)
     assert set(drafted) <= set(listed.tolist())
     assert len(set(drafted)) > 10
-
-
-def test_beams_do_not_draft_and_hold_no_state_for_it():
-    engine = engine_of(BLOCK)
-    decode(engine, windows_of(True)[:2], DecodeOptions(assisted=True, num_beams=2))
-    assert engine.batch(2).memory.state.drafter is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ import logging
 import oracle
 import pytest
 import torch
-from graph_emulator import Fault, emulate_graphs
+from cuda_emulator import Fault, emulated_cuda, on_cuda
 from graph_faults import WRONG_VALUES
 from oracle import TINY, TINY_ENGLISH, models_of, random_heads, with_assistant
 
@@ -19,7 +19,7 @@ from whosaid.asr.engine.graph_check import TOLERANCE, Outcome, agree
 from whosaid.asr.engine.request import DecodeOptions, Request
 
 # Passes at load sample nothing, no batch chooses their shapes, and these faults are alike in eager
-# passes and graphs there. Decoding shows them (tests/test_graph_emulator.py).
+# passes and graphs there. Decoding shows them (tests/test_cuda_emulator.py).
 LATER = {
     "key without sampling",
     "host number baked in",
@@ -30,15 +30,16 @@ LATER = {
 
 @pytest.fixture
 def graphs(monkeypatch):
-    return emulate_graphs(monkeypatch)
+    with emulated_cuda(monkeypatch) as device:
+        yield device
 
 
-def check_tokens(engine):
-    prompt = engine.models.special_tokens.prompt("en", "transcribe", True)
+def check_tokens(engine, models):
+    prompt = models.special_tokens.prompt("en", "transcribe", True)
     windows = [Request(n, each, prompt, 40) for n, each in enumerate(oracle.noise_windows(4))]
     answers = oracle.decode(engine, windows, DecodeOptions(assisted=True, batch_size=4, drafts=2))
     assert {key: answer.tokens for key, answer in answers.items()} == oracle.greedy(
-        engine.models, windows, True
+        models, windows, True
     )
 
 
@@ -58,14 +59,15 @@ def test_graphs_that_agree_are_kept_and_noise_leaves_nothing_behind(
     graphs, caplog, monkeypatch, make
 ):
     monkeypatch.setattr(graph_check, "TOLERANCE", 1e-9)
-    engine = DecodeEngine(make())
+    models = make()
+    engine = DecodeEngine(on_cuda(models))
     assert engine.runner.enabled
     assert graphs.replays > 0
     assert not caplog.records
     rows = engine.memory.state.rows
     assert rows.finished.all()
     assert set(rows.length.tolist()) == {1}
-    check_tokens(engine)
+    check_tokens(engine, models)
 
 
 def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
@@ -77,14 +79,15 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
             state.rows.tokens.scatter_(1, state.rows.length[:, None] - 1, 5)
 
     monkeypatch.setattr(cuda_graphs, "decode_step", wrong_when_captured)
-    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+    models = with_assistant(models_of(TINY, 142), 0.1)
+    engine = DecodeEngine(on_cuda(models))
     assert (engine.runner.enabled, engine.runner.graph_count) == (False, 0)
     assert [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR] == [
         "CUDA graphs are off, so decoding is slower: "
         "a graph gave other results than the same pass run eagerly"
     ]
     replays = graphs.replays
-    check_tokens(engine)
+    check_tokens(engine, models)
     assert graphs.replays == replays
 
 
@@ -95,7 +98,7 @@ def test_faults_are_found_at_load(graphs, monkeypatch, name):
     WRONG_VALUES[name](monkeypatch)
     # What the host reads may be no number of a token.
     with contextlib.suppress(Fault, IndexError, RuntimeError):
-        assert not DecodeEngine(models_of(TINY, 142)).runner.enabled
+        assert not DecodeEngine(on_cuda(models_of(TINY, 142))).runner.enabled
 
 
 def outcome(first, tokens, log_probs):
@@ -112,6 +115,6 @@ def test_a_near_tie_is_no_difference_and_another_probability_is():
 
 
 def test_with_graphs_turned_off_a_pass_of_each_kind_is_run(graphs):
-    DecodeEngine(models_of(TINY, 142), cuda_graphs=False)
+    DecodeEngine(on_cuda(models_of(TINY, 142)), cuda_graphs=False)
     assert graphs.eager > 0
     assert (graphs.captures, graphs.replays) == (0, 0)

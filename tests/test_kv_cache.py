@@ -20,16 +20,6 @@ def tensors(cache):
     return [of_layer for each in cache.tensors for of_layer in each]
 
 
-def test_the_memory_of_a_row_is_that_of_its_shapes(decoder):
-    taken = sum(each.numel() * each.element_size() for each in tensors(decoder.allocate(3, 32)))
-    assert 3 * decoder.cache_bytes_per_row(32) == taken
-    assert decoder.allocate(3, 32).max_len == 32
-
-
-def test_a_new_cache_is_zero(decoder):
-    assert all(torch.count_nonzero(tensor) == 0 for tensor in tensors(decoder.allocate(2, 16)))
-
-
 def test_the_beams_of_a_row_go_with_it_and_share_its_audio(decoder):
     cache = decoder.allocate(3, 16, 2)
     for beam in range(6):

@@ -14,36 +14,13 @@ from oracle import TINY, models_of
 from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import (
     PrefillBatch,
-    init_rows,
     language_posterior,
     prefill,
-    uniform,
 )
-from whosaid.asr.engine.state import DecodeState, SequenceState
+from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import Decoder, alignment_heads
 from whosaid.asr.model.encoder import Encoder, EncoderOutput
-
-
-def test_initialising_forgets_what_a_row_held():
-    rows = SequenceState.allocate(2, 12, torch.device("cpu"))
-    rows.finished.fill_(True)
-    rows.accepted.fill_(3)
-    rows.temperature.fill_(1.0)
-    sampled = sequence_of((1, 2, 3), 5, timestamps=False, temperature=0.5)
-    batch = batch_of([sequence_of((4, 5), 8, draftable=True), sampled], torch.zeros(2, 1, 1), 12)
-    init_rows(batch, rows)
-    assert rows.length.tolist() == rows.prompt_len.tolist() == [2, 3]
-    assert rows.tokens[:, :3].tolist() == [[4, 5, 0], [1, 2, 3]]
-    assert rows.max_length.tolist() == [10, 8]
-    assert rows.temperature.tolist() == [0.0, 0.5]
-    assert rows.timestamps.tolist() == [True, False]
-    assert rows.grammar_start.tolist() == [2, 12]  # none of the second row's positions
-    assert rows.draftable.tolist() == [True, False]
-    assert rows.accepted.tolist() == [0, 0]
-    assert not rows.finished.any()
-    assert torch.equal(rows.uniform[1, :8], uniform(sampled.request.samples, 8))
-    assert batch.sampled
-    assert not rows.uniform[0].any()
 
 
 def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
@@ -62,7 +39,7 @@ def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, tempe
 def batch_of(sequences, encoded, max_len, longest=448):
     cache, decoder = SimpleNamespace(max_len=max_len), SimpleNamespace(max_positions=longest)
     main = SimpleNamespace(cache=cache, decoder=decoder)
-    return PrefillBatch.of(sequences, EncoderOutput(encoded), main)
+    return PrefillBatch.of(sequences, EncoderOutput(encoded), main, StepRunner())
 
 
 @torch.inference_mode()
@@ -149,7 +126,8 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
 
     def start(state, prompt_len):
         sizes = {"prompt": prompt_len, "guess": 0}
-        batch = PrefillBatch.of(inputs, encoded, state.main, lambda size, _: sizes[size])
+        runner = SimpleNamespace(padded=lambda size, _: sizes[size])
+        batch = PrefillBatch.of(inputs, encoded, state.main, runner)
         batch = batch._replace(forgotten=state.main.cache.max_len)
         return prefill(state, batch, filters, models.special_tokens)
 

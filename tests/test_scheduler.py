@@ -4,11 +4,9 @@ size, and what becomes of a batch that failed.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
-import weakref
-from collections import Counter, deque
+from collections import Counter
 from unittest import mock
 
 import pytest
@@ -50,8 +48,8 @@ class Drive:
     """A scheduler and sessions by name, whose steps take a second."""
 
     def __init__(self, rows_cost=False, **limits):
-        self.clock = Clock()
-        self.scheduler = Scheduler(Limits(**limits), self.clock, rows_cost)
+        self.scheduler = Scheduler(Limits(**limits), rows_cost)
+        self.scheduler.clock = self.clock = Clock()
         self.sessions = {}
 
     def add(self, name, count=1, long=False, **options):
@@ -136,25 +134,6 @@ def test_free_rows_go_to_the_client_with_the_fewest():
     assert plan.rows == 7
 
 
-def test_no_client_exceeds_its_batch_size_in_all_batches_together():
-    drive = Drive()
-    (first,) = drive.add("b", batch_size=3, fallback=Fallback())
-    drive.enter()
-    drive.finish(first, result=REJECTED)
-    assert drive.enter(lane=IN_BEAMS) == [first]
-    drive.add("a", 6, batch_size=2)
-    drive.add("b", 4)
-    assert Counter(drive.names(drive.enter())) == {"a": 2, "b": 2}
-
-
-def test_no_more_rows_than_the_limits_and_memory_allow():
-    drive = Drive(max_rows=3)
-    drive.add("a", 9)
-    assert len(drive.enter(rows=2)) == 2
-    assert len(drive.enter(rows=9)) == 1
-    assert drive.enter() == []
-
-
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(1, 9), st.integers(1, 6))),
     st.integers(1, MAX_ENCODER_BATCH),
@@ -170,34 +149,6 @@ def test_every_row_is_given_that_may_be(clients, rows):
     for name, count in got.items():
         for other in clients:
             assert count <= got[other] + 1 or got[other] == possible[other], name
-
-
-def test_of_equals_the_one_that_waited_longest_is_next():
-    """Five recordings without end share four rows: all get on alike."""
-    drive, running, served = Drive(), deque(), Counter()
-    for name in "abcde":
-        drive.add(name, 40)
-    for _ in range(100):
-        entered = drive.enter(rows=4)
-        running += entered
-        served.update(drive.names(entered))
-        drive.finish(running.popleft())
-    assert max(served.values()) - min(served.values()) <= 1
-
-
-def test_turns_are_kept_while_clients_wait_in_another_batch():
-    """Each newcomer has a row and goes on to beams, in front of those who wait there, as rejected
-    texts do: there the one that came first is next all the same.
-    """
-    drive, order = Drive(), []
-    for number, name in enumerate("abcdefgh"):
-        drive.add(name, fallback=Fallback())
-        drive.finish(*drive.enter(rows=1), result=REJECTED)
-        if number >= 3:
-            entered = drive.enter(rows=1, lane=IN_BEAMS)
-            order += drive.names(entered)
-            drive.finish(*entered)
-    assert order == ["a", "b", "c", "d", "e"]
 
 
 def test_a_client_that_comes_back_has_no_old_turn():
@@ -251,13 +202,6 @@ def test_classes_share_the_time_by_their_weights(rows_cost):
         assert of_class == pytest.approx(2600.0 * weight / total, rel=0.05)
 
 
-def test_long_recordings_alone_have_all_of_the_time():
-    drive = Drive(rows_cost=True, shared=True)
-    drive.add("L", 999, long=True)
-    spent = drive.run(100.0)
-    assert {work for work, _ in spent} == {Work.LONG}
-
-
 def test_one_long_recording_gets_on_beside_short_ones_without_end():
     """On a GPU too, where they share rows, and whatever the rows."""
     for rows in (1, 2, 8):
@@ -305,15 +249,6 @@ def test_encoding_pauses_beside_others_or_if_others_may_come():
         assert drive.plan().until == (drive.clock.now + 2.0 if pauses else math.inf)
 
 
-def test_sequences_for_which_there_was_no_time_keep_their_places():
-    drive = Drive()
-    added = drive.add("a", 5)
-    plan = drive.plan()
-    drive.scheduler.entered(plan, 2, 1.0)
-    assert (drive.scheduler.running, drive.queued(PLAIN)) == (2, added[2:])
-    assert drive.plan().entering == added[2:]
-
-
 def test_a_batch_that_took_nobody_is_asked_again_once_a_row_is_free():
     drive = Drive()
     one, *others = drive.add("a", 3)
@@ -352,23 +287,6 @@ def test_a_rejected_text_is_queued_for_its_retry_before_all_others():
     assert drive.names(drive.enter(lane=IN_BEAMS)) == "baa"  # by rows and turns
     assert drive.finish(one, other, result=REJECTED) == [one, other]  # there is no third attempt
     assert drive.scheduler.sessions == [drive.sessions["b"]]
-
-
-def test_a_retry_by_as_many_beams_leaves_its_row_too():
-    drive = Drive()
-    (one,) = drive.add("a", num_beams=BEAMS, fallback=Fallback())
-    drive.enter(lane=IN_BEAMS)
-    assert drive.finish(one, result=REJECTED) == []
-    assert (one.retried, drive.scheduler.running) == (True, 0)
-    assert drive.enter(lane=IN_BEAMS) == [one]
-
-
-@pytest.mark.parametrize("fallback", [None, Fallback(None), Fallback(1, True)])
-def test_without_another_attempt_a_text_is_kept(fallback):
-    drive = Drive()
-    (one,) = drive.add("a", fallback=fallback)
-    drive.enter()
-    assert drive.finish(one, result=REJECTED) == [one]
 
 
 def gathered():
@@ -433,15 +351,6 @@ def test_requeued_sequences_begin_again_in_their_order():
     assert drive.plan().entering == added
 
 
-def test_a_requeued_retry_stays_one():
-    drive, one, other = gathered()
-    drive.finish(other, result=REJECTED)
-    drive.enter(lane=IN_BEAMS)
-    drive.scheduler.requeue(IN_BEAMS)
-    assert drive.queued(IN_BEAMS) == [other, one]
-    assert drive.enter(lane=IN_BEAMS) == [other, one]
-
-
 def test_isolated_sequences_run_session_by_session_before_all_others():
     drive = Drive()
     scheduler = drive.scheduler
@@ -484,20 +393,6 @@ def test_a_client_that_leaves_or_is_retried_elsewhere_holds_up_nobody_apart():
     assert drive.names(drive.enter()) == "c"
 
 
-def test_nothing_is_kept_of_who_ran_apart():
-    """Their windows hold on to whole recordings."""
-    drive = Drive()
-    first, second = drive.add("a"), drive.add("b")
-    known = [weakref.ref(each) for each in (*first, *second)]
-    drive.scheduler.isolate([*first, *second])
-    assert drive.enter() == first
-    drive.finish(*first)
-    drive.scheduler.cancel(drive.sessions["b"])
-    del first, second
-    gc.collect()
-    assert [each() for each in known] == [None, None]
-
-
 def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
     drive = Drive()
     scheduler = drive.scheduler
@@ -518,24 +413,6 @@ def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
     assert drive.names(drive.enter(lane=IN_BEAMS)) == "b"
 
 
-def test_starved_batches_have_their_turns_in_order():
-    drive = Drive()
-    scheduler = drive.scheduler
-    sequences = {}
-    for num_beams in (1, 2, 5):
-        (sequences[num_beams],) = drive.add(str(num_beams), num_beams=num_beams)
-    drive.enter()
-    for num_beams in (5, 2, 5):
-        scheduler.wait_for_others(Lane(num_beams))
-    drive.finish(sequences[1])
-    order = []
-    for _ in range(2):
-        for num_beams in (2, 5):
-            order += drive.enter(lane=Lane(num_beams))
-        drive.finish(order[-1])
-    assert order == [sequences[5], sequences[2]]
-
-
 def test_a_starved_batch_that_is_cancelled_holds_up_nobody():
     drive = Drive()
     drive.add("b", num_beams=BEAMS)
@@ -543,33 +420,6 @@ def test_a_starved_batch_that_is_cancelled_holds_up_nobody():
     drive.scheduler.wait_for_others(IN_BEAMS)
     drive.scheduler.cancel(drive.sessions["b"])
     assert drive.names(drive.enter()) == "a"
-
-
-def test_suspects_ran_in_the_failed_step_or_were_entering():
-    drive = Drive()
-    first = drive.add("a")
-    drive.enter()
-    second = drive.add("b")
-    drive.add("c", num_beams=BEAMS)
-    assert drive.plan(rows=2).entering == second
-    drive.add("d")
-    assert drive.scheduler.suspects(PLAIN) == [*first, *second]
-    assert drive.scheduler.others_run(IN_BEAMS)
-    assert not drive.scheduler.others_run(PLAIN)
-    assert [drive.scheduler.is_idle(Lane(each)) for each in (1, BEAMS, 7)] == [False, True, True]
-
-
-def test_cancelling_a_client_leaves_the_others_theirs():
-    drive = Drive()
-    mine = drive.add("a", 4, batch_size=2)
-    others = drive.add("b", 3)
-    drive.enter()
-    assert drive.scheduler.cancel(drive.sessions["a"]) == mine[:2]
-    assert drive.scheduler.sessions == [drive.sessions["b"]]
-    assert (drive.scheduler.running, drive.scheduler.waiting) == (len(others), 0)
-    assert drive.scheduler.busy
-    drive.scheduler.cancel(drive.sessions["b"])
-    assert not drive.scheduler.busy
 
 
 def test_rows_step_before_more_enters_for_clients_that_come_and_go():

@@ -53,8 +53,8 @@ WHERE = st.sampled_from(["entry", "step", "read", "eviction"])
 class WatchedScheduler(Scheduler):
     """Keeps account, in `overtaken`, of whom others of their lane went before."""
 
-    def __init__(self, limits, clock, rows_cost):
-        super().__init__(limits, clock, rows_cost)
+    def __init__(self, limits, rows_cost):
+        super().__init__(limits, rows_cost)
         self.present: dict[Sequence, None] = {}  # those that wait or run
         self.given = 0  # rows so far
         self.came = {}  # by session: the rows given when it came, or was given one last

@@ -19,6 +19,7 @@ from whosaid.asr.engine.request import (
     Sequence,
     work_class,
 )
+from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.model.encoder import EncoderOutput
 from whosaid.runtime.turns import Work
 
@@ -36,7 +37,7 @@ def begun(sequence, longest):
     main = SimpleNamespace(
         cache=SimpleNamespace(max_len=longest + 16), decoder=SimpleNamespace(max_positions=longest)
     )
-    batch = PrefillBatch.of([sequence], EncoderOutput(torch.zeros(1, 1, 1)), main)
+    batch = PrefillBatch.of([sequence], EncoderOutput(torch.zeros(1, 1, 1)), main, StepRunner())
     read = tuple(batch.numbers[0, : batch.prompt_len].int().tolist())
     length, _, most, draftable, timestamps, temperature, guessed, forced = batch.numbers[
         0, batch.prompt_len :
@@ -52,22 +53,6 @@ def begun(sequence, longest):
         temperature=temperature,
         uniform=batch.uniform[0],
     )
-
-
-@pytest.mark.parametrize(("max_tokens", "max_length"), [(None, 448), (10, 13), (999, 448)])
-def test_a_text_ends_at_its_own_limit_or_the_models(max_tokens, max_length):
-    assert begun(sequence_of(max_tokens), 448).max_length == max_length
-
-
-@pytest.mark.parametrize(
-    ("num_beams", "temperature", "drafted", "draftable"),
-    [(1, 0.0, True, True), (1, 0.0, False, False), (1, 0.5, True, False), (5, 0.0, True, False)],
-)
-def test_neither_sampled_texts_nor_beams_are_drafted(num_beams, temperature, drafted, draftable):
-    sequence = sequence_of(num_beams=num_beams, temperature=temperature)
-    sequence.drafted = drafted
-    assert begun(sequence, 448).draftable is draftable
-    assert sequence.is_greedy is (num_beams == 1 and temperature == 0)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +92,6 @@ def test_a_guess_is_cut_where_its_text_would_be(most, read):
     request = Request("key", samples, (1,), most, once=True, prefix=(5, 6), draft=(7, 8))
     first = begun(sequence_of(request=request), 448)
     assert (first.read, first.forced) == (read, min(2, most))
-
-
-def test_chance_is_drawn_where_a_temperature_is_asked_for_and_the_same_each_time():
-    first = begun(sequence_of(temperature=0.5), 448)
-    again = begun(sequence_of(temperature=0.5), 448)
-    assert first.temperature == 0.5
-    assert torch.equal(first.uniform, again.uniform)
-    assert begun(sequence_of(), 448).uniform is None
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
@@ -161,13 +138,3 @@ def test_a_window_is_retried_once_where_that_would_be_something_else(options, on
 def test_a_recording_is_long_if_much_of_it_is_left_and_it_is_not_live(left, live, work):
     request = Request("key", np.zeros(1, np.float32), (1,), windows_left=left)
     assert sequence_of(request=request, live=live).work is work is work_class(live, left)
-
-
-def test_what_its_start_says_is_kept():
-    sequence = sequence_of()
-    languages = {"en": 50, "de": 51}
-    sequence.read_start([0.1, 51.0, 0.7, 0.4], languages)
-    assert (sequence.no_speech_prob, sequence.language) == (0.1, "de")
-    assert (sequence.language_probability, sequence.annotation_prob) == (0.7, 0.4)
-    sequence.read_start([0.2, 50.0, 0.6, 0.0], languages)
-    assert (sequence.language, sequence.annotation_prob) == ("en", 0.4)  # the earlier one's

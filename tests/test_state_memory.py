@@ -93,17 +93,6 @@ def marked(state):
     return [state.rows.length, *state.main.cache.keys, *state.main.cache.cross_values]
 
 
-def test_bytes_of_a_row_are_those_of_its_tensors():
-    state = DecodeState.allocate(decoder(), None, 2, MAX_DRAFTS)
-    tensors = state.main.cache.tensors
-    taken = sum(each.numel() * each.element_size() for each in tensors) / 2
-    assert DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS) == taken
-
-
-def test_positions_are_aligned_for_attention():
-    assert DecodeState.allocate(decoder(), None, 1, MAX_DRAFTS).main.cache.max_len % 16 == 0
-
-
 def test_rows_that_fit_are_allocated(set_free, memory):
     set_free(5.5)
     assert memory.ensure_capacity(24).capacity == 5
@@ -259,12 +248,14 @@ def test_on_cuda_lanes_share_the_device(monkeypatch, gigabytes, rows):
 
 def test_graphs_are_captured_when_rows_are_allocated(host, caplog):
     prepared, host.memory = [], HostMemory(40 * 10**9, 50 * 10**9)
+    runner, context = GraphRunner(), object()
+    runner.prepare = lambda *given: prepared.append(given)
     caplog.set_level("INFO", "endpoint")
-    memory = StateMemory(decoder(), None, GraphRunner(), most=4, prepare=prepared.append)
+    memory = StateMemory(decoder(), None, runner, most=4, context=context)
     assert memory.ensure_capacity(1).capacity == 4
     assert "4 rows with 1 beams hold 0.0 GB; 40.0 of 50.0 GB are free" in caplog.text
     memory.ensure_capacity(3)
-    assert prepared == [memory.state]
+    assert prepared == [(memory.state, context)]
     memory.release()
     memory.ensure_capacity(1)
     assert len(prepared) == 2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import oracle
 import pytest
 import torch
-from graph_emulator import ACCELERATOR_ERROR, emulate_graphs
+from cuda_emulator import ACCELERATOR_ERROR, emulated_cuda, on_cuda
 from oracle import TINY, models_of, with_assistant
 
 from whosaid.asr.engine import cuda_graphs, drafting
@@ -27,21 +28,21 @@ TIMED_ROWS = (1, 4)
 
 @pytest.fixture
 def graphs(monkeypatch):
-    emulated = emulate_graphs(monkeypatch)
-    monkeypatch.setattr(drafting, "TIMED_ROWS", TIMED_ROWS)
-    return emulated
+    with emulated_cuda(monkeypatch) as device:
+        monkeypatch.setattr(drafting, "TIMED_ROWS", TIMED_ROWS)
+        yield device
 
 
-def check_tokens(engine, options, count=5):
+def check_tokens(engine, models, options):
     """The engine's tokens are those of transformers. Returns the statistics."""
-    prompt = engine.models.special_tokens.prompt("en", "transcribe", True)
-    windows = [Request(n, each, prompt, 40) for n, each in enumerate(oracle.noise_windows(count))]
+    prompt = models.special_tokens.prompt("en", "transcribe", True)
+    windows = [Request(n, each, prompt, 40) for n, each in enumerate(oracle.noise_windows(5))]
     answers = {}
     with engine.session(options) as session:
         session.add(windows)
         while not session.done:
             answers |= {request.key: result.tokens for request, result in session.step()}
-    assert answers == oracle.greedy(engine.models, windows, True)
+    assert answers == oracle.greedy(models, windows, True)
     return session.stats
 
 
@@ -65,9 +66,9 @@ def raise_in_steps(monkeypatch, error, chosen):
 def test_too_little_memory_while_graphs_are_captured(graphs, monkeypatch, caplog, error):
     """The rest runs eagerly; a batch that does not fit is halved."""
     raise_in_steps(monkeypatch, error, lambda rows, _: rows == 5)
-    engine = DecodeEngine(models_of(TINY, 142))
+    engine = DecodeEngine(on_cuda(models_of(TINY, 142)))
     assert "CUDA graphs are left out" in warnings_of(caplog)[0]
-    check_tokens(engine, DecodeOptions(batch_size=5), 5)
+    check_tokens(engine, models_of(TINY, 142), DecodeOptions(batch_size=5))
 
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
@@ -76,13 +77,15 @@ def test_too_little_memory_while_costs_are_measured(graphs, monkeypatch, caplog,
         "whosaid.asr.engine.cuda_graphs.CudaGraphRunner.prepare", lambda *_, **__: None
     )
     monkeypatch.setattr(drafting, "_time_step", fail_with(error))
-    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+    models = with_assistant(models_of(TINY, 142), 0.1)
+    engine = DecodeEngine(on_cuda(models))
     assert engine.context.drafting is None
     assert engine.memory.state is None
     assert warnings_of(caplog) == ["memory ran out while timing steps: nothing will be drafted"]
-    assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5)).drafted == 0
+    options = DecodeOptions(assisted=True, batch_size=5)
+    assert check_tokens(engine, models, options).drafted == 0
     # A client that fixes the number of drafts still has them.
-    assert check_tokens(engine, DecodeOptions(assisted=True, batch_size=5, drafts=2)).drafted > 0
+    assert check_tokens(engine, models, dataclasses.replace(options, drafts=2)).drafted > 0
 
 
 def fail_with(error):
@@ -96,14 +99,14 @@ def test_other_errors_end_the_load(graphs, monkeypatch):
     error = RuntimeError("shapes do not match")
     raise_in_steps(monkeypatch, error, lambda rows, _: rows == 5)
     with pytest.raises(RuntimeError) as caught:
-        DecodeEngine(models_of(TINY, 142))
+        DecodeEngine(on_cuda(models_of(TINY, 142)))
     assert caught.value is error
 
 
 def test_costs_are_those_of_replays(graphs, monkeypatch):
     """No step that runs eagerly is timed, nor is a capture."""
     monkeypatch.setattr(drafting.time, "perf_counter", lambda: graphs.clock)
-    engine = DecodeEngine(with_assistant(models_of(TINY, 142), 0.1))
+    engine = DecodeEngine(on_cuda(with_assistant(models_of(TINY, 142), 0.1)))
     seconds = engine.context.drafting.costs.seconds
     assert set(seconds) == {(rows, drafts) for rows in TIMED_ROWS for drafts in (0, 2, 8)}
     assert set(seconds.values()) == {graphs.replay_seconds}

@@ -19,7 +19,7 @@ REPOSITORY = TESTS.parent
 # Who takes nothing else of config.py asks where files lie, and tests something else.
 PLACES = {("config", "REPOSITORY"), ("config", "DEMO_MODELS")}
 # They stand in for calls of hf-serve's libraries, or of the demo's.
-AROUND = ("test_demo_", "test_fake_cuda")
+AROUND = ("test_demo_", "test_cuda_diarizer", "test_cuda_embeddings")
 
 Import = tuple[str, str]  # a module, and a name of it or ""
 

@@ -14,11 +14,10 @@ from extras.medusa.hidden_states import (
     teacher_forced,
 )
 from extras.medusa.tests.stand_ins import teacher_of, tiny_models, write_recordings
-from tests.fake_cuda import fake_cuda, fake_models
+from tests.cuda_emulator import emulated_cuda, on_cuda
 from tests.support.tiny_whispers import hears_sound
 from tests.support.transformers_models import in_transformers
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.engine import cuda_graphs, drafting, state
 
 
 @pytest.fixture(scope="module")
@@ -124,15 +123,9 @@ def test_another_model_or_other_recordings_have_another_cache(recordings):
 
 
 def test_texts_are_made_and_read_on_the_engines_stream(monkeypatch, tmp_path):
-    """Of the engine, on a device that is pretended; graphs of one row are captured at load."""
     monkeypatch.setattr(Teacher, "loops", lambda *_: False)
-    monkeypatch.setattr(state, "CUDA_ROWS", ((0, 24),))
-    sizes = {"rows": (1,), "positions": (64, 512), "prompt": (8, 64), "guess": (0, 64)}
-    for name, each in sizes.items():
-        monkeypatch.setitem(cuda_graphs.SIZES, name, each)
-    monkeypatch.setattr(drafting, "TIMED_ROWS", (1,))
-    with fake_cuda(monkeypatch) as device:
-        teacher = Teacher(fake_models(), hears_sound)
+    with emulated_cuda(monkeypatch) as device:
+        teacher = Teacher(on_cuda(tiny_models()), hears_sound)
         recordings = write_recordings(tmp_path, 1)
         device.used_streams.clear()
         assert len(teacher.read(recordings).lengths) > 1

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -151,7 +150,7 @@ class Batch:
     def _prefill(self, places: list[int], entering: list[Sequence], encoded: EncoderOutput) -> None:
         started, context = time.perf_counter(), self.context
         state, runner = self._state, context.runner
-        batch = PrefillBatch.of(entering, encoded, state.main, runner.padded)
+        batch = PrefillBatch.of(entering, encoded, state.main, runner)
         self._written = max(self._written, batch.prompt_len)
         batch = batch._replace(forgotten=self._written)
         starts = runner.prefill(state, places, batch, context.filters, context.special_tokens)
@@ -330,9 +329,9 @@ class Batches(dict[Lane, Batch]):
         if runner.pipelined:
             most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
         captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
-        prepare = {"prepare": partial(runner.prepare, context=self._context)} if captured else {}
+        context = self._context if captured else None
         drafts = self._drafts if lane.num_beams == 1 else None
-        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, **prepare)
+        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, context)
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
 

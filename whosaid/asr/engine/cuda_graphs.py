@@ -73,29 +73,6 @@ HIGH_PRIORITY = -1  # of a stream; newer versions of torch replay kernels with t
 SPARE_BYTES = 768 << 20  # of device memory kept free for requests
 
 
-class StepKey(NamedTuple):
-    """Key of a step's graph among the graphs over one state."""
-
-    rows: int
-    shape: StepShape
-
-
-class PrefillKey(NamedTuple):
-    """Key of a prefill's graph among the graphs over one state."""
-
-    rows: int
-    prompt_len: int
-    verified: int
-    drafted: bool
-
-
-class EncoderKey(NamedTuple):
-    """Key of an encoder's graph."""
-
-    windows: int
-    encoder: AudioEncoder
-
-
 class Captured(NamedTuple):
     """A captured graph, its input buffers and its output buffer."""
 
@@ -136,10 +113,7 @@ class CudaGraphRunner(StepRunner):
 
     @property
     def graph_count(self) -> int:
-        return len(self.held())
-
-    def held(self) -> list[Hashable]:
-        return [key for each in self._sets.values() for key in each.graphs]
+        return sum(len(each.graphs) for each in self._sets.values())
 
     def padded(self, size: str, needed: int) -> int:
         """Return the next of `SIZES[size]`, or `needed` itself beyond the largest."""
@@ -148,7 +122,7 @@ class CudaGraphRunner(StepRunner):
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
         return torch.cat(
             [
-                self._run(ENCODERS, EncoderKey(len(part), encoder), encoder.forward, (part,))
+                self._run(ENCODERS, ("encoder", len(part), encoder), encoder.forward, (part,))
                 for part in torch.split(features, pass_sizes(len(features)))
             ]
         )
@@ -181,7 +155,7 @@ class CudaGraphRunner(StepRunner):
         starts = []
         parts = [torch.split(each, pass_sizes(len(places))) for each in batch.inputs]
         for part in zip(*parts, strict=True):
-            key = PrefillKey(len(part[0]), batch.prompt_len, batch.verified, batch.drafted)
+            key = ("prefill", len(part[0]), batch.prompt_len, batch.verified, batch.drafted)
             starts.append(self._run(_memory_of(state), key, begin, part))
         return torch.cat(starts)
 
@@ -197,7 +171,7 @@ class CudaGraphRunner(StepRunner):
             decode_step(state, filters, shape)
             return collect(state.rows)
 
-        return _copy_out(self._run(_memory_of(state), StepKey(state.capacity, shape), step))
+        return _copy_out(self._run(_memory_of(state), ("step", state.capacity, shape), step))
 
     def release(self, state: DecodeState) -> None:
         """Drop the graphs over a state. Call it before the state's memory is freed."""

@@ -18,9 +18,10 @@ prior, until a few drafts are worth another try.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +49,9 @@ PRIOR_WEIGHT = 12.0  # of the prior, in drafted tokens
 HORIZON = 600.0  # drafted tokens after which older ones hardly count
 DECAY = 0.97  # of the counts, for each window decoded without drafts
 
-# Rounds of measuring: at least, at most, and the seconds after which the least number is enough.
-MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 3, 4, 0.5
+# The least of a few rounds that time every shape once counts, so that a busy moment of the machine
+# does not weigh on one shape alone.
+ROUNDS = 3
 TIMED_ROWS = (1, 4, 12)
 TIMED_KV_LEN = 64
 TIMED_PROMPT = 4  # tokens
@@ -100,10 +102,6 @@ class DraftPolicy:
             self._unread = NEWEST if drafts else self._unread + 1
         return lag
 
-    def shape(self, shape: StepShape) -> StepShape:
-        follows = self.follows and shape.drafts > 0
-        return shape._replace(assistant_lag=1, followed=True) if follows else shape
-
 
 @dataclass(frozen=True)
 class StepCosts:
@@ -113,19 +111,6 @@ class StepCosts:
 
     seconds: Mapping[tuple[int, int], float]
     preparing: float = 0.0
-
-    @classmethod
-    def least_of(cls, rounds: Iterator[Mapping[tuple[int, int], float]]) -> StepCosts:
-        """Return the least of a few rounds that time every shape once, so that a busy moment of the
-        machine does not weigh on one shape alone. Large models get fewer rounds; their times vary
-        less.
-        """
-        taken: list[Mapping[tuple[int, int], float]] = []
-        spent = 0.0
-        while len(taken) < MIN_ROUNDS or (len(taken) < MAX_ROUNDS and spent < ENOUGH_SECONDS):
-            taken.append(next(rounds))
-            spent += sum(taken[-1].values())
-        return cls({shape: min(each[shape] for each in taken) for shape in taken[0]})
 
     def step(self, rows: int, drafts: int) -> float:
         """Return the seconds of a step; beyond the measured rows they grow linearly."""
@@ -238,15 +223,22 @@ def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLengt
     """Time steps and the preparation of a window; None if the device's memory is too small. The
     timed rows are finished, which costs the same and changes nothing.
     """
-    policy = DraftPolicy(memory.draft_model)
+    policy, runner = DraftPolicy(memory.draft_model), context.runner
+    lengths = [each for each in runner.draft_lengths if each <= policy.most] or [policy.most]
     try:
         capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
         if memory.ensure_drafter():
-            rows = [count for count in TIMED_ROWS if count <= capacity]
-            costs = StepCosts.least_of(_rounds(memory, context, rows))
+            shapes = [
+                (rows, min(drafts, lengths[-1]))
+                for rows in TIMED_ROWS
+                for drafts in runner.timed_drafts
+                if rows <= capacity
+            ]
+            seconds = dict.fromkeys(shapes, math.inf)
+            for shape in ROUNDS * list(seconds):
+                seconds[shape] = min(seconds[shape], _time_step(memory, context, policy, *shape))
             prepared = _time_preparing(memory, context)
-            costs = replace(costs, preparing=max(0.0, prepared - costs.step(1, 0)))
-            lengths = draft_lengths(memory, context)
+            costs = StepCosts(seconds, max(0.0, prepared - seconds[1, 0]))
             if policy.follows:
                 return DraftLength(costs, lengths, AcceptanceRate.by_depth(lengths[-1]))
             return DraftLength(costs, lengths)
@@ -254,26 +246,11 @@ def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLengt
         if not is_out_of_memory(error):
             raise
     finally:
-        if not context.runner.pipelined:
+        if not runner.pipelined:
             memory.release()
     logger.warning("memory ran out while timing steps: nothing will be drafted")
     memory.release()
     return None
-
-
-def draft_lengths(memory: StateMemory, context: DecodeContext) -> list[int]:
-    most = DraftPolicy(memory.draft_model).most
-    return [each for each in context.runner.draft_lengths if each <= most] or [most]
-
-
-def _rounds(
-    memory: StateMemory, context: DecodeContext, rows: Sequence[int]
-) -> Iterator[dict[tuple[int, int], float]]:
-    """Yield seconds by (rows, drafts) without end; a drafter of one token has few = many."""
-    longest = draft_lengths(memory, context)[-1]
-    drafts = sorted({min(each, longest) for each in context.runner.timed_drafts})
-    while True:
-        yield {(n, k): _time_step(memory, context, n, k) for n in rows for k in drafts}
 
 
 @torch.inference_mode()
@@ -285,7 +262,7 @@ def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
     tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=encoded.device)
     positions = torch.arange(TIMED_PROMPT, device=encoded.device)[None]
     hidden, silence = encoded[:, :TIMED_PROMPT], np.zeros(SAMPLE_RATE, np.float32)
-    least = float("inf")
+    least = math.inf
     for _ in range(UNTIMED_STEPS + 1):
         started = time.perf_counter()
         view.drafter.listen(encoder.encode([silence], drafted=True, known=[encoded]))
@@ -297,7 +274,9 @@ def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
 
 
 @torch.inference_mode()
-def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: int) -> float:
+def _time_step(
+    memory: StateMemory, context: DecodeContext, policy: DraftPolicy, rows: int, drafts: int
+) -> float:
     """Return the least seconds of the steps that fit into TIMED_SECONDS, at least one. Cold caches
     made the first draft-free steps of small models 1.5 times slower than in a running batch, whose
     weights are in the processor's caches.
@@ -307,11 +286,13 @@ def _time_step(memory: StateMemory, context: DecodeContext, rows: int, drafts: i
     state, padded = memory.ensure_capacity(rows), context.runner.padded
     view = state.view(0, min(padded("rows", rows), state.capacity))
     kv_len = min(padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
-    shape = DraftPolicy(memory.draft_model).shape(StepShape(drafts, 2 if drafts else 1, kv_len))
+    follows = policy.follows and drafts > 0
+    lag = NEWEST if drafts and not follows else 1
+    shape = StepShape(drafts, lag, kv_len, followed=follows)
     if context.runner.pipelined:
         for _ in range(UNTIMED_STEPS):
             context.runner.launch(view, context.filters, shape)()
-    least, spent = float("inf"), 0.0
+    least, spent = math.inf, 0.0
     while spent < TIMED_SECONDS:
         started = time.perf_counter()
         context.runner.launch(view, context.filters, shape)()

@@ -39,7 +39,7 @@ from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
 from whosaid.asr.engine.state import StateMemory
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Decoder, alignment_heads
-from whosaid.asr.model.draft_heads import BaseHead
+from whosaid.asr.model.draft_heads import HeadStack
 from whosaid.asr.model.encoder import Encoder
 from whosaid.errors import OutOfMemory
 from whosaid.runtime.errors import is_device_lost, is_out_of_memory
@@ -279,11 +279,11 @@ class DecodeEngine(Engine):
             models.model,
             alignment_heads(models.model),
             dtype,
-            BaseHead(base_head, dtype) if base_head else None,
+            HeadStack(base_head, dtype) if base_head else None,
         )
         self.draft_model = draft_model(models, self.main)
-        self.runner = runner_for(models.device, cuda_graphs)
         on_cpu = models.device.type == "cpu"
+        self.runner = StepRunner() if on_cpu else CudaGraphRunner(cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if on_cpu else 1)
         self.context = DecodeContext(
             encoder=Encoder(models, self.threads, self.runner.encode),
@@ -293,7 +293,7 @@ class DecodeEngine(Engine):
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
         batches = Batches(self.main, self.draft_model, self.context)
-        scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=self.runner.pipelined)
+        scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=not on_cpu)
         super().__init__(scheduler, batches)
         self._thread = get_ident()
         self._stream = decoding_stream(models.device)
@@ -372,10 +372,6 @@ class DecodeEngine(Engine):
         encoder = self.context.encoder
         encoded = encoder.encode([samples], drafted=False, frames=[frames]).main
         return language_posterior(self.main, encoded, self.models.special_tokens)
-
-
-def runner_for(device: torch.device, cuda_graphs: bool) -> StepRunner:
-    return CudaGraphRunner(cuda_graphs) if device.type == "cuda" else StepRunner()
 
 
 def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.model.cpu_kernels import largest
+from whosaid.asr.model.decoder import upcast
 
 NEVER = float("-inf")
 
@@ -260,11 +261,6 @@ class LogitFilter:
         word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
         special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
         return torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
-
-
-def upcast(values: Tensor) -> Tensor:
-    """Return float32 or wider: half precision cannot sum 50,000 exponentials."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import zlib
 from collections import abc
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -25,12 +25,15 @@ from torch import Tensor
 
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.engine.beam_search import begin_beams
-from whosaid.asr.engine.logit_filters import Choice, LogitFilter, upcast
+from whosaid.asr.engine.logit_filters import Choice, LogitFilter
 from whosaid.asr.engine.request import Sequence
 from whosaid.asr.engine.speculative import accept, count_agreed, sample_first
 from whosaid.asr.engine.state import DecodeState, ModelWithCache, SequenceState, upload
-from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.decoder import Decoder, upcast
 from whosaid.asr.model.encoder import EncoderOutput
+
+if TYPE_CHECKING:
+    from whosaid.asr.engine.runner import StepRunner
 
 # Positions whose scores over the vocabulary are held at once.
 VERIFIED_AT_ONCE = 32
@@ -59,9 +62,9 @@ class PrefillBatch(NamedTuple):
         sequences: abc.Sequence[Sequence],
         encoded: EncoderOutput,
         main: ModelWithCache,
-        padded: abc.Callable[[str, int], int] = lambda _, needed: needed,
+        runner: StepRunner,
     ) -> PrefillBatch:
-        """Return the batch of entering sequences; `padded` is `StepRunner.padded`."""
+        """Return the batch of entering sequences, padded to the sizes that `runner` runs."""
         max_len, longest = main.cache.max_len, main.decoder.max_positions
         limits = [most_tokens(each, longest) for each in sequences]
         guesses = [
@@ -69,7 +72,7 @@ class PrefillBatch(NamedTuple):
             for each, most in zip(sequences, limits, strict=True)
         ]
         read = [(*each.prompt, *guess) for each, guess in zip(sequences, guesses, strict=True)]
-        prompt_len = min(padded("prompt", max(map(len, read))), max_len)
+        prompt_len = min(runner.padded("prompt", max(map(len, read))), max_len)
         numbers, random = [], []
         for each, most, guess, tokens in zip(sequences, limits, guesses, read, strict=True):
             length, temperature = len(each.prompt), each.options.temperature
@@ -83,7 +86,7 @@ class PrefillBatch(NamedTuple):
             torch.tensor(numbers, dtype=torch.float64),  # exact for every id
             encoded,
             prompt_len,
-            verified=padded("guess", max(map(len, guesses))),
+            verified=runner.padded("guess", max(map(len, guesses))),
             drafted=any(each.drafted for each in sequences),
             uniform=random,
         )

@@ -164,16 +164,12 @@ class Scheduler:
     """Owns the sequences and chooses units of work; `clock` returns seconds."""
 
     def __init__(
-        self,
-        limits: Limits = DEFAULT_LIMITS,
-        clock: abc.Callable[[], float] = time.perf_counter,
-        rows_cost: bool = False,
-        counts_steps: bool = False,
+        self, limits: Limits = DEFAULT_LIMITS, rows_cost: bool = False, counts_steps: bool = False
     ) -> None:
         """Set `rows_cost` if a step takes longer the more rows it has, and `counts_steps` if the
         clock does not measure the device's time.
         """
-        self.limits, self.clock = limits, clock
+        self.limits, self.clock = limits, time.perf_counter
         self.long_lanes = limits.shared and rows_cost
         self._counts_steps = counts_steps
         self._turns = Turns(WORK_WEIGHTS)

@@ -8,7 +8,7 @@ the host and a CUDA graph can replay it. Caches are by far the largest memory be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +30,7 @@ from whosaid.runtime.errors import is_out_of_memory
 from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
 
 if TYPE_CHECKING:
+    from whosaid.asr.engine.batch import DecodeContext
     from whosaid.asr.engine.runner import StepRunner
 
 logger = logging.getLogger("endpoint")
@@ -239,9 +240,9 @@ class DecodeState(RowTensors):
 class StateMemory:
     """The decode state of one lane, whose rows have `num_beams` beams each.
 
-    On CUDA all rows are allocated at once, as many as fit, at most `most`; then `prepare` captures
-    the graphs over them. On a CPU rows have addresses from the start, and take memory on first use,
-    if the host has it: the kernel would not refuse memory but end the process later
+    On CUDA all rows are allocated at once, as many as fit, at most `most`; with a `context`, their
+    graphs are captured then. On a CPU rows have addresses from the start, and take memory on first
+    use, if the host has it: the kernel would not refuse memory but end the process later
     (`runtime.host_memory`).
 
     Rows have a drafter once a window is prepared for drafts. With CUDA graphs, which replay over
@@ -255,10 +256,10 @@ class StateMemory:
         runner: StepRunner,
         num_beams: int = 1,
         most: int = MAX_ROWS,
-        prepare: Callable[[DecodeState], None] = lambda _: None,
+        context: DecodeContext | None = None,
     ) -> None:
         self.main, self.draft_model, self.runner = main, draft_model, runner
-        self.num_beams, self.most, self.prepare = num_beams, most, prepare
+        self.num_beams, self.most, self.context = num_beams, most, context
         self.device = main.token_embeddings.device
         self.drafts = self._always_drafts = draft_model is not None and runner.pipelined
         self.state: DecodeState | None = None  # the rows that have memory
@@ -277,7 +278,8 @@ class StateMemory:
             self._all = self._allocate()
             if self.runner.pipelined:
                 self.state = self._all
-                self.prepare(self._all)
+                if self.context is not None:
+                    self.runner.prepare(self._all, self.context)
                 self._log_memory()
         if not self.runner.pipelined:
             self._use(min(rows, self._all.capacity))

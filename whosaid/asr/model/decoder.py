@@ -249,8 +249,8 @@ class Decoder:
     """A checkpoint's decoder; holds no state between passes.
 
     The cross-attention queries of the `aligned` heads are cached. `dtype` is the precision of
-    products, as in `PackedLinear`. `base_head` maps hidden states (.., d_model) before they are
-    projected onto the vocabulary: head 0 of a Medusa-Linear checkpoint.
+    products, as in `PackedLinear`. `base_head` maps hidden states to (.., 1, d_model) before they
+    are projected onto the vocabulary: head 0 of a Medusa-Linear checkpoint.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class Decoder:
 
     def headed(self, hidden: Tensor) -> Tensor:
         """Return `hidden` after the base head, if there is one."""
-        return hidden if self.base_head is None else self.base_head(hidden)
+        return hidden if self.base_head is None else self.base_head(hidden).squeeze(-2)
 
     def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the scores by which tokens are chosen: `scores` after the base head."""
@@ -402,9 +402,9 @@ class Decoder:
         of_row = [row * cache.num_beams + beam for beam in beams or [0] * len(every)]
         device = self.token_embeddings.device
         places = torch.tensor([of_row, [*every]], dtype=torch.long).to(device)
-        queries = _upcast(cache.alignment_queries[:, places[0], places[1]])
+        queries = upcast(cache.alignment_queries[:, places[0], places[1]])
         layers, heads = self.aligned
-        keys = _upcast(cache.cross_keys[:, row][layers, heads, :frames])
+        keys = upcast(cache.cross_keys[:, row][layers, heads, :frames])
         scores: Tensor = queries @ keys.transpose(1, 2) * float(self.head_size**-0.5)
         return scores.softmax(dim=-1)
 
@@ -446,7 +446,8 @@ def _merge_heads(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
-def _upcast(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
+    """Return float32 or wider: half precision cannot sum 50,000 exponentials."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

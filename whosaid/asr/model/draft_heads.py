@@ -38,17 +38,6 @@ class HeadStack:
         return x.view(*hidden.shape[:-1], *x.shape[1:])
 
 
-class BaseHead:
-    """Head 0 of a Medusa-Linear checkpoint: (.., d_model) in and out."""
-
-    def __init__(self, head: Heads, dtype: torch.dtype | None = None) -> None:
-        self.stack = HeadStack(head, dtype)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the state that is projected onto the vocabulary instead of `hidden`."""
-        return self.stack(hidden).squeeze(-2)
-
-
 class MedusaModel:
     """Medusa heads that draft for `main`, over its vocabulary or a shortlist of it.
 

@@ -1,11 +1,11 @@
-"""Nemotron-3-Diarization in float16 on a fake CUDA device: nothing is computed in another place."""
+"""Nemotron-3-Diarization in float16 on an emulated device: nothing is computed in another place."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import transformers
-from fake_cuda import fake_cuda, to_fake_cuda
+from cuda_emulator import emulated_cuda, module_on_cuda
 from test_nemotron_diarizer import CHUNK_SAMPLES, in_chunks, processor, small_config
 
 from whosaid.diarization.nemotron import MelFeatures, NemotronDiarizer
@@ -17,8 +17,8 @@ def diarizer(monkeypatch):
     features = MelFeatures.read("name", processor().feature_extractor.to_dict())
     model = transformers.Nemotron3DiarizationForAudioFrameClassification(small_config())
     model.eval().half()
-    with fake_cuda(monkeypatch):
-        to_fake_cuda(model)
+    with emulated_cuda(monkeypatch):
+        module_on_cuda(model)
         yield NemotronDiarizer(model, features, nemotron_speaker_cache("name"))
 
 
