@@ -157,7 +157,7 @@ def test_what_begins_again_has_the_same_answers(step):
         session.add(windows_of())
         for _ in range(step):
             answers |= {request.key: result for request, result in session.step()}
-        for lane in engine.scheduler.lanes:
+        for lane in engine.batches:
             engine.scheduler.requeue(lane)
             engine.batches[lane].clear()
         while not session.done:
@@ -187,7 +187,7 @@ def allocate_at_most(monkeypatch, engine, most):
     use = StateMemory._use
 
     def limited(memory, wanted):
-        others = [engine.batches[each].memory for each in engine.scheduler.lanes]
+        others = [each.memory for each in engine.batches.values()]
         held = sum(each.capacity * each.num_beams for each in others if each is not memory)
         if held + max(wanted, memory.capacity) * memory.num_beams > most:
             raise torch.OutOfMemoryError

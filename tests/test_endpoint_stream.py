@@ -501,7 +501,7 @@ def test_where_memory_runs_out_everybody_is_answered_from_a_smaller_batch(
 
     def refuse_more_than_fits(state, filters, shape):
         if state.capacity > 3:
-            running = map(engine.scheduler.suspects, engine.scheduler.lanes)
+            running = map(engine.scheduler.suspects, engine.batches)
             refused.append({each.session for sequences in running for each in sequences})
             out_of_memory.set()
             raise torch.OutOfMemoryError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from oracle import TINY, decode
+from oracle import TINY, decode, models_of
 from test_engine import RAGGED, engine_of, truth, windows_of
 
 from whosaid.asr.engine import fallback, results
@@ -132,7 +132,7 @@ def test_beams_end_when_the_likeliest_loops(monkeypatch):
 
 def text_of(length: int, ended: bool = True, repetitive: bool = False) -> DecodeResult:
     """A text of so many tokens between two timestamps."""
-    tokens = (900, *[5] * length, 910)
+    tokens = (400, *[5] * length, 410)
     return DecodeResult(tokens, 0.0, (-0.5,) * (len(tokens) + ended), 0.0, repetitive=repetitive)
 
 
@@ -147,7 +147,7 @@ def text_of(length: int, ended: bool = True, repetitive: bool = False) -> Decode
     ],
 )
 def test_of_two_texts_the_first_is_kept_if_it_is_complete_and_twice_as_long(first, second, kept):
-    assert results.writes_more(first, second, end_of_text=400) is kept
+    assert results.writes_more(first, second, models_of(TINY).special_tokens) is kept
 
 
 def test_the_text_that_is_kept_is_whole(monkeypatch):

@@ -6,6 +6,7 @@ older and distilled checkpoints leave out are read from the tokenizer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,10 @@ class SpecialTokens:
         As in openai/whisper, the limit is half of `max_length` less <|startofprev|>.
         """
         return self.max_length // 2 - 1
+
+    def text_tokens(self, tokens: Iterable[int]) -> list[int]:
+        """Return `tokens` without special tokens and timestamps."""
+        return [token for token in tokens if token < self.end_of_text]
 
     def prompt(
         self, language: str | None, task: str, timestamps: bool, previous: tuple[int, ...] = ()

@@ -68,10 +68,6 @@ class Batch:
         self._view: DecodeState | None = None
 
     @property
-    def num_beams(self) -> int:
-        return self.lane.num_beams
-
-    @property
     def places(self) -> list[int]:
         every = range(len(self.rows) + len(self._vacant))
         return [place for place in every if place not in self._vacant]
@@ -169,7 +165,7 @@ class Batch:
     def _stop_rejected(self) -> None:
         """Stop rows whose text will be rejected or cut anyway, every few steps."""
         state, results = self._state, self.context.results
-        if self.num_beams == 1:
+        if self.lane.num_beams == 1:
             if self._steps % STEPS_BETWEEN_LOOKS == 0:
                 results.stop_rejected(state, self.rows, self._longest)
             return
@@ -214,7 +210,7 @@ class Batch:
         """
         rows, most = self._state.rows, 0
         for row, sequence in enumerate(self.rows):
-            if not sequence.request.draft or self.num_beams > 1:
+            if not sequence.request.draft or self.lane.num_beams > 1:
                 continue
             length = int(rows.length[row])
             newest = rows.tokens[row, length - 2 : length].tolist()

@@ -161,7 +161,7 @@ class Engine:
         scheduler, began, rows = self.scheduler, self.scheduler.clock(), len(batch.rows)
         if plan.entering:
             if batch.memory.lacks(plan.rows):
-                self._release([each for each in self._idle_batches() if each is not batch])
+                self._release_idle(batch)
             entered = batch.enter(plan)
             if not batch.rows:
                 raise MemoryError
@@ -181,7 +181,7 @@ class Engine:
 
     def make_room(self) -> None:
         """Release idle batches, else all. Raises OutOfMemory if no batch holds memory."""
-        if self._release(self._idle_batches()):
+        if self._release_idle():
             return
         holding = [each for each in self.batches.values() if each.memory.capacity]
         if not holding:
@@ -209,7 +209,7 @@ class Engine:
         rows = max(batch.attempted, batch.memory.capacity)
         self._restart(batch)
         if isinstance(error, OutOfMemory):
-            freed = self._release(self._idle_batches())
+            freed = self._release_idle()
             others = freed or scheduler.others_run(lane)
             if rows > 1 and freed and scheduler.try_again(lane):
                 return
@@ -252,14 +252,13 @@ class Engine:
         for session in self.scheduler.sessions:
             session.error = error
 
-    def _idle_batches(self) -> list[Batch]:
-        return [
+    def _release_idle(self, kept: Batch | None = None) -> bool:
+        """Release the memory of all idle batches but `kept`. Return whether any had memory."""
+        idle = [
             batch
             for lane, batch in self.batches.items()
-            if batch.memory.capacity and self.scheduler.is_idle(lane)
+            if batch is not kept and batch.memory.capacity and self.scheduler.is_idle(lane)
         ]
-
-    def _release(self, idle: list[Batch]) -> bool:
         for batch in idle:
             batch.clear()
         return bool(idle)

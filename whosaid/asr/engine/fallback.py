@@ -171,13 +171,6 @@ class Loop(NamedTuple):
     spoken: bool
 
 
-class Reading(NamedTuple):
-    """A text's `loop`, if any, and the text up to it with each repetition written `once`."""
-
-    loop: Loop | None
-    once: list[int]
-
-
 def parts_of_stretch(period: int) -> int:
     """Return how many equal parts of `period` tokens are checked together: the fewest of a loop."""
     return max(LEAST_REPEATS, -(-LEAST_TOKENS // period))
@@ -212,8 +205,10 @@ def find_repetition(tokens: Sequence[int]) -> Repetition | None:
     return None
 
 
-def read_repetitions(tokens: Sequence[int], attend: Attend) -> Reading:
-    """Find the first loop and the repetitions in text `tokens`, by their attention."""
+def read_repetitions(tokens: Sequence[int], attend: Attend) -> tuple[Loop | None, list[int]]:
+    """Find the first loop and the repetitions in text `tokens`, by their attention. Return the loop
+    and the text up to it, in which each repetition is written once.
+    """
     once: list[int] = []
     begin = 0
     while found := find_repetition(tokens[begin:]):
@@ -221,9 +216,9 @@ def read_repetitions(tokens: Sequence[int], attend: Attend) -> Reading:
         once += tokens[begin : start + period]
         spoken = _parts_spoken(Repetition(start, begin + found.stop, period), attend)
         if spoken is not None:
-            return Reading(Loop(start + max(1, spoken) * period, spoken > 0), once)
+            return Loop(start + max(1, spoken) * period, spoken > 0), once
         begin += found.stop
-    return Reading(None, [*once, *tokens[begin:]])
+    return None, [*once, *tokens[begin:]]
 
 
 def _parts_spoken(repetition: Repetition, attend: Attend) -> int | None:

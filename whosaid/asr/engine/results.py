@@ -25,7 +25,7 @@ from whosaid.asr.engine.fallback import (
     read_repetitions,
 )
 from whosaid.asr.engine.request import DecodeResult, Sequence
-from whosaid.asr.engine.state import DecodeState, SequenceState
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import normalize_attention
 from whosaid.errors import ModelError
 from whosaid.timebase import SAMPLES_PER_TOKEN
@@ -49,7 +49,7 @@ class ResultReader:
         sequence.session.stats.tokens += len(text.tokens)
         decoded = self._cut(state, row, sequence, text)
         first = sequence.rejected
-        if first and writes_more(first, decoded, self.special_tokens.end_of_text):
+        if first and writes_more(first, decoded, self.special_tokens):
             return replace(first, annotation_prob=sequence.annotation_prob)
         if not decoded.tokens:
             return decoded
@@ -74,7 +74,7 @@ class ResultReader:
             dropped = sequence.may_retry or sequence.request.once
             hopeless = dropped and fallback.rejects_start(start, sequence.no_speech_prob)
             if hopeless or (
-                ends_in_repetition(self.words(text))
+                ends_in_repetition(self.special_tokens.text_tokens(text))
                 and self._loops(state, row, sequence, Text(tuple(text), (), (0,) * len(text)))
             ):
                 rows.finished[row] = True
@@ -88,24 +88,27 @@ class ResultReader:
         assert state.beams is not None
         begin, length = len(sequence.prompt), int(state.rows.length[row])
         likeliest = state.beams.sums[row].argmax()
-        words = self.words(state.beams.tokens[row, likeliest, begin:length].tolist())
+        words = self.special_tokens.text_tokens(
+            state.beams.tokens[row, likeliest, begin:length].tolist()
+        )
         if ends_in_repetition(words):
             text = likeliest_text(state.beams, row, begin, length)
             if self._loops(state, row, sequence, text):
                 state.rows.finished[row] = True
 
-    def words(self, tokens: abc.Iterable[int]) -> list[int]:
-        return [token for token in tokens if token < self.special_tokens.end_of_text]
-
     def _text(self, state: DecodeState, row: int, length: int, sequence: Sequence) -> Text:
         begin = len(sequence.prompt)
         if state.beams is not None:
             return best_text(state.beams, row, begin, length, sequence.options.length_penalty)
-        return only_text(state.rows, row, begin, length, self.special_tokens.end_of_text)
+        tokens = state.rows.tokens[row, begin:length].tolist()
+        log_probs = state.rows.log_probs[row, begin:length].tolist()
+        if tokens and tokens[-1] == self.special_tokens.end_of_text:
+            tokens.pop()
+        return Text(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
 
     def _loops(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> bool:
         attend = self._attend(state, row, sequence, text)
-        return read_repetitions(self.words(text.tokens), attend).loop is not None
+        return read_repetitions(self.special_tokens.text_tokens(text.tokens), attend)[0] is not None
 
     def _attend(self, state: DecodeState, row: int, sequence: Sequence, text: Text) -> Attend:
         places = self._places(text.tokens)
@@ -127,7 +130,7 @@ class ResultReader:
         repetitive = False
         if fallback is not None:
             attend = self._attend(state, row, sequence, text)
-            loop, once = read_repetitions(self.words(text.tokens), attend)
+            loop, once = read_repetitions(self.special_tokens.text_tokens(text.tokens), attend)
             written_once = str(self.tokenizer.decode(once))
             repetitive = not loop.spoken if loop else fallback.repeats_itself(written_once)
         if loop is not None:
@@ -167,20 +170,11 @@ class ResultReader:
         ]
 
 
-def only_text(rows: SequenceState, row: int, begin: int, length: int, end_of_text: int) -> Text:
-    """Return a row's text without beams; `begin` of its `length` tokens are the prompt."""
-    tokens = rows.tokens[row, begin:length].tolist()
-    log_probs = rows.log_probs[row, begin:length].tolist()
-    if tokens and tokens[-1] == end_of_text:
-        tokens.pop()
-    return Text(tuple(tokens), tuple(log_probs), (0,) * len(log_probs))
-
-
-def writes_more(first: DecodeResult, second: DecodeResult, end_of_text: int) -> bool:
+def writes_more(first: DecodeResult, second: DecodeResult, special_tokens: SpecialTokens) -> bool:
     """Return whether the first text is complete, does not loop, and has twice as many text tokens.
     The second may be likelier because it leaves out most of the speech.
     """
-    lengths = [sum(token < end_of_text for token in each.tokens) for each in (first, second)]
+    lengths = [len(special_tokens.text_tokens(each.tokens)) for each in (first, second)]
     return first.ended and not first.repetitive and lengths[0] >= 2 * lengths[1]
 
 

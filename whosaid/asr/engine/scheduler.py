@@ -184,10 +184,6 @@ class Scheduler:
     # State
 
     @property
-    def lanes(self) -> list[Lane]:
-        return list(self._queues)
-
-    @property
     def busy(self) -> bool:
         return bool(self._windows)
 

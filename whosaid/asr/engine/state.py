@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -101,10 +102,7 @@ class SequenceState(RowTensors):
     @classmethod
     def allocate(cls, rows: int, max_len: int, device: torch.device) -> SequenceState:
         """Return finished rows."""
-
-        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device=device)
-
+        zeros = partial(torch.zeros, dtype=torch.long, device=device)
         return cls(
             tokens=zeros(rows, max_len),
             prompt_len=zeros(rows) + 1,
@@ -149,17 +147,15 @@ class BeamState(RowTensors):
 
     @classmethod
     def allocate(cls, rows: int, num_beams: int, max_len: int, device: torch.device) -> BeamState:
-        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-            return torch.zeros(rows, *shape, dtype=dtype, device=device)
-
-        every, ends = (num_beams, max_len), num_beams + 1
+        zeros = partial(torch.zeros, dtype=torch.long, device=device)
+        every, ends = (rows, num_beams, max_len), (rows, num_beams + 1)
         return cls(
-            tokens=zeros(*every),
-            sums=zeros(num_beams, dtype=torch.float64),
-            written=zeros(*every),
-            parents=zeros(*every),
-            log_probs=zeros(*every, dtype=torch.float64),
-            ended=zeros(),
+            tokens=zeros(every),
+            sums=zeros(rows, num_beams, dtype=torch.float64),
+            written=zeros(every),
+            parents=zeros(every),
+            log_probs=zeros(every, dtype=torch.float64),
+            ended=zeros(rows),
             end_beam=zeros(ends),
             end_length=zeros(ends),
             end_sum=zeros(ends, dtype=torch.float64),

@@ -163,11 +163,13 @@ def _frame(seconds: float) -> int:
 def _words_to_align(
     result: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[WordToAlign]:
-    end_of_text = models.special_tokens.end_of_text
-    rows = np.flatnonzero(np.array(result.tokens) < end_of_text)  # of the remaining text tokens
+    special = models.special_tokens
+    rows = np.flatnonzero(
+        np.array(result.tokens) < special.end_of_text
+    )  # of the remaining text tokens
     found: list[WordToAlign] = []
     for number, segment in enumerate(segments):
-        text = [token for token in segment.tokens if token < end_of_text]
+        text = special.text_tokens(segment.tokens)
         earliest, latest = max(0, _frame(segment.start - SLACK)), _frame(segment.end + SLACK)
         for word in split_words(text, models.text_of, language):
             found.append(WordToAlign(number, word, rows[word.first : word.stop], earliest, latest))

@@ -148,14 +148,12 @@ class ChunkReader:
     ) -> list[Chunk]:
         """Return the kept `segments` of a window as chunks, without empty ones."""
         words = timed_words(result, segments, samples, self.models, self.language)
-        end_of_text = self.models.special_tokens.end_of_text
-        ratio = compression_ratio(
-            self.models.text_of([t for t in result.tokens if t < end_of_text])
-        )
+        text_tokens = self.models.special_tokens.text_tokens
+        ratio = compression_ratio(self.models.text_of(text_tokens(result.tokens)))
         likely = iter(self.log_probs(result))
         found: list[Chunk] = []
         for segment, words_of_segment in zip(segments, words, strict=True):
-            tokens = tuple(token for token in segment.tokens if token < end_of_text)
+            tokens = tuple(text_tokens(segment.tokens))
             log_probs = tuple(islice(likely, len(tokens)))
             text = self.models.text_of(tokens)
             if text.strip() and segment.end > segment.start:
@@ -201,8 +199,7 @@ class ChunkReader:
 
     def _is_sure(self, window: Window, result: DecodeResult) -> bool:
         """Return whether Whisper is sure of a text for which the detector found no speech."""
-        end_of_text = self.models.special_tokens.end_of_text
-        count = sum(token < end_of_text for token in result.tokens)
+        count = len(self.models.special_tokens.text_tokens(result.tokens))
         return (
             count >= max(SURE_TOKENS, SURE_RATE * window.seconds)
             and result.text_logprob >= SURE_LOGPROB

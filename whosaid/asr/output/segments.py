@@ -77,13 +77,12 @@ def split_sentences(
     `words` are the timed words of each segment. A sentence begins with its first word and ends with
     its last. A segment without words stays as it is.
     """
-    end_of_text = models.special_tokens.end_of_text
     found: list[Segment] = []
     for segment, timed in zip(segments, words, strict=True):
         if not timed:
             found.append(segment)
             continue
-        tokens = tuple(token for token in segment.tokens if token < end_of_text)
+        tokens = tuple(models.special_tokens.text_tokens(segment.tokens))
         parts = split_words(tokens, models.text_of, language)
         first = 0
         for number, (word, part) in enumerate(zip(timed, parts, strict=True)):
