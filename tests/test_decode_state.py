@@ -30,15 +30,6 @@ def test_a_row_holds_the_longest_text_and_its_drafts(decoder, drafts):
     assert DecodeState.bytes_per_row(decoder, decoder, drafts) == per_row
 
 
-def test_a_view_and_its_state_share_memory(decoder):
-    state = DecodeState.allocate(decoder, None, 4, 0)
-    view = state.view(1, 3)
-    view.rows.length.fill_(7)
-    view.main.cache.keys[0].fill_(1.0)
-    assert state.rows.length.tolist() == [1, 7, 7, 1]
-    assert [bool(row.any()) for row in state.main.cache.keys[0]] == [False, True, True, False]
-
-
 def state_of(kind):
     """Five rows with an assistant, with Medusa heads behind a further layer, or with beams."""
     models = oracle.models_of(oracle.TINY)

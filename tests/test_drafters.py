@@ -83,35 +83,6 @@ def test_medusa_linear_writes_what_its_own_main_path_does(timestamps, drafts, ba
     assert expected != truth(timestamps)
 
 
-@pytest.mark.parametrize(
-    "options", [DecodeOptions(assisted=True, drafts=3), DecodeOptions(num_beams=3)]
-)
-def test_medusa_linear_scores_with_its_main_path(options):
-    models = oracle.through_base_head(models_with(LINEAR))
-    answers = decode(
-        engine_of(LINEAR), windows_of(False), dataclasses.replace(options, timestamps=False)
-    )
-    for window in windows_of(False):
-        answer = answers[window.key]
-        end = models.special_tokens.end_of_text
-        said = [*answer.tokens, end][: len(answer.log_probs)]
-        features = models.feature_extractor(
-            window.samples, sampling_rate=16_000, return_tensors="pt"
-        )
-        read = torch.tensor([[*window.prompt, *said]])
-        with torch.inference_mode():
-            logits = models.model(
-                features.input_features.double(), decoder_input_ids=read[:, :-1]
-            ).logits[0]
-        begin = len(window.prompt)
-        rules = oracle.rules_of(models, False, begin)
-        expected = [
-            rules(read[:, :place], logits[None, place - 1]).log_softmax(-1)[0, token].item()
-            for place, token in enumerate(said, begin)
-        ]
-        assert answer.log_probs == pytest.approx(expected)
-
-
 def test_language_and_silence_are_asked_of_whisper_alone():
     """Head 0 was trained on what follows a prompt."""
     plain, headed = (DecodeEngine(each) for each in (models_of(TINY, RAGGED), models_with(LINEAR)))

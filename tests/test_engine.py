@@ -446,16 +446,6 @@ def drained(session):
     return finished
 
 
-def test_the_engine_may_be_used_between_the_steps_of_a_session():
-    engine, window = engine_of(TINY), oracle.noise_windows(1)[0]
-    expected = engine.detect_language(window)
-    with engine.session(DecodeOptions()) as session:
-        session.add(windows_of(TINY, True, 2, 10))
-        while not session.done:
-            session.step()
-            assert engine.detect_language(window)[:2] == expected[:2]
-
-
 def test_growing_under_live_rows_changes_no_token():
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     answers, windows = {}, windows_of(TINY, True, 12, 40)

@@ -58,7 +58,7 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     filters = LogitFilter.of(special, state.main.decoder.token_embeddings)
     products, output = [], state.main.decoder.output
     state.main.decoder.output = lambda *given: products.append(given) or output(*given)
-    starts = prefill(state, batch, filters, special)
+    starts = prefill(state, batch, filters)
     assert len(products) == 1  # over the vocabulary
     for row, prompt in enumerate(prompts):
         logits = models.model(
@@ -129,7 +129,7 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
         runner = SimpleNamespace(padded=lambda size, _: sizes[size])
         batch = PrefillBatch.of(inputs, encoded, state.main, runner)
         batch = batch._replace(forgotten=state.main.cache.max_len)
-        return prefill(state, batch, filters, models.special_tokens)
+        return prefill(state, batch, filters)
 
     plain = DecodeState.allocate(main, drafter, 3, 0, num_beams)
     expected = start(plain, longest)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import torch
 
-from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy
 from whosaid.asr.engine.logit_filters import LogitFilter
@@ -44,7 +43,6 @@ class DecodeContext:
 
     encoder: Encoder
     filters: LogitFilter
-    special_tokens: SpecialTokens
     runner: StepRunner
     results: ResultReader
     drafting: DraftLength | None = None
@@ -95,7 +93,7 @@ class Batch:
             if each.may_retry and each.encoded is None:
                 each.encoded = encoded.main[number : number + 1].clone()
             if each.retried:
-                tokens = self.context.special_tokens
+                tokens = self.context.filters.special_tokens
                 each.prompt = tokens.with_timestamps(each.request.prompt, each.timestamps)
         places = [self._take_place(each) for each in entering]
         self.attempted = len(self.rows)
@@ -149,9 +147,9 @@ class Batch:
         batch = PrefillBatch.of(entering, encoded, state.main, runner)
         self._written = max(self._written, batch.prompt_len)
         batch = batch._replace(forgotten=self._written)
-        starts = runner.prefill(state, places, batch, context.filters, context.special_tokens)
+        starts = runner.prefill(state, places, batch, context.filters)
         for sequence, values in zip(entering, starts.tolist(), strict=True):
-            sequence.read_start(values, context.special_tokens.languages)
+            sequence.read_start(values, context.filters.special_tokens.languages)
         self._longest = max(self._longest, *(each.prefilled_length for each in entering))
         _add_seconds(entering, "prefill_seconds", started)
 

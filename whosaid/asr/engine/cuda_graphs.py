@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.engine.drafters import MedusaDrafter
 from whosaid.asr.engine.graph_check import (
     Outcome,
@@ -133,14 +132,13 @@ class CudaGraphRunner(StepRunner):
         places: Sequence[int],
         batch: PrefillBatch,
         filters: LogitFilter,
-        special_tokens: SpecialTokens,
     ) -> Tensor:
         """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
         guesses of sizes outside SIZES, run eagerly.
         """
         usual = batch.prompt_len in SIZES["prompt"] and batch.verified in SIZES["guess"]
         if batch.sampled or not usual:
-            return super().prefill(state, places, batch, filters, special_tokens)
+            return super().prefill(state, places, batch, filters)
         at = torch.tensor(places, dtype=batch.numbers.dtype)[:, None]
         numbers = upload(torch.cat((at, batch.numbers), dim=1), state.rows.tokens.device)
         batch = batch._replace(numbers=numbers, forgotten=state.main.cache.max_len)
@@ -148,7 +146,7 @@ class CudaGraphRunner(StepRunner):
         def begin(numbers: Tensor, *encoded: Tensor) -> Tensor:
             rows, numbers = numbers[:, 0].long(), numbers[:, 1:]
             taken = state.take(rows)
-            start = prefill(taken, batch.with_inputs(numbers, *encoded), filters, special_tokens)
+            start = prefill(taken, batch.with_inputs(numbers, *encoded), filters)
             state.put(rows, taken)
             return start
 

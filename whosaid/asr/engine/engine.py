@@ -287,7 +287,6 @@ class DecodeEngine(Engine):
         self.context = DecodeContext(
             encoder=Encoder(models, self.threads, self.runner.encode),
             filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
-            special_tokens=models.special_tokens,
             runner=self.runner,
             results=ResultReader(models.special_tokens, models.tokenizer),
         )

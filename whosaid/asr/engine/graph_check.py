@@ -83,7 +83,7 @@ def run_prefill(
     fill_text(view, length, eos, seed)
     numbers = torch.zeros(count, prompt_len + 8, dtype=torch.float64)
     numbers[:, :prompt_len] = view.rows.tokens[:, :prompt_len].cpu()
-    numbers[:, 0] = context.special_tokens.start_of_transcript
+    numbers[:, 0] = context.filters.special_tokens.start_of_transcript
     most = view.main.decoder.max_positions
     parameters = (length, length, most, drafted, True, 0, guessed, guessed // 2)
     numbers[:, prompt_len:] = torch.tensor(parameters, dtype=torch.float64)
@@ -94,7 +94,7 @@ def run_prefill(
         same = own is encoder.main
         assistant = main if same else noise(own.positions, (count, *own.positions.shape), seed)
     batch = PrefillBatch(numbers, EncoderOutput(main, assistant), prompt_len, verified, drafted)
-    starts = runner.prefill(state, range(count), batch, context.filters, context.special_tokens)
+    starts = runner.prefill(state, range(count), batch, context.filters)
     language = [1]  # an id; two languages may be nearly tied
     starts[:, language] = 0
     outcome = _outcome(view, length, view.rows.length[:, None])

@@ -76,7 +76,7 @@ class LogitFilter:
 
     eos: int
     timestamp_begin: int
-    max_initial_timestamp: int | None
+    special_tokens: SpecialTokens
     bias: Tensor
     first_bias: Tensor
     is_no_timestamps: Tensor
@@ -91,7 +91,7 @@ class LogitFilter:
         return cls(
             eos=special_tokens.end_of_text,
             timestamp_begin=begin,
-            max_initial_timestamp=special_tokens.max_initial_timestamp_index,
+            special_tokens=special_tokens,
             bias=_forbid(special_tokens.suppress, like),
             first_bias=_forbid((*special_tokens.suppress, *special_tokens.begin_suppress), like),
             is_no_timestamps=specials == special_tokens.no_timestamps,
@@ -208,7 +208,8 @@ class LogitFilter:
         floor = self._last_timestamp(tokens, is_time, start, one_back)
         floor = floor + (~opens & (floor >= 0)).long()
         vocabulary = self.bias.shape[0]
-        initial = vocabulary if self.max_initial_timestamp is None else self.max_initial_timestamp
+        limit = self.special_tokens.max_initial_timestamp_index
+        initial = vocabulary if limit is None else limit
         return Allowed(
             text_from=opens.long() * self.eos + first.long() * self.timestamp_begin,
             time_from=torch.where(in_pair, vocabulary, floor.clamp(min=self.timestamp_begin)),

@@ -151,9 +151,7 @@ def init_rows(batch: PrefillBatch, rows: SequenceState) -> tuple[Tensor, Tensor]
     return guessed, given
 
 
-def prefill(
-    state: DecodeState, batch: PrefillBatch, filters: LogitFilter, special_tokens: SpecialTokens
-) -> Tensor:
+def prefill(state: DecodeState, batch: PrefillBatch, filters: LogitFilter) -> Tensor:
     """Start every row of `state`: project its audio, read its prompt, and accept the right part of
     its guess and the next token, or begin its beams.
 
@@ -162,7 +160,7 @@ def prefill(
     languages. The fourth is the probability that a text without timestamps begins with an
     annotation, which the filters suppress; 0 for a text with timestamps.
     """
-    main, rows = state.main, state.rows
+    main, rows, special_tokens = state.main, state.rows, filters.special_tokens
     drafter = state.drafter if batch.drafted else None
     main.decoder.fill_cross_kv(batch.encoded.main, main.cache)
     if drafter is not None:

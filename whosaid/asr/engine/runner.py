@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch, prefill
 from whosaid.asr.engine.speculative import decode_step
@@ -65,7 +64,6 @@ class StepRunner:
         places: Sequence[int],
         batch: PrefillBatch,
         filters: LogitFilter,
-        special_tokens: SpecialTokens,
     ) -> Tensor:
         """Prefill as `asr.engine.prefill.prefill` does; adjacent rows share a pass."""
         gaps = [n for n in range(1, len(places)) if places[n] != places[n - 1] + 1]
@@ -73,7 +71,7 @@ class StepRunner:
         for first, stop in pairwise((0, *gaps, len(places))):
             view = state.view(places[first], places[stop - 1] + 1)
             part = batch.part(slice(first, stop))
-            starts.append(prefill(view, part, filters, special_tokens))
+            starts.append(prefill(view, part, filters))
         return torch.cat(starts)
 
     def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
