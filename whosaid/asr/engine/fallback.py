@@ -1,17 +1,13 @@
 """Fallback: when a decoded text is rejected, how its window is decoded again, and what a loop is.
 
 Whisper sometimes loops or makes words up. openai/whisper (`transcribe.py`, `decode_with_fallback`)
-then samples at rising temperatures and keeps the last attempt. Measured on real speech, that costs
-several times the first pass and often makes the text worse. Here a rejected window is decoded once
-more by beam search without timestamps. Beam search runs only on these windows, and finds most of
-what it would find on all. The audio is not encoded again, and nothing is sampled: if a text still
-loops, the part before the loop is better than a sampled text. The second pass over a window costs
-at most about as much as the first (docs/decoding.md has the figures).
+then samples at rising temperatures, which costs several times the first pass and often makes the
+text worse. Here a rejected window is decoded once more by beam search without timestamps: beams
+find most there of what they would find on all windows (docs/decoding.md has the figures).
 
-The second text is kept, as openai/whisper keeps its last. Likelihood does not choose between the
-two, because an unsure first text is often likelier than the better text of the beams, above all if
-it half repeats itself. The first text is kept if it is complete, does not loop and has twice as
-many tokens (`asr.engine.results`).
+The second text is kept, as openai/whisper keeps its last. Likelihood does not choose, because an
+unsure first text is often likelier than the better text of the beams. A first text that is
+complete, does not loop and has twice as many tokens is kept (`asr.engine.results`).
 
 A loop has to be distinguished from words that a speaker repeats:
 
