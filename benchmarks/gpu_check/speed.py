@@ -265,9 +265,9 @@ def _beam_rows(engine: DecodeEngine) -> int:
     """Return the bytes of beams' rows, by their shapes."""
     return sum(
         batch.memory.capacity
-        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, batch.num_beams)
+        * DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS, batch.lane.num_beams)
         for batch in engine.batches.values()
-        if batch.num_beams > 1
+        if batch.lane.num_beams > 1
     )
 
 
