@@ -225,7 +225,7 @@ class Recorder(TorchDispatchMode):
             return constant
         _refuse(operation, args)
         if name in PRODUCTS:
-            _check_product(name, _tensors((args, kwargs)), self.owner.dtype)
+            self.owner.check_product(name, _tensors((args, kwargs)))
         if operation.is_view:
             return function(*args, **kwargs)  # no work on the device
         recorded = _map_tensors(self._shadow, args), _map_tensors(self._shadow, kwargs)
@@ -303,7 +303,7 @@ class Emulator(TorchFunctionMode):
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.ran: set[object] = set()  # steps and products that ran eagerly
         self.recorder: Recorder | None = None
-        self.dtype: torch.dtype | None = None  # of the model's products
+        self.dtype: torch.dtype | None = None  # of captured products
         self.drafting = False
         self.steps: list[StepSizes] = []  # that were captured
         self.uploads = 0  # blocking copies from the host
@@ -383,6 +383,23 @@ class Emulator(TorchFunctionMode):
         if moves:
             made = made.as_subclass(torch.Tensor)
         return _on_device(made) if target.type == "cuda" else made
+
+    def check_product(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Raise Fault for a product that a GPU would refuse, or compute slowly."""
+        # A mask of attention may be of booleans, beside operands of another type.
+        kinds = {each.dtype for each in tensors} - {torch.bool}
+        self.dtype = self.dtype or tensors[0].dtype
+        if kinds != {self.dtype}:
+            raise Fault(f"{name} in {sorted(map(str, kinds))} in a model of {self.dtype}")
+        if name in ("bmm", "baddbmm") and any(
+            each.dim() == 3 and each.shape[0] > 1 and each.stride(0) == 0 for each in tensors
+        ):
+            raise Fault(f"{name} reads the same weights once a row: its input is strided")
+        positions = tensors[3].shape[-1] if name == ATTENTION and len(tensors) > 3 else 0
+        if positions % MASK_ALIGNMENT:
+            raise Fault(f"attention pads its mask of {positions} positions in every layer")
+        if name in ("mm", "addmm") and tensors[-1].shape[1] % ALIGNED:
+            raise Fault(f"{name} makes rows that do not begin at multiples of 16 bytes")
 
     def _read(self) -> None:
         if self.capturing:
@@ -617,23 +634,6 @@ def _refuse(operation: Operation, args: Any) -> None:
         each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1]
     ):
         raise Fault("a boolean index makes the host wait while capturing")
-
-
-def _check_product(name: str, tensors: list[torch.Tensor], dtype: torch.dtype | None) -> None:
-    """Raise Fault for a product that a GPU would refuse, or compute slowly."""
-    # A mask of attention may be of booleans, beside operands of another type.
-    kinds = {each.dtype for each in tensors} - {torch.bool}
-    if kinds != {dtype} and dtype is not None:
-        raise Fault(f"{name} in {sorted(map(str, kinds))} in a model of {dtype}")
-    if name in ("bmm", "baddbmm") and any(
-        each.dim() == 3 and each.shape[0] > 1 and each.stride(0) == 0 for each in tensors
-    ):
-        raise Fault(f"{name} reads the same weights once a row: its input is strided")
-    positions = tensors[3].shape[-1] if name == ATTENTION and len(tensors) > 3 else 0
-    if positions % MASK_ALIGNMENT:
-        raise Fault(f"attention pads its mask of {positions} positions in every layer")
-    if name in ("mm", "addmm") and tensors[-1].shape[1] % ALIGNED:
-        raise Fault(f"{name} makes rows that do not begin at multiples of 16 bytes")
 
 
 def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

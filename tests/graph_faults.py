@@ -79,7 +79,7 @@ def keep_graphs_of_freed_memory(patch):
 def share_streams(patch):
     """All owners capture on one stream."""
     stream = torch.cuda.Stream()
-    patch.setattr(torch.cuda, "Stream", lambda **_: stream)
+    patch.setattr(torch.cuda, "Stream", lambda *_, **__: stream)
 
 
 def drop_one(patch):

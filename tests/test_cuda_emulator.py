@@ -244,7 +244,6 @@ def half_engine(graphs, **helpers):
         models = with_assistant(models, 0.1, own_encoder=helpers["assistant"] == "own")
     if "heads" in helpers:
         models = random_heads(models, 5, helpers["heads"])
-    graphs.dtype = torch.float16
     assert models.special_tokens.size == VOCABULARY
     return DecodeEngine(on_cuda(models))
 
