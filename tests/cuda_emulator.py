@@ -575,7 +575,10 @@ def module_on_cuda(module: torch.nn.Module) -> None:
 
 
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, CudaTensor) else tensor.as_subclass(CudaTensor)
+    if isinstance(tensor, CudaTensor):
+        return tensor
+    with torch._C._DisableTorchDispatch():  # no operation of a capture
+        return tensor.as_subclass(CudaTensor)
 
 
 def held(runner: CudaGraphRunner, kind: str) -> list[tuple[Any, ...]]:
