@@ -228,11 +228,11 @@ class Recorder(TorchDispatchMode):
             self.owner.check_product(name, _tensors((args, kwargs)))
         if operation.is_view:
             return function(*args, **kwargs)  # no work on the device
-        recorded = _map_tensors(self._shadow, args), _map_tensors(self._shadow, kwargs)
+        recorded = map_tensors(self._shadow, args), map_tensors(self._shadow, kwargs)
         if operation.writes:
             self.graph.records.append((function, *recorded, []))
             return args[0] if len(function._schema.returns) == 1 else None
-        made = _map_tensors(self._new, self._shapes_of(function, args, kwargs))
+        made = map_tensors(self._new, self._shapes_of(function, args, kwargs))
         results = [self._shadow(each) for each in _tensors(made)]
         self.graph.records.append((function, *recorded, results))
         return made
@@ -249,10 +249,10 @@ class Recorder(TorchDispatchMode):
         """What the operation returns, as meta tensors."""
         key = (function, _signature(args), _signature(kwargs))
         if key not in self.shapes:
-            named = _map_tensors(_to_meta, kwargs)
+            named = map_tensors(_to_meta, kwargs)
             if "device" in named:
                 named.update(device="meta", pin_memory=None)
-            self.shapes[key] = function(*_map_tensors(_to_meta, args), **named)
+            self.shapes[key] = function(*map_tensors(_to_meta, args), **named)
         return self.shapes[key]
 
     def _shadow(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -339,7 +339,7 @@ class Emulator(TorchFunctionMode):
             made = made.as_subclass(Pinned)
             made.emulator = self
             return made
-        return _map_tensors(_on_device, made) if own and name != "as_subclass" else made
+        return map_tensors(_on_device, made) if own and name != "as_subclass" else made
 
     def _check(self, name: str, args: Any, tensors: list[torch.Tensor], non_blocking: bool) -> None:
         """Raise Fault for a call with tensors of the device that a GPU would refuse."""
@@ -560,7 +560,13 @@ def _map_parts(value: Any) -> Any:
     if isinstance(value, tuple):
         parts = [_map_parts(each) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return _map_tensors(_on_device, value)
+    return map_tensors(_on_device, value)
+
+
+def named_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose device is the CPU, for functions of torch that compare devices."""
+    with torch._C._DisableTorchDispatch():
+        return tensor.as_subclass(torch.Tensor)
 
 
 def module_on_cuda(module: torch.nn.Module) -> None:
@@ -575,7 +581,10 @@ def module_on_cuda(module: torch.nn.Module) -> None:
 
 
 def _on_device(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, CudaTensor) else tensor.as_subclass(CudaTensor)
+    if isinstance(tensor, CudaTensor):
+        return tensor
+    with torch._C._DisableTorchDispatch():  # no operation of a capture
+        return tensor.as_subclass(CudaTensor)
 
 
 def held(runner: CudaGraphRunner, kind: str) -> list[tuple[Any, ...]]:
@@ -636,14 +645,14 @@ def _refuse(operation: Operation, args: Any) -> None:
         raise Fault("a boolean index makes the host wait while capturing")
 
 
-def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Arguments or results with every tensor changed; torch's trees take several times as long."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)([_map_tensors(change, each) for each in value])
+        return type(value)([map_tensors(change, each) for each in value])
     if isinstance(value, dict):
-        return {key: _map_tensors(change, each) for key, each in value.items()}
+        return {key: map_tensors(change, each) for key, each in value.items()}
     return value
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_emulator import EmulatedGraph, Operation, emulated_cuda, on_cuda
+from cuda_emulator import (
+    EmulatedGraph,
+    Operation,
+    emulated_cuda,
+    map_tensors,
+    named_cpu,
+    on_cuda,
+)
 from oracle import models_of, noise_windows
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -63,7 +70,9 @@ class LaunchCounter(TorchDispatchMode):
         kwargs, operation = kwargs or {}, Operation.of(func)
         if operation.composite:
             with self:
-                result = func.decompose(*args, **kwargs)
+                result = func.decompose(
+                    *map_tensors(named_cpu, args), **map_tensors(named_cpu, kwargs)
+                )
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
