@@ -137,9 +137,7 @@ class ReferenceClip(BaseModel):
         return self.voice.model_dump_json() if self.voice else self.reference[:]
 
 
-def clips_of(
-    names: Iterable[str], references: Iterable[str | Base64Text]
-) -> list[dict[str, str | Base64Text]]:
+def clips_of(names: Iterable[str], references: Iterable[Any]) -> list[dict[str, Any]]:
     """Return two lists of equal length as `known_speakers`; a JSON object is a voice."""
     return [
         {"name": name, "voice" if reference[:1] == "{" else "reference": reference}

@@ -106,7 +106,8 @@ def _new_voice(options: Namespace) -> dict[str, Any]:
 
 def _ask(options: Namespace) -> dict[str, Any]:
     """Return the answer for the recording. Raises OSError, Failed."""
-    from whosaid.transcribe.__main__ import Job, Terminal, make_endpoint, say
+    from whosaid.transcribe.__main__ import Job, make_endpoint, say
+    from whosaid.transcribe.screen import Terminal
 
     terminal = Terminal()
     with terminal.shown({options.recording: 0}) as shown:

@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 from starlette.requests import Request
 
-from config import MAX_HOTWORDS, OTHER_NAMES, InferenceConfig
+from config import MAX_HOTWORDS, OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
 from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.payload.languages import distinct_languages
@@ -354,7 +354,7 @@ def one_language(language: str | None, languages: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dict[str, object]]:
+def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dict[str, Any]]:
     """Return the endpoint's `known_speakers`, of two lists. Raises InvalidParameter if their
     lengths differ.
     """
@@ -373,6 +373,8 @@ def _diarize(
     """
     separate = given.get("channels") == "separate"
     asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
+    if TEXT_BOOLEANS.get(str(given.get("voices")).lower()) is False:
+        asked.remove("voices")
     asked += ["diarize"] if diarize else []
     for name in SUBTITLES:
         if name in given and wanted not in FILES:
