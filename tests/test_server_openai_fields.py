@@ -228,7 +228,7 @@ def test_a_reference_may_be_a_voice(endpoint):
     first, second = asked.request.config.known_speakers
     assert (first.reference, second.voice.model_dump()) == ("BBBB", voice)
     assert asked.request.config.voices
-    assert not read(endpoint, voices="false").speakers
+    assert not read(endpoint, voices="false").request.config.diarize
 
 
 WRONG = {
