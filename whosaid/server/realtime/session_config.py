@@ -140,6 +140,7 @@ class TurnsGiven(Part):
     )
     create_response: bool | None = None
     interrupt_response: bool | None = None
+    idle_timeout_ms: int | None = None
 
 
 class InputGiven(Part):
@@ -278,6 +279,7 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
     told = {
         "type: is transcription here: nothing answers what is said": given.type == "realtime",
         f"{TURNS}.type: is server_vad here: a turn ends with a silence": _is_other_vad(turns.type),
+        f"{TURNS}.idle_timeout_ms: is ignored": turns.idle_timeout_ms is not None,
         f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here": off,
     }
     names = given.ignored()
