@@ -22,7 +22,6 @@ CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
-    "--disable-gpu",
     "--disable-dev-shm-usage",
     "--autoplay-policy=no-user-gesture-required",
     "--use-fake-ui-for-media-stream",

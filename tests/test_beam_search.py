@@ -33,14 +33,14 @@ def engine_of(shape=TINY, ending=ENDING):
 
 
 @functools.cache
-def windows_of(shape=TINY, timestamps=True, count=6, max_tokens=18):
+def windows_of(shape=TINY, timestamps=True, count=6, max_tokens=24):
     prompts = oracle.prompts_of(models_of(shape).special_tokens, timestamps, count)
     windows = zip(oracle.noise_windows(count), prompts, strict=True)
     return [Request(key, *window, max_tokens) for key, window in enumerate(windows)]
 
 
 @functools.cache
-def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, max_tokens=18):
+def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, max_tokens=24):
     windows = windows_of(shape, timestamps, count, max_tokens)
     models = models_of(shape, ending)
     return beam_oracle.beam_search(models, windows, timestamps, num_beams, length_penalty)
@@ -86,7 +86,7 @@ def test_the_rules_that_choose_the_best_differ_on_these_windows():
     assert by_mean != tokens_of(truth(TINY, ENDING, True, 5, 0.0))
     lengths = {len(tokens) for tokens in by_mean.values()}
     assert len(lengths) > 2
-    assert min(lengths) < 18 == max(lengths)
+    assert min(lengths) < 24 == max(lengths)
 
 
 def test_a_text_that_never_ends_is_as_long_as_a_text_may_be():

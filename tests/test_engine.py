@@ -136,10 +136,10 @@ def test_thirty_two_rows_of_which_some_end_at_once(drafts):
 
 def test_rows_that_never_end_stop_at_448_tokens():
     """Each with a prompt of another length."""
-    windows = windows_of(TINY, True, 2, None)
+    windows = windows_of(TINY, True, 3, None)
     answers = decode(engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=True, drafts=6))
-    assert tokens_of(answers) == truth(TINY, None, True, 2, None)
-    assert [len(answers[each.key].tokens) + len(each.prompt) for each in windows] == [448] * 2
+    assert tokens_of(answers) == truth(TINY, None, True, 3, None)
+    assert [len(answers[each.key].tokens) + len(each.prompt) for each in windows] == [448] * 3
 
 
 @pytest.mark.parametrize("batch_size", [1, 12])
@@ -491,14 +491,14 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
     monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
     monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
     engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
-    windows = windows_of(TINY, timestamps, 3, 200)
+    windows = windows_of(TINY, timestamps, 3, None)
     options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
     with engine.session(options) as session:
         session.add(windows)
         answers = {}
         while not session.done:
             answers |= {request.key: result for request, result in session.step()}
-    for key, tokens in truth(TINY, None, timestamps, 3, 200).items():
+    for key, tokens in truth(TINY, None, timestamps, 3, None).items():
         loop = find_repetition([token for token in tokens if token < end_of_text])
         kept = None if loop is None else loop.start + loop.period
         said = [token for token in answers[key].tokens if token < end_of_text]
@@ -508,7 +508,7 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
             assert len(said) == kept
             assert len(answers[key].log_probs) == len(answers[key].tokens)
     assert any(each.cut for each in answers.values())
-    assert session.stats.steps < 200
+    assert session.stats.steps < 448
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -71,10 +71,6 @@ def test_our_log_counts_and_times(tiny_handler, hum, caplog):
     assert response["text"] not in caplog.text
 
 
-# Every pair of two options.
-PAIRS = [(False, "en", True), (False, None, False), (None, "en", False), (None, None, True)]
-
-
 def bodies_of(inputs):
     return [
         {
@@ -85,7 +81,9 @@ def bodies_of(inputs):
                 "return_timestamps": timestamps,
             },
         }
-        for assisted, language, timestamps in PAIRS
+        for assisted in (False, None)
+        for language in ("en", None)
+        for timestamps in (True, False)
     ]
 
 

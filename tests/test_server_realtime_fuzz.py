@@ -14,7 +14,7 @@ from live_stand_ins import Drivers, Socket, live
 
 from whosaid.server.realtime.client_events import REFUSED, SERVED
 
-SEQUENCES, EVENTS = 500, 12
+SEQUENCES, EVENTS = 1_000, 12
 CODES = {
     "append_too_large",
     "input_audio_buffer_commit_empty",

@@ -56,7 +56,7 @@ def scenes() -> list[Scene]:
             generator = np.random.default_rng(seed)
             names = generator.choice(speakers("development"), 2, replace=False)
             voices = [draw_voice(str(name), generator) for name in names]
-            drawn.append(pool.apply(draw_dialogue, (voices, 16, style, generator)))
+            drawn.append(pool.apply(draw_dialogue, (voices, 25, style, generator)))
     return drawn
 
 
