@@ -14,7 +14,7 @@ def write_card(
     """Return the card in Markdown. `base` names the main model, and `digest` binds heads to it;
     `states` are those of so many `recordings`.
     """
-    plan, windows = training.plan, len(states.windows.unique())
+    plan, windows = training.plan, len(set(states.windows.tolist()))
     blocks = "one residual block" if plan.layers == 1 else f"{plan.layers} residual blocks"
     right = ", ".join(f"{share:.1%}" for share in training.best_right)
     drafts = ""

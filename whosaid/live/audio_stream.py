@@ -85,6 +85,7 @@ def decoded(data: bytes, audio_format: AudioFormat) -> NDArray[np.float32]:
 def _samples_of_bytes(codec: str) -> NDArray[np.float32]:
     """Return the sample of each byte (256,)."""
     context = av.CodecContext.create(codec, "r")
+    assert isinstance(context, av.AudioCodecContext)
     context.sample_rate, context.layout = 8000, "mono"
     (frame,) = context.decode(av.Packet(bytes(range(256))))
     return frame.to_ndarray()[0] / np.float32(FULL_SCALE)

@@ -86,7 +86,8 @@ def _text(values: Values) -> str | None:
 
 ONE, SEVERAL = BeforeValidator(_text), BeforeValidator(_texts)
 ONE_FORMAT = BeforeValidator(lambda values: _text(values) or "json")
-Text, Flag = Annotated[str | None, ONE], Annotated[bool | None, ONE]
+Text = Annotated[str | None, ONE]
+Flag = Annotated[bool | None, ONE]
 Clips = Annotated[list[str], Field(max_length=MAX_CLIPS), BeforeValidator(_entries)]
 
 
@@ -165,9 +166,9 @@ class TranscriptionForm(TranslationForm):
 
     task: ClassVar[str] = TRANSCRIBE
 
-    response_format: Annotated[  # type: ignore[assignment]
+    response_format: Annotated[
         Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"], ONE_FORMAT
-    ] = "json"
+    ] = "json"  # type: ignore[assignment]
 
 
 FORMS = {TRANSCRIBE: TranscriptionForm, TRANSLATE: TranslationForm}
