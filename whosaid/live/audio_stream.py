@@ -88,7 +88,8 @@ def _samples_of_bytes(codec: str) -> NDArray[np.float32]:
     assert isinstance(context, av.AudioCodecContext)
     context.sample_rate, context.layout = 8000, "mono"
     (frame,) = context.decode(av.Packet(bytes(range(256))))
-    return frame.to_ndarray()[0] / np.float32(FULL_SCALE)
+    samples: NDArray[np.float32] = frame.to_ndarray()[0] / np.float32(FULL_SCALE)
+    return samples
 
 
 MU_LAW, A_LAW = _samples_of_bytes("pcm_mulaw"), _samples_of_bytes("pcm_alaw")
