@@ -300,10 +300,6 @@ def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():
     assert engine.memory.state.rows.finished.all()
 
 
-def test_nothing_to_decode():
-    assert decode(engine_of(TINY), [], DecodeOptions()) == {}
-
-
 @pytest.mark.parametrize(
     ("windows", "batch_size", "fitting", "refused"),
     [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],

@@ -413,15 +413,6 @@ def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
     assert drive.names(drive.enter(lane=IN_BEAMS)) == "b"
 
 
-def test_a_starved_batch_that_is_cancelled_holds_up_nobody():
-    drive = Drive()
-    drive.add("b", num_beams=BEAMS)
-    drive.add("a")
-    drive.scheduler.wait_for_others(IN_BEAMS)
-    drive.scheduler.cancel(drive.sessions["b"])
-    assert drive.names(drive.enter()) == "a"
-
-
 def test_rows_step_before_more_enters_for_clients_that_come_and_go():
     device = Device()
     engine = engine_of(device, Limits(shared=True))

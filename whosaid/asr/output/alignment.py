@@ -164,9 +164,8 @@ def _words_to_align(
     result: DecodeResult, segments: Sequence[Segment], models: WhisperModels, language: str | None
 ) -> list[WordToAlign]:
     special = models.special_tokens
-    rows = np.flatnonzero(
-        np.array(result.tokens) < special.end_of_text
-    )  # of the remaining text tokens
+    # The rows of the remaining text tokens.
+    rows = np.flatnonzero(np.array(result.tokens) < special.end_of_text)
     found: list[WordToAlign] = []
     for number, segment in enumerate(segments):
         text = special.text_tokens(segment.tokens)
