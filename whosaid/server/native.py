@@ -50,8 +50,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
         # No variable holds the body, which is freed once its audio is decoded.
-        parse = service.endpoint.parse
-        transcription = await asyncio.to_thread(parse, *await read_body(request))
+        transcription = await asyncio.to_thread(service.endpoint.parse, *await read_body(request))
         if wants_events(request):
             return await native_stream(service, transcription, request.state.permit)
         answer = await service.answer(transcription, request.state.permit)

@@ -88,6 +88,10 @@ ONE, SEVERAL = BeforeValidator(_text), BeforeValidator(_texts)
 ONE_FORMAT = BeforeValidator(lambda values: _text(values) or "json")
 Text = Annotated[str | None, ONE]
 Flag = Annotated[bool | None, ONE]
+TranslationFormat = Annotated[Literal["json", "text", "srt", "verbose_json", "vtt"], ONE_FORMAT]
+TranscriptionFormat = Annotated[
+    Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"], ONE_FORMAT
+]
 Clips = Annotated[list[str], Field(max_length=MAX_CLIPS), BeforeValidator(_entries)]
 
 
@@ -106,9 +110,7 @@ class TranslationForm(BaseModel):
     keywords: Annotated[list[str], Field(max_length=MAX_HOTWORDS), SEVERAL] = Field(
         default=[], alias="keywords[]"
     )
-    response_format: Annotated[
-        Literal["json", "text", "srt", "verbose_json", "vtt"], ONE_FORMAT
-    ] = "json"
+    response_format: TranslationFormat = "json"
     timestamp_granularities: Annotated[
         list[Literal["word", "segment"]], Field(max_length=2), SEVERAL
     ] = Field(default=[], alias="timestamp_granularities[]")
@@ -166,9 +168,7 @@ class TranscriptionForm(TranslationForm):
 
     task: ClassVar[str] = TRANSCRIBE
 
-    response_format: Annotated[
-        Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"], ONE_FORMAT
-    ] = "json"  # type: ignore[assignment]
+    response_format: TranscriptionFormat = "json"  # type: ignore[assignment]
 
 
 FORMS = {TRANSCRIBE: TranscriptionForm, TRANSLATE: TranslationForm}
