@@ -175,7 +175,7 @@ DAMAGE = {
 class TestDamage:
     # Both kinds for every codec that has several containers.
     @pytest.mark.parametrize(
-        ("name", "kind"), zip(DAMAGE, itertools.cycle(["zeros", "noise"]), strict=False)
+        ("name", "kind"), [*zip(DAMAGE, itertools.cycle(["zeros", "noise"]), strict=False)]
     )
     def test_what_lies_behind_a_damaged_stretch_stays_in_place(self, name, kind):
         data = bytearray(files.encoded(WAV, name, *DAMAGE[name].split()))

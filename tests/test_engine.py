@@ -273,18 +273,18 @@ def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
 
 
 def test_a_sampled_first_attempt_is_the_same_beside_any_neighbours():
-    windows = windows_of(TINY, True, 4, 24)
+    windows = windows_of(TINY, True, 6, 40)
 
     def answers(batch_size, temperature, assisted=False):
         fallback = retrying(0.0) if temperature else None  # sampled texts are not decoded again
         options = DecodeOptions(True, assisted, batch_size, fallback, temperature=temperature)
         return decode(engine_of(noise=0.1), windows, options)
 
-    sampled = answers(4, 0.8)
-    assert tokens_of(answers(1, 0.8)) == tokens_of(sampled) == tokens_of(answers(3, 0.8, True))
+    sampled = answers(6, 0.8)
+    assert tokens_of(answers(1, 0.8)) == tokens_of(sampled) == tokens_of(answers(4, 0.8, True))
     assert {(each.temperature, each.timestamps) for each in sampled.values()} == {(0.8, True)}
-    assert tokens_of(answers(4, 1e-6)) == truth(TINY, None, True, 4, 24)
-    assert tokens_of(sampled) != tokens_of(answers(4, 0.0))
+    assert tokens_of(answers(6, 1e-6)) == truth(TINY, None, True, 6, 40)
+    assert tokens_of(sampled) != tokens_of(answers(6, 0.0))
 
 
 def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():

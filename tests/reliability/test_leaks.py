@@ -22,7 +22,7 @@ from traffic import (
 )
 
 MOST_MEMORY = 20  # MiB
-REFUSED = ("inputs null", "batch_size 0", "no base64", "NaN", "above the time limit", "a playlist")
+REFUSED = ("inputs null", "parameters {'batch_size': 0}", "!!!!", "NaN", "above the time limit")
 
 
 @pytest.mark.parametrize(("before", "count"), scaled((8, 22), (200, 1_000)))

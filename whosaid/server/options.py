@@ -8,10 +8,32 @@ from pathlib import Path
 
 from whosaid.cli.options import VARIABLES, WITHOUT_MODELS, add_models, refuse_models_beside_embedded
 from whosaid.cli.parser import CommandParser, option, whole_number
-from whosaid.server.settings import ServerSettings
 
 # Settings of the server that have no option.
-SETTINGS = [name.upper() for name in ServerSettings.model_fields if name not in ("host", "port")]
+SETTINGS = (
+    "API_KEY",
+    "MAX_QUEUE",
+    "MAX_QUEUE_BYTES",
+    "MAX_DECODED_BYTES",
+    "REQUEST_TIMEOUT",
+    "DRAIN_TIMEOUT",
+    "PAGE",
+    "MAX_ROWS",
+    "ALLOWED_HOSTS",
+    "ALLOWED_ORIGINS",
+    "MAX_LIVE_SESSIONS",
+    "MAX_APPEND_BYTES",
+    "LIVE_AHEAD_SECONDS",
+    "LIVE_IDLE_SECONDS",
+    "LIVE_SESSION_SECONDS",
+    "DATA_DIR",
+    "MAX_JOBS",
+    "MAX_JOB_BYTES",
+    "MAX_RUNNING_JOBS",
+    "JOB_SECONDS",
+    "CALLBACK_HOSTS",
+    "CALLBACK_SECRET",
+)
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
