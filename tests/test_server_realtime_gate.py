@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import signal
+import weakref
 
 import openai.types.realtime as sdk
 import pytest
@@ -320,6 +322,21 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
         secrets.find(first.value.encode())
     assert secrets.create(10, SessionConfig()).expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])
+
+
+def test_expired_secrets_are_forgotten_when_another_is_made():
+    class Config:
+        """A session's, which may hold clips."""
+
+    now = [1000.0]
+    secrets = ClientSecrets(lambda: now[0])
+    old = weakref.ref(secrets.create(10, Config()).config)
+    kept = secrets.create(20, Config())
+    now[0] = 1010.0
+    secrets.create(10, Config())
+    gc.collect()
+    assert old() is None
+    assert secrets.find(kept.value.encode()) is kept
 
 
 @asynchronous
