@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_check.memory
 
-prints the table of docs/gpu.md. Models are built without data.
+prints the tables of docs/gpu.md. Models are built without data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from tests.support.transformers_models import decoder_alone
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.weights import WhisperModel
 from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
-from whosaid.asr.engine.state import DecodeState
+from whosaid.asr.engine.state import (
+    CUDA_ROWS,
+    HEADROOM_BYTES,
+    HEADROOM_SHARE,
+    OTHER_LANES_SHARE,
+    DecodeState,
+)
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import MedusaModel
 
@@ -61,6 +67,23 @@ PAIRS: tuple[tuple[Shape, Shape | None], ...] = (
     (LARGE_V3, DISTIL_LARGE_V3),
 )
 
+# MiB, as nvidia-smi prints them; torch finds USABLE of them.
+DEVICES = {
+    "T4": 15_360,
+    "A10G": 23_028,
+    "L4": 23_034,
+    "L40S": 46_068,
+    "A100 40 GB": 40_960,
+    "A100 80 GB": 81_920,
+    "H100": 81_559,
+    "H200": 143_771,
+}
+USABLE = 0.995
+SERVED = (PAIRS[-1], PAIRS[-3])  # on those devices
+# Of the device beside models and rows: CUDA's context, graphs and their streams, as read on an H200
+# (docs/gpu.md).
+GRAPHS = 2.5 * 10**9
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -100,6 +123,28 @@ def memory_table() -> str:
         rows.append([name, f"{found.models / GB:.2f}", f"{found.per_row / MB:.1f}", *totals])
     batches = [f"batch {count}, GB" for count in BATCHES]
     return table(["model", "models, GB", "MB a row", *batches], rows)
+
+
+def device_table() -> str:
+    """Return the table of rows that devices hold at load, in Markdown."""
+    lines = []
+    for main, assistant in SERVED:
+        found = published_footprint(main, assistant)
+        name = main.name if assistant is None else f"{main.name} + {assistant.name}"
+        for device, mebibytes in DEVICES.items():
+            total = int(USABLE * (mebibytes << 20))
+            rows = _rows_at_load(found, total)
+            beams = rows * found.per_row * OTHER_LANES_SHARE
+            held = found.with_rows(rows) + beams + GRAPHS
+            figures = [f"{each / GB:.1f}" for each in (held, total - held)]
+            lines.append([name, device, str(rows), *figures])
+    return table(["model", "device", "rows", "held at load, GB", "left, GB"], lines)
+
+
+def _rows_at_load(found: Footprint, total: int) -> int:
+    headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
+    wanted = next(rows for least, rows in CUDA_ROWS if total >= least)
+    return min(wanted, int(total - headroom - found.models) // found.per_row)
 
 
 def published_footprint(main: Shape, assistant: Shape | None) -> Footprint:
@@ -159,4 +204,4 @@ def _count_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{memory_table()}\n")
+    sys.stdout.write(f"{memory_table()}\n\n{device_table()}\n")
