@@ -19,7 +19,7 @@ EXAMPLES = (
         "a voice from an answer to a request with voices",
         "scripts/voices add Anna --from talk.json --speaker SPEAKER_00",
     ),
-    ("who is kept", "scripts/voices list"),
+    ("the names and models of all voices", "scripts/voices list"),
     ("all voices of Anna", "scripts/voices remove Anna"),
 )
 
