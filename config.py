@@ -247,6 +247,7 @@ class InferenceConfig(BaseModel):
     return_timestamps: bool | Literal["segment", "word"] = True
     diarize: bool = True
     group_by_speaker: bool = True
+    overlap: Literal["auto", "off"] = "auto"
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
     hotwords: HotWords = Field(default=[], max_length=MAX_HOTWORDS)
     text: str | None = Field(default=None, max_length=MAX_SCRIPT_CHARACTERS)

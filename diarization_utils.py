@@ -58,6 +58,7 @@ def attribute(
     - A word without a time (NaN) gets the speaker of the word before it in its chunk or, at the
       chunk's start, of the first word with a time.
     - A chunk without words counts as one word.
+    - The words of a chunk with a `voice` are this speaker's, whatever the turns.
 
     No word is lost, doubled, moved or retimed. Takes O((n + m) log m) for each speaker, with n
     words and m turns.
@@ -65,9 +66,13 @@ def attribute(
     units = [chunk.words or (as_word(chunk),) for chunk in chunks]
     words = iter(_attribute_words(units, turns, exclusive))
     return tuple(
-        replace(chunk, words=tuple(next(words) for _ in unit))
+        replace(chunk, words=tuple(_spoken_by(chunk.voice, next(words)) for _ in unit))
         for chunk, unit in zip(chunks, units, strict=True)
     )
+
+
+def _spoken_by(voice: str | None, word: Word) -> Word:
+    return word if voice is None else replace(word, speaker=voice)
 
 
 def as_word(chunk: Chunk) -> Word:
@@ -94,6 +99,17 @@ def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
     ends = np.maximum([word.end for word in words], starts + MIN_DURATION)
     seconds = _speech_seconds(_merged([(word.start, word.end) for word in others]), starts, ends)
     return [bool(each) for each in seconds >= MIN_OVERLAP * (ends - starts)]
+
+
+def seconds_spoken(
+    spans: Sequence[tuple[float, float]], turns: Sequence[SpeakerTurn]
+) -> tuple[Seconds, Seconds]:
+    """Return the seconds of each span (n,) with a speaker, and with two speakers or more (n,)."""
+    starts, ends = np.array(spans, float).reshape(-1, 2).T
+    speakers = [_intervals_of(name, turns) for name in _speakers_in_order(turns)]
+    several = _overlap(speakers) if speakers else _merged([])
+    anybody = _merged([(turn.start, turn.end) for turn in turns])
+    return _speech_seconds(anybody, starts, ends), _speech_seconds(several, starts, ends)
 
 
 def _join(

@@ -18,7 +18,9 @@ from functools import partial
 from math import inf
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from config import InferenceConfig
 from whosaid.answer.attribution import attributed
@@ -30,6 +32,7 @@ from whosaid.diarization.diarizer import Diarization, Diarizer
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient, DiarizationThread, SessionSpeakers
 from whosaid.errors import InvalidParameter, Unsupported
+from whosaid.overlap import Track, find_tracks, overlapped_windows, replaced
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.request import (
     Inputs,
@@ -45,12 +48,13 @@ from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.on_demand import OnDemand
 from whosaid.runtime.shortest_first import Recording, ShortestFirst, in_one_step
 from whosaid.runtime.steps import give_way
-from whosaid.transcript import Transcript
+from whosaid.transcript import SpeakerTurn, Transcript
 
 # An unopened file counts as 16-bit samples at 16 kHz: the first step, which opens it, is short.
 GUESSED_BYTES_PER_SECOND = 32_000
 # Processors for each preparation thread: the other processors compute.
 PROCESSORS_PER_THREAD = 4
+TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 
 T = TypeVar("T")
 
@@ -211,6 +215,7 @@ class Endpoint:
             call.diarize()
             async for progress in call.recognise():
                 yield progress
+            await call.decode_overlaps()
             yield Finished(await call.attribute())
 
     @contextmanager
@@ -282,6 +287,7 @@ class Call:
         self._speakers = DiarizationClient(endpoint.diarization, diarizer)
         self._known = KnownVoices(())
         self._transcripts: list[Transcript] = []
+        self._turns: list[Diarization | None] = []
         resources.callback(self._speakers.leave)
 
     async def enrol(self) -> None:
@@ -313,11 +319,23 @@ class Call:
                 else:
                     self._transcripts = event
 
+    async def decode_overlaps(self) -> None:
+        """Wait for the speaker turns. Decode windows in which speakers talk at once again, once for
+        each speaker, if the request wants it.
+
+        A client's text is one sequence of words, so its windows stay as they are.
+        """
+        self._turns = await self._speakers.found([each.speech for each in self._transcripts])
+        if self._request.config.overlap == "auto" and not self._request.options.text:
+            for number, found in enumerate(self._turns):
+                if found is not None:
+                    await self._decode_tracks(number, found.turns)
+
     async def attribute(self) -> Answer:
-        """Wait for the speaker turns, assign every word to a speaker, and return the answer."""
-        speech = [each.speech for each in self._transcripts]
-        found = await self._speakers.found(speech)
+        """Assign every word to a speaker, and return the answer."""
+        found = self._turns
         if self._request.config.voices:
+            speech = [each.speech for each in self._transcripts]
             channels = zip(self._audio.channels, found, speech, strict=True)
             found = await self._speakers.with_voices(self._recording, channels)
         finish = in_one_step(partial(self._finish, found))
@@ -351,6 +369,37 @@ class Call:
         for channel, samples in enumerate(self._audio.channels):
             transcriber = self._endpoint.recogniser.transcriber
             started[channel if separate else None] = await transcriber.start(samples, options)
+            await give_way()
+        return started
+
+    async def _decode_tracks(self, number: int, turns: Sequence[SpeakerTurn]) -> None:
+        endpoint, transcript = self._endpoint, self._transcripts[number]
+        windows = overlapped_windows(transcript.chunks, turns, self._audio.duration)
+        tracks = find_tracks(windows, turns)
+        if not tracks:
+            return
+        found: list[Transcript] = []
+        for first in range(0, len(tracks), TRACKS_AT_ONCE):
+            some = tracks[first : first + TRACKS_AT_ONCE]
+            start = self._start_tracks(some, self._audio.channels[number], transcript.language)
+            started = await endpoint.prepare(self._recording, start)
+            async with aclosing(_recognise(endpoint.recogniser, started)) as events:
+                async for event in events:
+                    found += () if isinstance(event, Progress) else event
+        reader = endpoint.recogniser.transcriber.reader(transcript.language)
+        merge = partial(replaced, transcript, windows, tracks, found, reader)
+        self._transcripts[number] = await endpoint.prepare(self._recording, in_one_step(merge))
+
+    async def _start_tracks(
+        self, tracks: Sequence[Track], samples: NDArray[np.float32], language: str | None
+    ) -> dict[int | None, Transcription]:
+        options = self._request.options
+        if not options.multilingual:
+            options = replace(options, language=language)
+        started: dict[int | None, Transcription] = {}
+        for number, track in enumerate(tracks):
+            transcriber = self._endpoint.recogniser.transcriber
+            started[number] = await transcriber.start(track.cut(samples), options)
             await give_way()
         return started
 

@@ -121,7 +121,9 @@ class Chunk:
 
     `avg_logprob`, `no_speech_prob`, `compression_ratio` and `temperature` are openai/whisper's
     values for the chunk's window, which begins at `window_start` seconds. `tokens` are the text's
-    token ids; `log_probs` are the natural logarithms of their probabilities.
+    token ids; `log_probs` are the natural logarithms of their probabilities. `voice` is the speaker
+    of a chunk that was decoded without other speakers (`whosaid.overlap`), else None. Chunks of
+    different voices may overlap.
     """
 
     text: str
@@ -137,6 +139,7 @@ class Chunk:
     compression_ratio: float = 0.0
     window_start: float = 0.0
     channel: int | None = None
+    voice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,10 @@ class KnownSpeaker:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerSegment:
-    """Consecutive text of one speaker; `speaker` is None if no turn covers it."""
+    """Consecutive text of one speaker; `speaker` is None if no turn covers it.
+
+    `voice` is the speaker again if segments of different speakers may overlap, else None.
+    """
 
     speaker: str | None
     text: str
@@ -183,6 +189,7 @@ class SpeakerSegment:
     words: tuple[Word, ...] = ()
     language: str | None = None
     channel: int | None = None
+    voice: str | None = None
 
 
 # Items with text, words and a channel.
@@ -268,6 +275,12 @@ class Transcript:
         """Return the joined texts of all chunks, with the tokenizer's spaces."""
         return "".join(chunk.text for chunk in self.chunks)
 
+    @property
+    def unwritten_warning(self) -> tuple[str, ...]:
+        """Return a warning about `unwritten` speech, if there is any."""
+        seconds = sum(each.end - each.start for each in self.unwritten)
+        return (f"unwritten: {seconds:.1f} s of detected speech have no words",) * (seconds > 0)
+
 
 def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
     """Group blocks by their channel, in order of first appearance."""
@@ -275,3 +288,13 @@ def by_channel(blocks: Iterable[Block]) -> defaultdict[int | None, list[Block]]:
     for block in blocks:
         channels[block.channel].append(block)
     return channels
+
+
+def by_voice(
+    blocks: Iterable[Block],
+) -> defaultdict[tuple[int | None, str | None], list[Block]]:
+    """Group blocks by channel and voice. Blocks of a group do not overlap."""
+    voices: defaultdict[tuple[int | None, str | None], list[Block]] = defaultdict(list)
+    for block in blocks:
+        voices[block.channel, block.voice].append(block)
+    return voices

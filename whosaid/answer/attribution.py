@@ -56,6 +56,8 @@ def attributed(
         return answer
     chunks = answer.transcript.chunks
     segments = speaker_segments(chunks) if config.group_by_speaker else segment_per_chunk(chunks)
+    if any(chunk.voice for chunk in chunks):
+        segments = [replace(each, voice=each.speaker or "") for each in segments]
     return replace(answer, segments=segments)
 
 
@@ -71,10 +73,19 @@ def _channel_answer(
     turns, named = None, naming.diarization
     if named is not None:
         turns = named.turns
-        chunks = attribute(transcript.chunks, named.turns, named.exclusive)
+        names = {each.label: each.name for each in naming.known_speakers if each.matched}
+        heard = [
+            replace(each, voice=names.get(each.voice, each.voice)) for each in transcript.chunks
+        ]
+        chunks = attribute(heard, named.turns, named.exclusive)
         transcript = replace(transcript, chunks=chunks)
     from_diarizer = diarization.warnings if diarization else ()
-    warnings = (*transcript.warnings, *from_diarizer, *naming.warnings)
+    warnings = (
+        *transcript.warnings,
+        *transcript.unwritten_warning,
+        *from_diarizer,
+        *naming.warnings,
+    )
     voices = named.answered if named else {}
     return Answer(duration, transcript, None, turns, warnings, naming.known_speakers, voices=voices)
 

@@ -25,7 +25,7 @@ from whosaid.transcript import (
     Unspoken,
     Unwritten,
     Word,
-    by_channel,
+    by_voice,
 )
 
 if TYPE_CHECKING:
@@ -197,19 +197,17 @@ def _rounded(value: float | None) -> float | None:
 
 
 def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
-    """Clamp and round the times of blocks and words, so that they are in order on each channel.
+    """Clamp and round the times of blocks and words, so that they are in order for each voice.
 
     A time that is NaN or before its predecessor becomes its predecessor. Each block and word lasts
     20 ms or more, or an equal share of a recording that is too short for that. Idempotent.
     """
     duration = round(float(duration), 2)
-    clamped = {
-        channel: iter(_clamp_channel(own, duration)) for channel, own in by_channel(blocks).items()
-    }
-    return [next(clamped[block.channel]) for block in blocks]
+    clamped = {voice: iter(_clamp_voice(own, duration)) for voice, own in by_voice(blocks).items()}
+    return [next(clamped[block.channel, block.voice]) for block in blocks]
 
 
-def _clamp_channel(blocks: Sequence[Block], duration: float) -> list[Block]:
+def _clamp_voice(blocks: Sequence[Block], duration: float) -> list[Block]:
     words = [word for block in blocks for word in block.words]
     clamped = iter(
         [replace(word, start=start, end=end) for word, start, end in _lasting(words, duration)]

@@ -16,7 +16,7 @@ from whosaid.answer.cues import (
     on_one_line,
     segment_starts,
 )
-from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
+from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_voice
 
 RECORDING = "audio"  # the recording's name in RTTM
 # A spreadsheet evaluates cells that begin with these characters; in some languages, full-width too.
@@ -55,23 +55,28 @@ class Rendering:
         return words
 
     @property
-    def channels(self) -> list[Rendering]:
-        """Return one rendering for each channel, without turns."""
-        chunks, segments = by_channel(self.chunks), by_channel(self.segments)
+    def voices(self) -> list[Rendering]:
+        """Return one rendering for each channel and voice, without turns."""
+        segments = by_voice(self.segments)
         return [
-            replace(self, chunks=chunks[each], segments=segments[each], turns=())
-            for each in dict.fromkeys([*chunks, *segments])
+            replace(
+                self,
+                chunks=[_spoken_by(voice, each) for each in self.chunks if each.channel == channel],
+                segments=segments.get((channel, voice), ()),
+                turns=(),
+            )
+            for channel, voice in [*segments] or [*by_voice(self.chunks)]
         ]
 
     def cues(self, named: bool) -> list[Cue]:
-        """Return the cues of all words, sorted by start; cues of one channel never overlap.
+        """Return the cues of all words, sorted by start; cues of one voice never overlap.
 
         With `named`, texts begin with the speaker's name if the layout shows names.
         """
         named = named and self.layout.speakers
         cues = [
             cue
-            for each in self.channels
+            for each in self.voices
             for cue in make_cues(
                 each.words,
                 named,
@@ -81,6 +86,14 @@ class Rendering:
             )
         ]
         return sorted(cues, key=lambda cue: cue.start)
+
+
+def _spoken_by(voice: str | None, chunk: Chunk) -> Chunk:
+    """Return the chunk with the words of a voice, or with all words if voices do not overlap."""
+    if voice is None:
+        return chunk
+    words = tuple(word for word in chunk.words if (word.speaker or "") == voice)
+    return replace(chunk, words=words, text="".join(word.text for word in words))
 
 
 def render(name: str, rendering: Rendering) -> str:

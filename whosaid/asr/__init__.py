@@ -12,6 +12,7 @@ from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, MAX_ROWS, Limits
 from whosaid.asr.frontend.vad import VadOptions
 from whosaid.asr.live_pass import Hypothesis, HypothesisWord, LivePass
+from whosaid.asr.output.chunks import ChunkReader
 from whosaid.asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped
 from whosaid.asr.transcriber import Transcriber, start_transcriber
 from whosaid.asr.transcription import Guess, Prior, Transcription
@@ -20,6 +21,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "MAX_ROWS",
     "Checkpoint",
+    "ChunkReader",
     "DecodeOptions",
     "EngineCounts",
     "Guess",

@@ -24,6 +24,7 @@ from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
 from whosaid.asr.frontend.windows import MARGIN, Span
 from whosaid.asr.live_pass import LivePass
+from whosaid.asr.output.chunks import ChunkReader
 from whosaid.asr.transcription import NO_PRIOR, Prior, Transcription
 from whosaid.errors import InvalidParameter, ModelError, Unsupported
 from whosaid.payload.languages import ENGLISH, language_code, language_name
@@ -94,6 +95,9 @@ class Transcriber:
         if options.task not in special_tokens.tasks:
             raise InvalidParameter(f"the model cannot {options.task}", "task")
         return replace(options, language=code)
+
+    def reader(self, language: str | None) -> ChunkReader:
+        return ChunkReader(self.models, language, timestamps=True)
 
     def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
         """Return the spans of speech in `samples` (n,) at 16 kHz, in seconds."""

@@ -177,9 +177,6 @@ class Transcription(Recognition[Transcript]):
         if self._schedule.detected:
             words = [word for chunk in chunks for word in chunk.words]
             unwritten = unwritten_speech(words, speech, self._schedule.speech_before)
-        if unwritten:
-            seconds = sum(each.end - each.start for each in unwritten)
-            warnings += (f"unwritten: {seconds:.1f} s of detected speech have no words",)
         if plan.expects_one_language:
             warnings += other_language_warning(timeline.language, languages)
         return Transcript(

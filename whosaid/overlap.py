@@ -1,0 +1,166 @@
+"""Decodes windows in which speakers talk at once again, once for each speaker.
+
+Whisper writes one of the voices that it hears at once. In a track of a window, the samples in which
+only other speakers speak are zero:
+
+    window      [                     ]
+    turns       A  ########   ###            B        ######    ####
+    track A        ########   ###    ..               ..#### ...
+    track B        ...##...          ####
+
+The words of a track are its speaker's, and the tracks' chunks replace the window's. Silencing
+others is a baseline of Polok et al., "DiCoW" (arXiv 2501.00114).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diarization_utils import seconds_spoken
+from whosaid.asr import ChunkReader
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
+
+LEAST_OVERLAP = 0.5  # seconds in a window
+# Share of a window's speech. With more, too little of each speaker is heard alone. Chosen on a
+# meeting and on mixtures: with at most 0.19, words got better; from 0.27 on, they got worse.
+MOST_OVERLAP = 0.2
+SAME_MOMENT = 0.3  # seconds between the middles of a word that two tracks have
+
+Span = tuple[float, float]  # start and end in seconds
+
+
+class Track(NamedTuple):
+    """One speaker's track of a window from `start` to `stop` seconds, with all turns in it."""
+
+    speaker: str
+    start: float
+    stop: float
+    turns: Sequence[SpeakerTurn]
+
+    def cut(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the track's samples of a recording, `samples` (n,) at 16 kHz."""
+        first = round(self.start * SAMPLE_RATE)
+        track = samples[first : round(self.stop * SAMPLE_RATE)].copy()
+        own = np.zeros(len(track), bool)
+        others = np.zeros(len(track), bool)
+        for turn in self.turns:
+            start, stop = (round(each * SAMPLE_RATE) - first for each in (turn.start, turn.end))
+            active = own if turn.speaker == self.speaker else others
+            active[max(0, start) : max(0, stop)] = True
+        track[others & ~own] = 0
+        return track
+
+
+def overlapped_windows(
+    chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn], duration: float
+) -> list[Span]:
+    """Return the windows of `chunks` in which speakers talk at once, without the rest of the
+    windows that are too much overlapped. A window lasts to the next, or to `duration`.
+    """
+    spans: list[Span] = []
+    for chunk in sorted(chunks, key=lambda chunk: (chunk.window_start, chunk.end)):
+        if spans and chunk.window_start < spans[-1][1]:  # decoded again within a window
+            spans[-1] = spans[-1][0], max(spans[-1][1], chunk.end)
+        else:
+            spans.append((chunk.window_start, chunk.end))
+    windows = [*pairwise([*(start for start, _ in spans), duration])]
+    seconds = zip(windows, *seconds_spoken(windows, turns), strict=True)
+    return [
+        window
+        for window, any_, several in seconds
+        if LEAST_OVERLAP <= several <= MOST_OVERLAP * any_
+    ]
+
+
+def find_tracks(windows: Sequence[Span], turns: Sequence[SpeakerTurn]) -> list[Track]:
+    """Return a track for each speaker of each window."""
+    tracks = []
+    for start, stop in windows:
+        inside = [turn for turn in turns if turn.start < stop and turn.end > start]
+        speakers = dict.fromkeys(turn.speaker for turn in inside)
+        tracks += [Track(speaker, start, stop, inside) for speaker in speakers]
+    return tracks
+
+
+def replaced(
+    transcript: Transcript,
+    windows: Sequence[Span],
+    tracks: Sequence[Track],
+    found: Sequence[Transcript],
+    reader: ChunkReader,
+) -> Transcript:
+    """Return the transcript with the chunks `found` in the tracks in place of its `windows`."""
+    chunks = [
+        chunk
+        for chunk in transcript.chunks
+        if not any(start <= chunk.window_start < stop for start, stop in windows)
+    ]
+    new = [
+        _moved(chunk, track)
+        for track, each in zip(tracks, found, strict=True)
+        for chunk in each.chunks
+    ]
+    chunks += _without_echoes(new, reader)
+    stats = DecodeStats()
+    for each in (transcript, *found):
+        stats.add(each.stats)
+    in_order = sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))
+    written = [each for chunk in new for each in chunk.words or (chunk,)]
+    unwritten = [
+        each
+        for each in transcript.unwritten
+        if not any(word.start < each.end and word.end > each.start for word in written)
+    ]
+    return replace(transcript, chunks=tuple(in_order), stats=stats, unwritten=tuple(unwritten))
+
+
+def _moved(chunk: Chunk, track: Track) -> Chunk:
+    """Return a track's chunk in the recording's time."""
+    start = track.start
+    words = (replace(each, start=each.start + start, end=each.end + start) for each in chunk.words)
+    return replace(
+        chunk,
+        words=tuple(words),
+        start=chunk.start + start,
+        end=chunk.end + start,
+        window_start=chunk.window_start + start,
+        voice=track.speaker,
+    )
+
+
+def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Chunk]:
+    """Yield the chunks without words that another speaker's chunk has at the same moment.
+
+    Both tracks hold such a word's voice. The likelier word stays.
+    """
+    dropped: set[tuple[int, int]] = set()
+    for (one, first), (two, second) in combinations(enumerate(chunks), 2):
+        if first.voice == second.voice or first.end < second.start or second.end < first.start:
+            continue
+        for i, j in product(range(len(first.words)), range(len(second.words))):
+            word, other = first.words[i], second.words[j]
+            if _is_echo(word, other):
+                less = (word.probability or 0.0) < (other.probability or 0.0)
+                dropped.add((one, i) if less else (two, j))
+    for number, chunk in enumerate(chunks):
+        if not chunk.words:
+            yield chunk
+        stops = sorted(place for at, place in dropped if at == number)
+        for start, stop in pairwise([-1, *stops, len(chunk.words)]):
+            yield from reader.part(chunk, start + 1, stop)
+
+
+def _is_echo(word: Word, other: Word) -> bool:
+    apart = abs(word.start + word.end - other.start - other.end) / 2
+    return apart <= SAME_MOMENT and _letters(word.text) == _letters(other.text)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
