@@ -27,7 +27,7 @@ from whosaid.asr import ChunkReader
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 
-LEAST_OVERLAP = 0.5  # seconds in a window
+LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more, too little of each speaker is heard alone. Chosen on a
 # meeting and on mixtures: with at most 0.19, words got better; from 0.27 on, they got worse.
 MOST_OVERLAP = 0.2

@@ -1,0 +1,225 @@
+"""Windows in which speakers talk at once: which they are, what their tracks hold, and that the
+tracks' words, and no others, replace them.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
+
+from benchmarks.voices.overlap import GivenTurns
+from diarization_utils import attribute, seconds_spoken
+from tests.support.dialogue import Placed, compose
+from tests.support.speech import Voice, draw_clip
+from whosaid.overlap import find_tracks, overlapped_windows, replaced
+from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
+
+RATE = 16_000
+STEPS = 10  # a second; all drawn times are multiples
+
+
+def spans(most):
+    return st.tuples(st.integers(0, most - 1), st.integers(1, most)).map(
+        lambda drawn: (drawn[0] / STEPS, (drawn[0] + drawn[1]) / STEPS)
+    )
+
+
+turns_of = st.lists(
+    st.tuples(st.sampled_from("ABC"), spans(60)).map(
+        lambda drawn: SpeakerTurn(drawn[0], *drawn[1])
+    ),
+    max_size=8,
+)
+
+
+def speaking(turns, seconds):
+    """The speakers at each sample of a grid of one hundredth of a second."""
+    return [
+        {turn.speaker for turn in turns if turn.start <= (step + 0.5) / 100 < turn.end}
+        for step in range(round(seconds * 100))
+    ]
+
+
+@given(turns_of, st.lists(spans(60), max_size=4))
+def test_seconds_spoken_are_those_counted_on_a_grid(turns, asked):
+    by_step = speaking(turns, 12)
+    for (start, stop), *found in zip(asked, *seconds_spoken(asked, turns), strict=True):
+        inside = by_step[round(start * 100) : round(stop * 100)]
+        counted = [sum(len(each) >= least for each in inside) / 100 for least in (1, 2)]
+        assert found == pytest.approx(counted)
+
+
+def chunk(text, start, window, seconds=1.0, **more):
+    """A chunk with a word a second."""
+    words = tuple(
+        Word(f" {word}", start + seconds * index, start + seconds * (index + 0.9))
+        for index, word in enumerate(text.split())
+    )
+    said = "".join(word.text for word in words)
+    return Chunk(said, start, words[-1].end, words=words, window_start=window, **more)
+
+
+def test_windows_are_chosen_by_their_share_of_overlap():
+    chunks = [chunk("a b c", 0, 0), chunk("d e", 10, 10), chunk("f", 20, 20), chunk("g", 30, 30)]
+    turns = [
+        SpeakerTurn("A", 0, 10), SpeakerTurn("B", 8.5, 10),  # 1.5 of 10 s
+        SpeakerTurn("A", 10, 20), SpeakerTurn("B", 17, 20),  # 3 of 10 s
+        SpeakerTurn("A", 20, 30), SpeakerTurn("B", 29.5, 30),  # half a second
+        SpeakerTurn("A", 30, 35), SpeakerTurn("A", 32, 35),  # alone
+    ]  # fmt: skip
+    assert overlapped_windows(chunks, turns, 40.0) == [(0, 10)]
+
+
+def test_a_window_decoded_again_belongs_to_the_window_around_it():
+    chunks = [chunk("a b", 0, 0), chunk("c", 4, 3.5), chunk("d e", 6, 0), chunk("f", 12, 12)]
+    turns = [SpeakerTurn("A", 0, 12), SpeakerTurn("B", 3, 5)]
+    assert overlapped_windows(chunks, turns, 15.0) == [(0, 12)]
+
+
+@given(turns_of, spans(60))
+def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
+    samples = np.arange(1, 12 * RATE + 1, dtype=np.float32)
+    by_step = speaking(turns, 12)
+    inside = [turn for turn in turns if turn.start < window[1] and turn.end > window[0]]
+    tracks = find_tracks([window], turns)
+    assert {track.speaker for track in tracks} == {turn.speaker for turn in inside}
+    for track in tracks:
+        first, last = (round(each * 100) for each in window)
+        heard = [not each or track.speaker in each for each in by_step[first:last]]
+        expected = samples[first * 160 : last * 160] * np.repeat(heard, 160)
+        np.testing.assert_array_equal(track.cut(samples), expected)
+
+
+class Reader:
+    """Cuts chunks without tokens."""
+
+    @staticmethod
+    def part(whole, first, stop):
+        words = whole.words[first:stop]
+        said = "".join(word.text for word in words)
+        return [Chunk(said, words[0].start, words[-1].end, words=words, voice=whole.voice)] * bool(
+            words
+        )
+
+
+def test_the_tracks_replace_their_windows_and_nothing_else():
+    kept = chunk("before it", 0, 0), chunk("after it", 20, 20)
+    plain = Transcript(
+        (kept[0], chunk("one voice of two", 10, 10), kept[1]),
+        "en",
+        unwritten=(Unwritten(5, 6), Unwritten(12, 13)),
+    )
+    turns = [SpeakerTurn("A", 10, 20), SpeakerTurn("B", 11, 13)]
+    tracks = find_tracks([(10, 20)], turns)
+    # Both tracks hold the word "yes": it stays where it is likelier.
+    a = chunk("i say yes indeed", 0.0, 0.0)
+    b = chunk("yes please", 2.1, 0.0)
+    likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
+    b = Chunk(b.text, b.start, b.end, words=tuple(likely))
+    found = [Transcript((each,), "en") for each in (a, b)]
+    whole = replaced(plain, [(10, 20)], tracks, found, Reader())
+    assert [(each.voice, each.text) for each in whole.chunks] == [
+        (None, " before it"),
+        ("A", " i say"),
+        ("B", " yes please"),
+        ("A", " indeed"),
+        (None, " after it"),
+    ]
+    assert (whole.chunks[0], whole.chunks[-1]) == kept
+    assert [word.start for word in whole.chunks[1].words] == [10.0, 11.0]
+    assert whole.unwritten == (Unwritten(5, 6),)
+    words = [word for each in attribute(whole.chunks, turns, turns) for word in each.words]
+    assert "".join(f"{word.text}/{word.speaker}" for word in words[2:7]) == (
+        " i/A say/A yes/B please/B indeed/A"
+    )
+
+
+# ---- on the demo models
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """Anna speaks, and Bob begins before she ends."""
+    generator = np.random.default_rng(4)
+    voices = {
+        "Anna": Voice("espeak", "f2", "en-us", 50, 160),
+        "Bob": Voice("espeak", "Andy", "en-us", 50, 150),
+    }
+    placed, start = [], 0.3
+    for turn, name in enumerate(("Anna", "Anna", "Bob", "Bob")):
+        clip = draw_clip(voices[name], generator)
+        start -= 1.7 * (turn == 2)
+        placed.append(Placed(clip, name, start, turn))
+        start = placed[-1].end + 0.3
+    return compose(placed, start + 0.5, 1e-3, generator)
+
+
+@pytest.fixture
+def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav):
+    """Asks for the scene with given turns, and counts the transcriptions that start."""
+    transcriber, started = demo_endpoint.recogniser.transcriber, []
+    start = transcriber.start
+
+    async def counted(samples, options):
+        started.append(options.language)
+        return await start(samples, options)
+
+    monkeypatch.setattr(transcriber, "start", counted)
+
+    def ask(turns, **parameters):
+        given = GivenTurns(demo_endpoint.diarizer, tuple(turns))
+        with monkeypatch.context() as patch:
+            patch.setattr(demo_endpoint.models, "diarizer", given)
+            started.clear()
+            body = {"inputs": base64.b64encode(wav(scene.samples)).decode()}
+            wanted = {"assisted": False, "return_timestamps": "word"} | parameters
+            return demo_handler(body | {"parameters": wanted}), [*started]
+
+    return ask
+
+
+SPEAKERS = {"Anna": "SPEAKER_00", "Bob": "SPEAKER_01"}
+
+
+def wrong(answer, scene):
+    """The word errors of each speaker."""
+    return {
+        name: Levenshtein.distance(
+            [word.text.strip() for word in scene.words if word.speaker == name],
+            [each["word"].strip() for each in answer["words"] if each["speaker"] == label],
+        )
+        for name, label in SPEAKERS.items()
+    }
+
+
+def test_words_of_two_speakers_at_once_are_written_for_both(ask, scene, demo_endpoint):
+    answer, started = ask(scene.turns, output=["srt", "vtt", "rttm"])
+    assert len(started) == 3
+    assert started[1:] == [answer["language"]] * 2
+    off, once = ask(scene.turns, overlap="off")
+    assert len(once) == 1
+    errors, errors_off = wrong(answer, scene), wrong(off, scene)
+    assert errors["Bob"] < errors_off["Bob"]
+    assert errors["Anna"] <= errors_off["Anna"]
+    starts = [each["timestamp"][0] for each in answer["speakers"]]
+    assert starts == sorted(starts)
+    assert max(each["overlap"] for each in answer["words"])
+    assert answer["text"].split() == [w for c in answer["chunks"] for w in c["text"].split()]
+
+
+def test_without_overlap_the_answer_is_the_same_and_nothing_is_decoded_twice(ask, scene):
+    whole = [SpeakerTurn("X", 0.0, scene.duration)]
+    on, started = ask(whole)
+    assert len(started) == 1
+    assert on == ask(whole, overlap="off")[0]
+
+
+def test_a_given_text_is_aligned_once(ask, scene):
+    text = " ".join(word.text.strip() for word in scene.words)
+    _, started = ask(scene.turns, text=text)
+    assert len(started) == 1
