@@ -189,22 +189,24 @@ def test_a_block_without_word_times_is_laid_out_by_its_words():
     assert [text for _, _, text in shown(srt)] == ["one two three", "four", "five"]
 
 
-def on_channel(rendering: Rendering, channel: int) -> Rendering:
+def apart(rendering: Rendering, **told: int | str) -> Rendering:
     return replace(
         rendering,
-        chunks=[replace(each, channel=channel) for each in rendering.chunks],
-        segments=[replace(each, channel=channel) for each in rendering.segments],
+        chunks=[replace(each, **told) for each in rendering.chunks],
+        segments=[replace(each, **told) for each in rendering.segments],
     )
 
 
 @settings(max_examples=60)
-@given(segments(st.just("Ada")), segments(st.just("Bo")), LAYOUTS)
-def test_what_channels_show_at_once_is_in_order_of_time(one, other, layout):
-    """Words underlined or not, each channel shows what it would alone."""
+@given(segments(st.just("Ada")), segments(st.just("Bo")), LAYOUTS, st.booleans())
+def test_what_is_shown_at_once_is_in_order_of_time(one, other, layout, on_channels):
+    """Words underlined or not, each channel or voice shows what it would alone."""
     spoken = [rendering_of(found, layout) for found in (one, other)]
     duration = max(each.duration for each in spoken)
+    told = [{"channel": 0}, {"channel": 1}] if on_channels else [{"voice": "Ada"}, {"voice": "Bo"}]
     alone = [
-        on_channel(replace(each, duration=duration), place) for place, each in enumerate(spoken)
+        apart(replace(each, duration=duration), **place)
+        for place, each in zip(told, spoken, strict=True)
     ]
     chunks = [chunk for each in alone for chunk in each.chunks]
     blocks = sorted(

@@ -296,3 +296,14 @@ def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration
     for key in ("chunks", "words", "speakers"):
         starts = [entry["timestamp"][0] for entry in answer[key]]
         assert starts == sorted(starts), key
+
+
+def test_times_of_voices_may_overlap():
+    chunks = [
+        Chunk(" a b", 1.0, 3.0, words=(Word(" a", 1.0, 2.0), Word(" b", 2.0, 3.0)), voice="A"),
+        Chunk(" c", 1.5, 2.5, words=(Word(" c", 1.5, 2.5),), voice="B"),
+        Chunk(" d", 2.5, 3.5, words=(Word(" d", 2.5, 3.5),), voice="A"),
+    ]
+    *kept, last = clamp_times(chunks, 10.0)
+    assert kept == chunks[:2]
+    assert (last.start, last.words[0].start) == (3.0, 3.0)  # after what the same voice said

@@ -192,7 +192,8 @@ def test_speech_that_nobody_writes_is_told():
     assert words_of(transcript.chunks) == ["word45", "word46", "word47"]
     (unwritten,) = transcript.unwritten
     assert (unwritten.start, unwritten.end) == pytest.approx((2.6, 8.6), abs=0.1)
-    assert transcript.warnings == ("unwritten: 6.0 s of detected speech have no words",)
+    (warning,) = transcript.unwritten_warning
+    assert warning == "unwritten: 6.0 s of detected speech have no words"
     assert len(recogniser.requests) <= 1 + 2 + 4  # the recording; the word's halves; their halves
 
 

@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import seconds_spoken
-from whosaid.asr import ChunkReader
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
+
+if TYPE_CHECKING:
+    from whosaid.asr import ChunkReader
 
 LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more, too little of each speaker is heard alone. Chosen on a
