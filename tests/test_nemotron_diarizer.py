@@ -36,6 +36,7 @@ from whosaid.diarization.nemotron import (
     NemotronStream,
     TurnsSoFar,
     likeliest,
+    load_nemotron,
     smooth,
     turns_of,
 )
@@ -115,9 +116,7 @@ def save(folder, model=None):
 
 
 def loaded(folder) -> NemotronDiarizer:
-    diarizer = load_diarizer(str(folder), None, None, CPU)
-    assert isinstance(diarizer, NemotronDiarizer)
-    return diarizer
+    return load_nemotron(str(folder), None, None, CPU)
 
 
 def diarizer_of(model, folder) -> NemotronDiarizer:
@@ -679,7 +678,8 @@ def test_a_repository_is_known_by_its_configuration(hub, monkeypatch, tmp_path):
 
 
 @needs_the_model
-def test_an_endpoint_answers_with_it(folder):
+def test_an_endpoint_answers_with_it(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr("whosaid.diarization.VOICES", tmp_path / "absent")
     endpoint = load_endpoint(ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, str(folder)))
     clip = base64.b64encode(b"no audio at all").decode()
     body = {

@@ -242,7 +242,8 @@ class Endpoint:
         config = InferenceConfig(known_speakers=[*clips], known_speaker_threshold=threshold)
         client = DiarizationClient(self.diarization, self.diarizer)
         known = await self.enrol(client, config)
-        stream = self.diarizer.stream() if can.streams else None
+        # A stream has no voices: known speakers are named at the session's end.
+        stream = self.diarizer.stream() if can.streams and not clips else None
         return SessionSpeakers(client, known, threshold, stream, unused_wishes(config, can))
 
     async def prepare(

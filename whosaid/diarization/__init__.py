@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from whosaid.diarization.diarizer import Diarizer
 
 NEMOTRON = "nemotron3_diarization"
+# The pipeline that embeds voices for a model without embeddings, if it is there.
+VOICES = Path(__file__).parents[2] / "models" / "diarization"
 
 
 def load_diarizer(
@@ -25,7 +28,12 @@ def load_diarizer(
     if model_type(name, revision, token) == NEMOTRON:
         from whosaid.diarization.nemotron import load_nemotron
 
-        return load_nemotron(name, revision, token, device)
+        nemotron = load_nemotron(name, revision, token, device)
+        if not VOICES.is_dir() or find_spec("pyannote") is None:
+            return nemotron
+        from whosaid.diarization.voiced import VoicedDiarizer
+
+        return VoicedDiarizer(nemotron, load_diarizer(str(VOICES), None, None, device))
     from whosaid.diarization.pyannote import load_pyannote
 
     return load_pyannote(name, revision, token, device)

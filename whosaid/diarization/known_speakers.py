@@ -193,7 +193,7 @@ def speaker_voice(
     recording is longer than a clip may be, the speaker's longest spans, joined, are the clip.
     Raises the errors of `Diarizer.embed`.
     """
-    clip, own = _clip_of(samples, spans)
+    clip, own = clip_of(samples, spans)
     seconds = sum(end - start for start, end in own)
     vector = diarizer.embed(clip, own) if seconds >= MIN_SPEECH else ()
     if unit(vector) is None:
@@ -203,7 +203,7 @@ def speaker_voice(
     return Voice(model=model, seconds=round(seconds, 2), embedding=embedding)
 
 
-def _clip_of(
+def clip_of(
     samples: NDArray[np.float32], spans: Sequence[Span]
 ) -> tuple[NDArray[np.float32], Sequence[Span]]:
     """Return samples of at most MAX_SECONDS, and the spans in them in which the speaker speaks."""

@@ -1,0 +1,57 @@
+"""Gives a diarizer without embeddings the voices of another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.diarization.diarizer import (
+    Diarization,
+    DiarizationStream,
+    Diarizer,
+    Span,
+    SpeakerHints,
+    Vector,
+)
+from whosaid.diarization.known_speakers import clip_of, exclusive_spans
+from whosaid.diarization.thread import pause
+
+
+class VoicedDiarizer:
+    """A `Diarizer` with the turns of `diarizer` and the embeddings of `voices`.
+
+    `voices` diarizes a recording itself in which `diarizer` finds the most speakers that it can
+    tell apart, because there may be more.
+    """
+
+    def __init__(self, diarizer: Diarizer, voices: Diarizer) -> None:
+        self._diarizer, self._voices = diarizer, voices
+        can = diarizer.capabilities
+        self.capabilities = replace(voices.capabilities, hints=can.hints, streams=can.streams)
+
+    def diarize(
+        self,
+        samples: NDArray[np.float32],
+        hints: SpeakerHints,
+        cancelled: threading.Event | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> Diarization:
+        """Diarize as specified by `Diarizer.diarize`. Each voice is embedded as a clip is."""
+        found = self._diarizer.diarize(samples, hints, cancelled, between)
+        if len({turn.speaker for turn in found.turns}) == found.most_speakers:
+            return self._voices.diarize(samples, hints, cancelled, between)
+        voices = {}
+        for speaker, own in exclusive_spans(found).items():
+            pause(cancelled, between)
+            voices[speaker] = self.embed(*clip_of(samples, own))
+        return replace(found, voices=voices)
+
+    def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
+        return self._voices.embed(samples, spans)
+
+    def stream(self) -> DiarizationStream:
+        return self._diarizer.stream()
