@@ -209,10 +209,18 @@ async def _force_windows(
         if not given.segments:
             return []
         prompt = special_tokens.with_timestamps(language.prompt, given.timestamps)
-        prefix, samples = text.prefix(given, special_tokens), schedule.samples(given.window)
-        left = len(windows)
-        key = given, language
-        return [Request(key, samples, prompt, len(prefix), windows_left=left, prefix=prefix)]
+        prefix, window = text.prefix(given, special_tokens), given.window
+        return [
+            Request(
+                (given, language),
+                schedule.samples(window),
+                prompt,
+                len(prefix),
+                windows_left=len(windows),
+                prefix=prefix,
+                target=schedule.target(window),
+            )
+        ]
 
     options = replace(
         plan.options,
