@@ -1,4 +1,4 @@
-"""An encoder that follows one speaker: against the published formulas, in float64, and in batches."""
+"""An encoder that follows one speaker: the published formulas, in float64, batches, checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from handler import load_asr
 from tests.support.tiny_whispers import model_of, noise, save
 from whosaid.asr.checkpoint.assistants import main_digest, with_conditioning
 from whosaid.asr.checkpoint.conditioning import DICOW_CLASSES, FILE, PRODUCTS, Conditioning
-from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
+from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
@@ -38,14 +38,14 @@ ENCODER = "model.encoder."
 
 def drawn(shape, seed, scale=0.3):
     random = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(*shape, generator=random, dtype=torch.float64)
+    return (scale * torch.randn(*shape, generator=random)).double()
 
 
 def conditioning_weights(scale=0.3, products=PRODUCTS, rank=3):
     """The tensors of a file; those of scale 0 change nothing."""
     weights = {}
     for place in range(LAYERS + 1):
-        weights[f"fddt.{place}.weight"] = 1 + drawn((4, WIDTH), 2 * place, scale)
+        weights[f"fddt.{place}.weight"] = (1 + drawn((4, WIDTH), 2 * place, scale)).float().double()
         weights[f"fddt.{place}.bias"] = drawn((4, WIDTH), 2 * place + 1, scale)
     for layer in range(LAYERS):
         for number, product in enumerate(products):
@@ -239,12 +239,225 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
             captured.append(engine.runner.graph_count)
             sizes, before = oracle.encoder_passes(engine, monkeypatch), device.replays
             found = decode(engine, plain(requests_of(models)), options)
-            passes.append((sizes, device.replays - before, engine.runner.eager, found))
+            passes.append(([*sizes], device.replays - before, engine.runner.eager, found))
         assert captured[0] == captured[1]
         assert passes[0] == passes[1]
-        mixed, before = decode(engine, requests_of(models), options), len(passes[1][0])
-    assert passes[1][0][before:] == [3]
+        sizes.clear()
+        mixed = decode(engine, requests_of(models), options)
+        assert engine.runner.graph_count == captured[1]
+    assert sum(sizes) == 3
     expected = decode(DecodeEngine(conditioned(models)), requests_of(models), options)
     assert {key: each.tokens for key, each in mixed.items()} == {
         key: each.tokens for key, each in expected.items()
     }
+
+
+# Our own files
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory):
+    """A checkpoint, and its models."""
+    folder = save(tmp_path_factory.mktemp("whisper"), TINY, model_of(TINY, width=WIDTH))
+    return folder, load_whisper(Checkpoint(str(folder)), CPU, torch.float64)
+
+
+def write_file(folder, models, changed=(), **metadata):
+    """A file as `extras.conditioning` writes it; `changed` tensors replace, or as None remove."""
+    weights = {name: each.half() for name, each in conditioning_weights().items()} | dict(changed)
+    known = {"rank": "3", "classes": "silence,target,other,overlap", "mask_rate": "50"}
+    metadata = known | {"base_digest": main_digest(models)} | metadata
+    tensors = {name: each.contiguous() for name, each in weights.items() if each is not None}
+    save_file(tensors, folder / FILE, metadata)
+    return Checkpoint(str(folder))
+
+
+def settings_of(folder, **given):
+    return ModelSettings(asr_model=str(folder), dtype="float32", device="cpu", **given)
+
+
+def loaded_by_handler(settings):
+    return load_asr(settings, CPU, torch.float32, DEFAULT_LIMITS)
+
+
+def test_a_file_is_read(tmp_path, whisper):
+    folder, models = whisper
+    found = with_conditioning(models, write_file(tmp_path, models)).conditioning
+    expected = {name: each.half().double() for name, each in conditioning_weights().items()}
+    assert found.weights.keys() == expected.keys()
+    assert all(torch.equal(found.weights[name], each) for name, each in expected.items())
+    assert not loaded_by_handler(settings_of(folder)).conditioned
+    assert loaded_by_handler(settings_of(folder, conditioning_model=str(tmp_path))).conditioned
+
+
+def test_a_file_beside_the_checkpoint_is_read(tmp_path):
+    folder = save(tmp_path, TINY, model_of(TINY, width=WIDTH))
+    write_file(folder, load_whisper(Checkpoint(str(folder)), CPU, torch.float32))
+    assert loaded_by_handler(settings_of(folder)).conditioned
+
+
+@pytest.mark.parametrize(
+    ("changed", "metadata", "reason"),
+    [
+        ({}, {"base_digest": "0" * 64}, "was trained for another model"),
+        ({}, {"classes": "silence,other,target,overlap"}, "classes is 'silence,other"),
+        ({"fddt.0.bias": torch.ones(3, WIDTH)}, {}, r"fddt.0.bias is \(3, 16\), not \(4, 16\)"),
+        ({"fddt.1.weight": None}, {}, "lacks fddt.1.weight"),
+        ({"layers.0.fc1.lora_b": None}, {}, "lacks layers.0.fc1.lora_b"),
+        ({"layers.0.fc3.lora_a": torch.ones(3)}, {}, "fc3.lora_a is .* not None"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, whisper, changed, metadata, reason):
+    folder, models = whisper
+    write_file(tmp_path, models, changed, **metadata)
+    with pytest.raises(StartError, match=f"CONDITIONING_MODEL: .*{reason}"):
+        loaded_by_handler(settings_of(folder, conditioning_model=str(tmp_path)))
+
+
+def test_a_folder_without_the_file_is_refused(tmp_path, whisper):
+    with pytest.raises(StartError, match=f"has no {FILE}"):
+        with_conditioning(whisper[1], Checkpoint(str(tmp_path)))
+
+
+# DiCoW
+
+
+def dicow_weights(blocks=0):
+    """Encoder weights by our names, and by those of TS-ASR-Whisper."""
+    ours, theirs = conditioning_weights(products=()), {}
+    for place in range(LAYERS + 1):
+        name = f"fddts.{place - 1}" if place else "initial_fddt"
+        for row, each in enumerate(DICOW_CLASSES):
+            for part in ("weight", "bias"):
+                theirs[f"{name}.{each}_linear.{part}"] = ours[f"fddt.{place}.{part}"][row]
+    for number in range(blocks):
+        name = f"ca_enrolls.{number}.cae"
+        shapes = {f"cross_attn.{each}_proj.weight": (WIDTH, WIDTH) for each in "qkv"}
+        shapes |= {f"cross_attn.{each}_proj.bias": (WIDTH,) for each in ("q", "v", "out")}
+        shapes |= {"cross_attn.out_proj.weight": (WIDTH, WIDTH), "cross_gate.gate": (1,)}
+        shapes |= {"ffn.0.weight": (2 * WIDTH, 2 * WIDTH), "ffn.0.bias": (2 * WIDTH,)}
+        shapes |= {"ffn.3.weight": (WIDTH, 2 * WIDTH), "ffn.3.bias": (WIDTH,)}
+        for seed, (part, shape) in enumerate(shapes.items(), 300 + 20 * number):
+            ours[f"{name}.{part}"] = theirs[f"{name}.{part}"] = drawn(shape, seed)
+    return ours, theirs
+
+
+def dicow(folder, theirs, **config):
+    """A checkpoint with layers for CTC, and the configuration of DiCoW v3."""
+    save(folder, TINY, model_of(TINY, width=WIDTH))
+    ctc = {"lm_head.weight": torch.ones(7, WIDTH), "subsample_conv1.weight": torch.ones(1, 1, 3)}
+    ctc["additional_self_attention_layer.q_proj.bias"] = torch.ones(WIDTH)
+    weights = load_file(folder / "model.safetensors")
+    weights |= {ENCODER + name: each.contiguous() for name, each in (theirs | ctc).items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    entries = json.loads((folder / "config.json").read_text())
+    entries |= {"model_type": "DiCoW", "architectures": ["DiCoWForConditionalGeneration"]}
+    entries |= {"auto_map": {"AutoConfig": "config.DiCoWConfig"}, "use_fddt": True} | config
+    (folder / "config.json").write_text(json.dumps(entries))
+    return Checkpoint(str(folder))
+
+
+def check_dicow(models, ours, blocks=0):
+    """Windows with a mask follow it; another is the target's alone, and its own enrolment."""
+    encoder, windows = Encoder(models), oracle.noise_windows(3)
+    targets = [target_of(1, windows[0]), target_of(2, windows[1]), None]
+    found = encoder.encode(windows, drafted=False, targets=targets).main
+    whole = np.tile(np.eye(4, dtype=np.float32)[1], (FRAMES, 1))
+    for output, samples, target in zip(found, windows, targets, strict=True):
+        mask, enrolment = target or (whole, (samples, whole))
+        expected = followed(models, samples, mask, ours, enrolment if blocks else None)
+        torch.testing.assert_close(output[None], expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_dicow_and_its_enrolment_blocks_are_the_formulas(tmp_path, capsys, blocks):
+    ours, theirs = dicow_weights(blocks)
+    checkpoint = dicow(tmp_path, theirs, use_pre_pos_fddt=True, scb_layers=blocks or None)
+    models = load_whisper(checkpoint, CPU, torch.float64)
+    assert "custom code" not in "".join(capsys.readouterr())  # nobody is asked to run any
+    assert models.conditioning.always
+    check_dicow(models, ours, blocks)
+
+
+def test_dicow_with_fewer_transforms(tmp_path):
+    """Biases alone before one layer, no transform before the other, none of overlap before both."""
+    ours, theirs = dicow_weights()
+    for name in [each for each in theirs if "fddts.1" in each or "overlap" in each]:
+        del theirs[name]
+    for each in DICOW_CLASSES[:3]:
+        del theirs[f"fddts.0.{each}_linear.weight"]
+        theirs[f"fddts.0.{each}_linear"] = theirs.pop(f"fddts.0.{each}_linear.bias")
+    for part in ("weight", "bias"):
+        del ours[f"fddt.2.{part}"]
+        for place in (0, 1):
+            ours[f"fddt.{place}.{part}"][3] = float(part == "weight")
+    ours["fddt.1.weight"].fill_(1)
+    check_dicow(load_whisper(dicow(tmp_path, theirs), CPU, torch.float64), ours)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"interaction.weight": torch.ones(1)}, "holds model.encoder.interaction.weight"),
+        ({"fddts.0.target_linear.weight": torch.ones(WIDTH, WIDTH)}, r"is \(16, 16\), not"),
+        ({"ca_enrolls.0.cae.cross_gate.gate": torch.ones(1)}, "precede the release"),
+    ],
+)
+def test_another_dicow_is_refused(tmp_path, changed, reason):
+    with pytest.raises(StartError, match=reason):
+        load_whisper(dicow(tmp_path, dicow_weights()[1] | changed), CPU, torch.float32)
+
+
+def test_a_dicow_takes_no_other_conditioning(tmp_path, whisper):
+    models = replace(whisper[1], conditioning=Conditioning({}, always=True))
+    with pytest.raises(StartError, match="is conditioned already"):
+        with_conditioning(models, write_file(tmp_path, models))
+
+
+# A recording
+
+
+def test_every_window_has_its_part_of_the_mask(monkeypatch):
+    """Also windows in which a long pause is cut out, and those that are decoded again."""
+    transcriber = Transcriber(conditioned(), fallback=REJECTING)
+    mask = np.eye(4, dtype=np.float32)[np.repeat([0, 1, 2, 3, 0, 2, 2, 2, 1, 0], FRAMES)]
+    mask[17, :] = 0.4, 0.2, 0.2, 0.2
+    samples, requests = noise(10.0), []
+    speech = TargetSpeaker(samples, mask, 16_000).speech
+    assert [(each.start, each.stop) for each in speech] == [
+        (16_000 * start, 16_000 * (start + 1)) for start in (1, 3, 8)
+    ]
+    add = transcriber.engine.add
+    monkeypatch.setattr(
+        transcriber.engine, "add", lambda session, new: (requests.extend(new), add(session, new))
+    )
+    begun = run_steps(transcriber.start(samples, transcriber.validate(asking()), mask))
+    begun.run()
+    assert len(requests) >= 3
+    for each in requests:
+        first = round(each.key.start / 320)
+        expected = mask[first : first + -(-len(each.samples) // 320)]
+        np.testing.assert_array_equal(each.target.mask[: len(expected)], expected)
+        assert len(each.target.mask) <= len(expected) + 1
+        assert each.encoded is None
+        assert not each.key.tentative
+        assert mask[first : first + FRAMES, [1, 3]].any()  # never of others alone
+
+
+def test_the_enrolment_is_where_the_speaker_says_most():
+    mask = np.eye(4, dtype=np.float32)[np.repeat([0, 3, 2, 1, 1, 0], [50, 50, 50, 20, 10, 70])]
+    samples = noise(5.0)
+    (found, part) = TargetSpeaker(samples, mask, 16_000).enrolment
+    np.testing.assert_array_equal(found, samples[130 * 320 : 180 * 320])
+    np.testing.assert_array_equal(part, mask[130:180])
+    mask[mask[:, 1] == 1] = (0, 0, 1, 0)
+    (found, part) = TargetSpeaker(samples, mask, 16_000).enrolment
+    np.testing.assert_array_equal(part, mask[50:100])
+    (found, part) = TargetSpeaker(samples[:8_000], mask[:25], 16_000).enrolment
+    assert (len(found), len(part)) == (8_000, 25)
+
+
+def test_a_mask_needs_conditioned_models():
+    transcriber = Transcriber(models_of(TINY, 142))
+    with pytest.raises(ValueError, match="follow no speaker"):
+        run_steps(transcriber.start(noise(1.0), transcriber.validate(asking()), mask_of(0)))

@@ -116,9 +116,13 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
     require_whisper(checkpoint, config)
     feature_extractor = load_feature_extractor(checkpoint.source)
     _require_matching_features(checkpoint, config, feature_extractor)
-    # Whisper's tokenizer does no clean-up, and warns if a checkpoint asks for clean-up.
+    # Whisper's tokenizer does no clean-up, and warns if a checkpoint asks for clean-up. Without the
+    # `config`, a DiCoW's own would be read, which asks to run its code.
     tokenizer = AutoTokenizer.from_pretrained(
-        **checkpoint.source, **tokenizer_arguments(), clean_up_tokenization_spaces=False
+        **checkpoint.source,
+        **tokenizer_arguments(),
+        clean_up_tokenization_spaces=False,
+        config=config,
     )
     product_dtype = dtype if device.type == "cpu" and dtype in PRODUCT_DTYPES else None
     stored = dtype if product_dtype is None else torch.float32
