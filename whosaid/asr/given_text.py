@@ -209,18 +209,11 @@ async def _force_windows(
         if not given.segments:
             return []
         prompt = special_tokens.with_timestamps(language.prompt, given.timestamps)
-        prefix, window = text.prefix(given, special_tokens), given.window
-        return [
-            Request(
-                (given, language),
-                schedule.samples(window),
-                prompt,
-                len(prefix),
-                windows_left=len(windows),
-                prefix=prefix,
-                target=schedule.target(window),
-            )
-        ]
+        prefix, samples = text.prefix(given, special_tokens), schedule.samples(given.window)
+        left, target = len(windows), schedule.target(given.window)
+        key = given, language
+        request = Request(key, samples, prompt, len(prefix), windows_left=left, prefix=prefix)
+        return [replace(request, target=target)]
 
     options = replace(
         plan.options,

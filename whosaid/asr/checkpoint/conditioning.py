@@ -9,7 +9,7 @@ which its digest names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,9 @@ from whosaid.asr.checkpoint.weights import (
 from whosaid.errors import StartError
 
 FILE = "conditioning.safetensors"
-CLASSES, MASK_RATE = ("silence", "target", "other", "overlap"), 50  # frames a second
 PRODUCTS = (*(f"self_attn.{each}_proj" for each in ("q", "k", "v", "out")), "fc1", "fc2")
 DICOW_CLASSES = ("silence", "target", "non_target", "overlap")
+CLASSES = len(DICOW_CLASSES)
 ENCODER = "model.encoder."
 CONDITIONS, BLOCKS = ("initial_fddt.", "fddts."), "ca_enrolls."
 # Layers of DiCoW's CTC loss, which decoding does not use.
@@ -55,10 +55,6 @@ class Conditioning:
     blocks: tuple[Weights, ...] = ()
     always: bool = False
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [each for part in (self.weights, *self.blocks) for each in part.values()]
-
     def to(self, model: WhisperModel) -> Conditioning:
         """Return the weights on the device of `model` and in its dtype."""
         weights, *blocks = (
@@ -70,8 +66,8 @@ class Conditioning:
 
 def conditioning_file(source: Source) -> str | None:
     """Return the path of a source's FILE, downloaded if it is on the Hub; None if it has none."""
-    name, options = source["pretrained_model_name_or_path"], dict(source)
-    del options["pretrained_model_name_or_path"]
+    options = dict(source)
+    name = options.pop("pretrained_model_name_or_path")
     path = cached_file(name, FILE, **options, _raise_exceptions_for_missing_entries=False)
     return None if path is None else str(path)
 
@@ -83,32 +79,24 @@ def read_conditioning(path: str, model: WhisperModel, digest: str) -> Conditioni
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     if metadata.get("base_digest") != digest:
         raise StartError(f"{path} was trained for another model")
-    layout = {"classes": ",".join(CLASSES), "mask_rate": str(MASK_RATE)}
-    for key, value in layout.items():
-        if metadata.get(key) != value:
-            raise StartError(f"{path}: {key} is {metadata.get(key)!r}, not {value}")
-    shapes = _shapes(model.config, int(metadata["rank"]))
-    for name, tensor in tensors.items():
-        if tuple(tensor.shape) != shapes.get(name):
-            raise StartError(f"{path}: {name} is {tuple(tensor.shape)}, not {shapes.get(name)}")
-    for name in shapes:
-        pair = name.replace("lora_a", "lora_b") if "lora_a" in name else name[:-1] + "a"
-        if name not in tensors and (name.startswith("fddt.") or pair in tensors):
-            raise StartError(f"{path} lacks {name}")
+    updated = {name.rpartition(".")[0] for name in tensors}
+    expected = _shapes(model.config, int(metadata["rank"]), updated)
+    found = {name: tuple(each.shape) for name, each in tensors.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if found.get(name) != expected.get(name):
+            raise StartError(f"{path}: {name} is {found.get(name)}, not {expected.get(name)}")
     return Conditioning(tensors).to(model)
 
 
-def _shapes(config: Any, rank: int) -> dict[str, Shape]:  # noqa: ANN401
-    """Return the shapes of all tensors that a FILE may have, by name."""
-    width, of_model = config.d_model, below(whisper_shapes(config), ENCODER)
+def _shapes(config: Any, rank: int, updated: Container[str]) -> dict[str, Shape]:  # noqa: ANN401
+    """Return the shapes of a FILE's tensors, if it updates the products `updated`."""
     shapes: dict[str, Shape] = {}
     for place in range(config.encoder_layers + 1):
-        shapes |= {f"fddt.{place}.{each}": (len(CLASSES), width) for each in ("weight", "bias")}
-    for layer in range(config.encoder_layers):
-        for product in PRODUCTS:
-            name = f"layers.{layer}.{product}"
-            outputs, inputs = of_model[f"{name}.weight"]
-            shapes |= {f"{name}.lora_a": (rank, inputs), f"{name}.lora_b": (outputs, rank)}
+        shapes |= {f"fddt.{place}.{each}": (CLASSES, config.d_model) for each in ("weight", "bias")}
+    for name, (outputs, *inputs) in below(whisper_shapes(config), ENCODER).items():
+        product = name.removesuffix(".weight")
+        if product in updated and product.endswith(PRODUCTS):
+            shapes |= {f"{product}.lora_a": (rank, *inputs), f"{product}.lora_b": (outputs, rank)}
     return shapes
 
 
@@ -156,7 +144,7 @@ def read_dicow(source: Source, model: WhisperModel) -> Conditioning | None:
 
 def _stacked(own: Mapping[str, Tensor], width: int) -> tuple[Tensor, Tensor]:
     """Return weights and biases (4, d) of one place. A class without vectors does not change."""
-    weight, bias = torch.ones(len(CLASSES), width), torch.zeros(len(CLASSES), width)
+    weight, bias = torch.ones(CLASSES, width), torch.zeros(CLASSES, width)
     for row, name in enumerate(DICOW_CLASSES):
         linear = f"{name}_linear"
         weight[row] = own.get(f"{linear}.weight", weight[row])

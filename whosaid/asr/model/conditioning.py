@@ -1,4 +1,4 @@
-"""What changes in an encoder that follows one speaker, by `asr.checkpoint.conditioning`'s weights.
+"""Computes the changes in an encoder that follows one speaker (`asr.checkpoint.conditioning`).
 
 Before the position embeddings and before each layer, a frame h with the shares m of its classes
 becomes sum_c m_c (weight_c h + bias_c) (Polok et al. 2024, "DiCoW"). A product W x of a layer
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning
 from whosaid.asr.checkpoint.weights import Weights
-from whosaid.asr.model.cpu_kernels import EncoderLinear, encoder_attention
+from whosaid.asr.model.cpu_kernels import EncoderLinear, attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,8 @@ class EnrolmentBlock:
 
     def forward(self, x: Tensor, enrolled: Tensor) -> Tensor:
         """(windows, frames, d_model), both, -> (windows, frames, d_model)."""
-        query = self.query(x) * float((x.shape[-1] // self.heads) ** -0.5)
-        query, keys, values = (
-            each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for each in (query, self.key(enrolled), self.value(enrolled))
-        )
-        mixed = self.out(encoder_attention(query, keys, values).transpose(1, 2).flatten(2))
-        read = torch.cat((mixed.to(x.dtype), x), dim=-1)
+        mixed = attend(self.query(x), self.key(enrolled), self.value(enrolled), self.heads)
+        read = torch.cat((self.out(mixed).to(x.dtype), x), dim=-1)
         return x + self.gate * self.outer(self.inner(read)).to(x.dtype)
 
 
@@ -84,7 +79,7 @@ class ConditioningLayers:
         # The mask of a frame of the target alone.
         self.unmasked: Tensor | None = None
         if read.always:
-            self.unmasked = read.tensors[0].new_tensor([0, 1, 0, 0])
+            self.unmasked = next(iter(weights.values())).new_tensor([0, 1, 0, 0])
 
     def transform(self, x: Tensor, mask: Tensor, place: int) -> Tensor:
         """Transform frames (windows, frames, d_model) by a mask (windows, frames or 1, classes)."""

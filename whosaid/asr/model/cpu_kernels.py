@@ -230,6 +230,16 @@ class EncoderLinear:
         return F.gelu(product) if self.gelu else product
 
 
+def attend(query: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
+    """Return the `encoder_attention` of so many heads; all (rows, positions, d_model)."""
+    # Scaled before the product with the keys: the order affects rounding.
+    query, keys, values = (
+        each.view(*each.shape[:2], heads, -1).transpose(1, 2)
+        for each in (query * float((query.shape[-1] // heads) ** -0.5), keys, values)
+    )
+    return encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
+
+
 def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Return attention for a scaled query; all (rows, heads, positions, head size), of one type."""
     supported = _supported(query) or (AVAILABLE and _rounded(query))

@@ -23,7 +23,7 @@ from whosaid.asr.checkpoint.conditioning import CLASSES, PRODUCTS, Conditioning
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.weights import Weights, WhisperModel, below
 from whosaid.asr.model.conditioning import ConditioningLayers, Updates
-from whosaid.asr.model.cpu_kernels import EncoderLinear, encoder_attention, encoder_batch_size
+from whosaid.asr.model.cpu_kernels import EncoderLinear, attend, encoder_batch_size
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Norm
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
@@ -109,14 +109,8 @@ class EncoderLayer:
         """(windows, frames, d_model) -> (windows, frames, d_model)."""
         for_query, for_key, for_value, for_out, for_fc1, for_fc2 = map(updates.get, PRODUCTS)
         normed = self.query.rounded(self.norm(x))
-        query = self.query(normed, for_query)
-        # Scaled before the product with the keys: the order affects rounding.
-        query = query * float((query.shape[-1] // self.heads) ** -0.5)
-        query, keys, values = (
-            each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for each in (query, self.key(normed, for_key), self.value(normed, for_value))
-        )
-        mixed = encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
+        query, keys = self.query(normed, for_query), self.key(normed, for_key)
+        mixed = attend(query, keys, self.value(normed, for_value), self.heads)
         x = self.out(mixed, for_out).to(x.dtype).add_(x)
         x = self.fc2(self.fc1(self.inner_norm(x), for_fc1), for_fc2).to(x.dtype).add_(x)
         return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
@@ -283,7 +277,7 @@ class Encoder:
 
     def _padded(self, masks: Sequence[Mask]) -> Tensor:
         """Return masks cut or padded with silence, (windows, frames, classes)."""
-        padded = np.zeros((len(masks), len(self.main.positions), len(CLASSES)), np.float32)
+        padded = np.zeros((len(masks), len(self.main.positions), CLASSES), np.float32)
         padded[..., 0] = 1
         for row, mask in zip(padded, masks, strict=True):
             row[: len(mask)] = mask[: len(row)]
