@@ -397,7 +397,7 @@ def test_dicow_with_fewer_transforms(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"interaction.weight": torch.ones(1)}, "holds model.encoder.interaction.weight"),
+        ({"target_amplifiers.0.target_linear.weight": torch.ones(WIDTH)}, "not of DiCoW v3"),
         ({"fddts.0.target_linear.weight": torch.ones(WIDTH, WIDTH)}, r"is \(16, 16\), not"),
         ({"ca_enrolls.0.cae.cross_gate.gate": torch.ones(1)}, "precede the release"),
     ],

@@ -30,7 +30,7 @@ from whosaid.asr.checkpoint.weights import (
 )
 from whosaid.errors import StartError
 
-FILE = "conditioning.safetensors"
+FILE, DICOW = "conditioning.safetensors", "DiCoWForConditionalGeneration"
 PRODUCTS = (*(f"self_attn.{each}_proj" for each in ("q", "k", "v", "out")), "fc1", "fc2")
 DICOW_CLASSES = ("silence", "target", "non_target", "overlap")
 CLASSES = len(DICOW_CLASSES)
@@ -105,7 +105,7 @@ def read_config(source: Source) -> PretrainedConfig:
     with more entries.
     """
     entries, _ = PretrainedConfig.get_config_dict(**source)
-    if str(entries.get("model_type")).lower() == "dicow":
+    if DICOW in (entries.get("architectures") or ()):
         return WhisperConfig.from_dict({**entries, "model_type": WhisperConfig.model_type})
     config: PretrainedConfig = AutoConfig.from_pretrained(**source)
     return config
@@ -118,7 +118,7 @@ def read_dicow(source: Source, model: WhisperModel) -> Conditioning | None:
     Raises StartError if a DiCoW's encoder has weights that are unknown here.
     """
     config, width = model.config, model.config.d_model
-    if not hasattr(config, "use_fddt"):
+    if DICOW not in (config.architectures or ()):
         return None
     files = TensorFiles(source)
     added = below(dict.fromkeys(files.files.keys() - whisper_shapes(config).keys()), ENCODER)
