@@ -114,6 +114,7 @@ class ModelSettings(EnvironmentSettings):
     asr_model: Model
     assistant_model: Model | None = None
     diarization_model: Model | None = None
+    conditioning_model: Model | None = None
     hf_token: SecretStr | None = None
     device: Literal["auto", "cuda", "cpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"

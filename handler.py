@@ -37,6 +37,7 @@ with modules_that_stay():
         load_whisper,
         start_transcriber,
         with_assistant,
+        with_conditioning,
     )
     from whosaid.audio import sandbox
     from whosaid.audio.decode import AudioLimits
@@ -134,8 +135,14 @@ def load_asr(
     settings: ModelSettings, device: torch.device, dtype: torch.dtype, limits: Limits
 ) -> Transcriber:
     asr, assistant = settings.asr_model, settings.assistant_model
+    conditioning = settings.conditioning_model
     with loading("ASR_MODEL", asr.name):
         models = load_whisper(checkpoint(asr, settings), device, dtype)
+        if conditioning is None:
+            models = with_conditioning(models)  # of a file beside the model
+    if conditioning is not None:
+        with loading("CONDITIONING_MODEL", conditioning.name):
+            models = with_conditioning(models, checkpoint(conditioning, settings))
     if assistant is not None:
         with loading("ASSISTANT_MODEL", assistant.name):
             models = with_assistant(models, checkpoint(assistant, settings))

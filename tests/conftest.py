@@ -47,6 +47,7 @@ for _name in (
     "ASR_MODEL",
     "ASSISTANT_MODEL",
     "DIARIZATION_MODEL",
+    "CONDITIONING_MODEL",
     "HF_TOKEN",
     "MAX_AUDIO_SECONDS",
     "MAX_AUDIO_BYTES",

@@ -547,6 +547,10 @@ def on_cuda(models: WhisperModels) -> WhisperModels:
                 for name in ("heads", "base", "block", "shortlist")
             },
         )
+    if models.conditioning is not None:
+        read = models.conditioning
+        parts = {name: _map_parts(getattr(read, name)) for name in ("weights", "blocks")}
+        moved["conditioning"] = dataclasses.replace(read, **parts)
     return dataclasses.replace(models, **moved)
 
 

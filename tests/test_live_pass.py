@@ -295,7 +295,7 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
             read.append(self)
             return forward(self, *arguments)
 
-        begun = run_steps(patched.start(samples, options, Prior((Guess(start, draft),))))
+        begun = run_steps(patched.start(samples, options, prior=Prior((Guess(start, draft),))))
         with monkeypatch.context() as patch:
             patch.setattr(Decoder, "forward", counted)
             return begun.run(), len(read)
@@ -337,7 +337,7 @@ def test_what_is_said_before_is_heard_and_left_out(transcriber):
     assert len(words) > 2
     decode = transcriber.models.tokenizer.decode
     for begin in (0.5, 6.0):
-        found = run_steps(transcriber.start(samples, options, Prior(begin=begin))).run()
+        found = run_steps(transcriber.start(samples, options, prior=Prior(begin=begin))).run()
         expected = [word for word in words if (word.start + word.end) / 2 >= begin]
         assert [word for chunk in found.chunks for word in chunk.words] == expected
         for chunk in found.chunks:

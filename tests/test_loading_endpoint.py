@@ -81,7 +81,7 @@ def first_starts(monkeypatch):
         monkeypatch.setattr("whosaid.loading.restart_without_graphs", restarts.append)
         monkeypatch.setattr("whosaid.asr.transcriber.Transcriber", starts)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        on_cuda = SimpleNamespace(device=torch.device("cuda"))
+        on_cuda = SimpleNamespace(device=torch.device("cuda"), checkpoint=None)
         monkeypatch.setattr(handler, "load_whisper", lambda *_: on_cuda)
         return starts, restarts
 

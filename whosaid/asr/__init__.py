@@ -4,7 +4,7 @@ Nothing here knows of HTTP requests or servers. The exported names are for the e
 internal.
 """
 
-from whosaid.asr.checkpoint.assistants import with_assistant
+from whosaid.asr.checkpoint.assistants import with_assistant, with_conditioning
 from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from whosaid.asr.decoding_plan import TranscriptionOptions
 from whosaid.asr.engine.fallback import with_thresholds
@@ -42,5 +42,6 @@ __all__ = [
     "start_transcriber",
     "stopped",
     "with_assistant",
+    "with_conditioning",
     "with_thresholds",
 ]

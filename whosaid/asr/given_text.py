@@ -210,9 +210,10 @@ async def _force_windows(
             return []
         prompt = special_tokens.with_timestamps(language.prompt, given.timestamps)
         prefix, samples = text.prefix(given, special_tokens), schedule.samples(given.window)
-        left = len(windows)
+        left, target = len(windows), schedule.target(given.window)
         key = given, language
-        return [Request(key, samples, prompt, len(prefix), windows_left=left, prefix=prefix)]
+        request = Request(key, samples, prompt, len(prefix), windows_left=left, prefix=prefix)
+        return [replace(request, target=target)]
 
     options = replace(
         plan.options,

@@ -21,6 +21,7 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.target_speaker import Mask, TargetSpeaker
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
 from whosaid.asr.frontend.windows import MARGIN, Span
 from whosaid.asr.live_pass import LivePass
@@ -55,6 +56,11 @@ class Transcriber:
         self.fallback = fallback
         self.detect_speech = detect_speech or SpeechDetector()
         self.engine = DecodeEngine(models, cuda_graphs, limits)
+
+    @property
+    def conditioned(self) -> bool:
+        """Return whether `start` takes a speaker's mask."""
+        return self.models.conditioning is not None
 
     def warm_up(self) -> None:
         """On CUDA, transcribe a second of noise, so that a broken device fails at load."""
@@ -114,14 +120,26 @@ class Transcriber:
         self,
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
+        speaker_mask: Mask | None = None,
         prior: Prior = NO_PRIOR,
     ) -> Transcription:
         """Find speech and plan windows in small steps, about 10 ms a minute of audio. The device is
         not used before the transcription's first step.
+
+        With a `speaker_mask` (`asr.frontend.target_speaker`) only that speaker is written, and the
+        mask says where speech is. Raises ValueError for a mask if the models are not `conditioned`.
         """
+        if speaker_mask is not None and not self.conditioned:
+            raise ValueError("the models follow no speaker")
         detect = self.detect_speech
         speech: Sequence[Span] = (Span(0, len(samples)),)
-        if options.vad is not None and isinstance(detect, SpeechDetector):
+        target = None
+        if speaker_mask is not None:
+            most = int(self.models.window_seconds * SAMPLE_RATE)
+            target = TargetSpeaker(samples, speaker_mask, most)
+        if options.vad is not None and target is not None:
+            speech = target.speech
+        elif options.vad is not None and isinstance(detect, SpeechDetector):
             probabilities = [np.zeros(0, np.float32)]
             for block in detect.blocks(samples):
                 probabilities.append(block)
@@ -134,7 +152,7 @@ class Transcriber:
         pad = None if options.vad is None else options.vad.speech_pad_ms
         margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
         limit = int(window_seconds * SAMPLE_RATE)
-        schedule = Schedule(samples, speech, limit, margin, options.vad is not None)
+        schedule = Schedule(samples, speech, limit, margin, options.vad is not None, target)
         planner = self._planner(options)
         return Transcription(self.engine, schedule, _seconds(speech), planner, prior)
 

@@ -199,15 +199,17 @@ async def detect_languages(
     encodings: MutableMapping[Window, Tensor],
 ) -> LanguageTimeline:
     """Return the given language, that of the first window with speech, or with `multilingual` those
-    of all parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding.
+    of all parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding. If
+    there is a target, none do, because detection does not follow the target.
     """
     if options.language is not None:
         return LanguageTimeline.single(options.language)
 
     async def detect(window: Window) -> LanguagePosterior:
         found = engine.detect_language(schedule.samples(window))
-        if found.encoded is not None and len(encodings) < MAX_KEPT_ENCODINGS:
-            encodings[window] = found.encoded
+        kept = found.encoded if schedule.target(window) is None else None
+        if kept is not None and len(encodings) < MAX_KEPT_ENCODINGS:
+            encodings[window] = kept
         await give_way()
         return found._replace(encoded=None)
 
@@ -253,6 +255,7 @@ class WindowDecoding:
                 encoded=self._encodings.pop(window, None),
                 once=window.tentative,
                 windows_left=left,
+                target=schedule.target(window),
             )
             if not (window.tentative or self._drafted):
                 timestamps = language.reader.models.timestamps

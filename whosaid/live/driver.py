@@ -222,7 +222,8 @@ class LiveDriver:
 
         def start() -> LivePass | Transcription:
             if wanted.before is not None:
-                return run_steps(transcriber.start(wanted.samples, wanted.options, wanted.before))
+                samples, options = wanted.samples, wanted.options
+                return run_steps(transcriber.start(samples, options, prior=wanted.before))
             return transcriber.live_pass(
                 wanted.samples, wanted.options, wanted.prefix, wanted.draft
             )

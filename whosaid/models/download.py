@@ -16,7 +16,13 @@ from config import MODEL_VARIABLES, ModelReference, ModelSettings
 from whosaid.runtime.errors import loading
 
 # Many repositories hold the weights in other formats too.
-WHISPER_FILES = ["*.json", "*.txt", "model.safetensors", "model-*-of-*.safetensors"]
+WHISPER_FILES = [
+    "*.json",
+    "*.txt",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "conditioning.safetensors",
+]
 NEMO_FILES = "*.nemo"
 
 

@@ -1,4 +1,5 @@
-"""Loads an assistant or Medusa heads, which draft for the main model, and checks that they fit.
+"""Loads what goes with a main model, and checks that it fits: an assistant or Medusa heads, which
+draft, and the conditioning of the encoder.
 
 An assistant is a smaller model. Distil-Whisper checkpoints keep the main model's encoder and a few
 of its decoder layers: only their decoder is kept, and reads the main model's encoder output (Gandhi
@@ -17,6 +18,7 @@ import dataclasses
 import torch
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
+from whosaid.asr.checkpoint.conditioning import FILE, conditioning_file, read_conditioning
 from whosaid.asr.checkpoint.loading import (
     Assistant,
     Checkpoint,
@@ -68,6 +70,24 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     language = _only_language(model, special)
     assistant = Assistant(checkpoint.name, model, shares_encoder, only_language=language)
     return dataclasses.replace(models, assistant=assistant)
+
+
+def with_conditioning(models: WhisperModels, checkpoint: Checkpoint | None = None) -> WhisperModels:
+    """Return `models` with the conditioning of `checkpoint`, a folder or repository.
+
+    Without a `checkpoint`, the file beside the main model is read, if there is one. Raises
+    StartError if the conditioning does not fit, or if the main model is conditioned already.
+    """
+    chosen = checkpoint or models.checkpoint
+    path = None if chosen is None else conditioning_file(chosen.source)
+    if path is None:
+        if checkpoint is not None:
+            raise StartError(f"{checkpoint.name} has no {FILE}")
+        return models
+    if models.conditioning is not None:
+        raise StartError(f"{models.name} is conditioned already, without {path}")
+    conditioning = read_conditioning(path, models.model, main_digest(models))
+    return dataclasses.replace(models, conditioning=conditioning)
 
 
 def main_digest(models: WhisperModels) -> str:

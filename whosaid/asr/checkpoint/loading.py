@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     GenerationConfig,
     PretrainedConfig,
@@ -20,6 +19,7 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+from whosaid.asr.checkpoint.conditioning import Conditioning, read_config, read_dicow
 from whosaid.asr.checkpoint.medusa import WHISPER_KEYS, MedusaHeads, is_medusa, read_heads
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from whosaid.asr.checkpoint.weights import (
@@ -75,6 +75,7 @@ class WhisperModels:
 
     `product_dtype` is the precision of a CPU's large products, bfloat16 or int8; None stands for
     the precision of the weights. `checkpoint` is the source of the main model, if it was loaded.
+    With `conditioning`, the encoder can follow one speaker.
     """
 
     name: str
@@ -86,6 +87,7 @@ class WhisperModels:
     product_dtype: torch.dtype | None = None
     medusa: MedusaHeads | None = None
     checkpoint: Checkpoint | None = None
+    conditioning: Conditioning | None = None
 
     @property
     def device(self) -> torch.device:
@@ -110,13 +112,17 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
 
     Raises StartError if the checkpoint is not a usable Whisper, and errors of transformers.
     """
-    config = AutoConfig.from_pretrained(**checkpoint.source)
+    config = read_config(checkpoint.source)
     require_whisper(checkpoint, config)
     feature_extractor = load_feature_extractor(checkpoint.source)
     _require_matching_features(checkpoint, config, feature_extractor)
-    # Whisper's tokenizer does no clean-up, and warns if a checkpoint asks for clean-up.
+    # Whisper's tokenizer does no clean-up, and warns if a checkpoint asks for clean-up. Without the
+    # `config`, a DiCoW's own would be read, which asks to run its code.
     tokenizer = AutoTokenizer.from_pretrained(
-        **checkpoint.source, **tokenizer_arguments(), clean_up_tokenization_spaces=False
+        **checkpoint.source,
+        **tokenizer_arguments(),
+        clean_up_tokenization_spaces=False,
+        config=config,
     )
     product_dtype = dtype if device.type == "cpu" and dtype in PRODUCT_DTYPES else None
     stored = dtype if product_dtype is None else torch.float32
@@ -134,6 +140,7 @@ def load_whisper(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
         product_dtype=product_dtype,
         medusa=medusa,
         checkpoint=checkpoint,
+        conditioning=read_dicow(checkpoint.source, model),
     )
 
 

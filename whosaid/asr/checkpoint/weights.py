@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -24,6 +24,7 @@ EMBEDDINGS, PROJECTION = "model.decoder.embed_tokens.weight", "proj_out.weight"
 Shape = tuple[int, ...]
 Source = Mapping[str, Any]  # the arguments common to every `from_pretrained`
 Weights = Mapping[str, Tensor]
+T = TypeVar("T")
 
 
 class WhisperModel(Protocol):
@@ -73,8 +74,8 @@ class Whisper:
         return replace(self, weights=moved)
 
 
-def below(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    """Return the weights whose names begin with `prefix`, by the rest of their names."""
+def below(weights: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """Return the weights or shapes whose names begin with `prefix`, by the rest of their names."""
     return {
         name.removeprefix(prefix): weight
         for name, weight in weights.items()

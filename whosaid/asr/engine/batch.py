@@ -132,7 +132,8 @@ class Batch:
         started = time.perf_counter()
         samples, known = [each.request.samples for each in entering], [e.encoded for e in entering]
         frames = [each.request.frames for each in entering]
-        encoded = self.context.encoder.encode(samples, drafted, known, until, frames)
+        targets = [each.request.target for each in entering]
+        encoded = self.context.encoder.encode(samples, drafted, known, until, frames, targets)
         _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
         return encoded
 

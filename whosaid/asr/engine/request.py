@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from whosaid.asr.engine.engine import Session
+    from whosaid.asr.frontend.target_speaker import TargetWindow
 
 # A recording with more windows left is long: two minutes.
 LONG_WINDOWS = 4
@@ -63,7 +64,8 @@ class Request:
     them. They count for `max_tokens`, which may cut them. A prefix is only for greedy texts without
     a second attempt. `draft` is a guess, of any length, of the text after the prefix. The first
     pass verifies it, so it changes only speed; only a first greedy attempt uses it. `frames` of the
-    window are encoded, None for all (`asr.model.encoder.Encoder.part_of_window`).
+    window are encoded, None for all (`asr.model.encoder.Encoder.part_of_window`). The text is that
+    of one speaker if there is a `target`, which needs conditioned models.
     """
 
     key: Any
@@ -76,6 +78,7 @@ class Request:
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     frames: int | None = None
+    target: TargetWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from whosaid.asr.frontend.target_speaker import TargetSpeaker, TargetWindow
 from whosaid.asr.frontend.windows import MARGIN, Span, Window, WindowPlanner
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
@@ -42,7 +43,8 @@ class Schedule:
     """The windows of one recording, at most `limit` samples each, over its spans of `speech`.
 
     `margin` samples are decoded on either side of a span. If speech was not `detected`, everything
-    after the end of a text may be silence.
+    after the end of a text may be silence. If there is a `target`, only that speaker is written, so
+    other loud sounds are not decoded.
     """
 
     def __init__(
@@ -52,9 +54,10 @@ class Schedule:
         limit: int,
         margin: int = MARGIN,
         detected: bool = True,
+        target: TargetSpeaker | None = None,
     ) -> None:
         self.limit, self.detected = limit, detected
-        self._samples = samples
+        self._samples, self._target = samples, target
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
 
@@ -75,7 +78,7 @@ class Schedule:
         for region in reversed(self._regions):
             self._plan_next(region.start, region.stop)
         self._speech = self._left
-        for span in self._planner.loud_pauses():
+        for span in () if self._target else self._planner.loud_pauses():
             self._add(Window(span.start, span.stop, span.stop, tentative=True))
         self._ready = deque(sorted(self._ready, key=lambda each: each.start))
 
@@ -141,6 +144,9 @@ class Schedule:
         for pause in pauses:
             samples[pause.start - window.start : pause.stop - window.start] = 0
         return samples
+
+    def target(self, window: Window) -> TargetWindow | None:
+        return None if self._target is None else self._target.within(window)
 
     def complete(
         self,

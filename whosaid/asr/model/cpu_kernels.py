@@ -19,6 +19,7 @@ and the decoder's self-attention with its cache stay float32; every softmax sums
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -215,11 +216,28 @@ class EncoderLinear:
         """Return `x` in the type of the product, so that query, key and value share one copy."""
         return x.to(self.weight.dtype)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, update: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the layer's output for `x`, with `update(x)` added to the product, if given."""
         if self.packed or _many_positions(x, self.weight):
-            return _onednn_linear(self.rounded(x), self.weight, self.bias, self.gelu)
-        product = F.linear(x, self.weight, self.bias)
+            fused = self.gelu and update is None
+            product = _onednn_linear(self.rounded(x), self.weight, self.bias, fused)
+            if update is None:
+                return product
+        else:
+            product = F.linear(x, self.weight, self.bias)
+        if update is not None:
+            product += update(x)
         return F.gelu(product) if self.gelu else product
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
+    """Return the `encoder_attention` of so many heads; all (rows, positions, d_model)."""
+    # Scaled before the product with the keys: the order affects rounding.
+    query, keys, values = (
+        each.view(*each.shape[:2], heads, -1).transpose(1, 2)
+        for each in (query * float((query.shape[-1] // heads) ** -0.5), keys, values)
+    )
+    return encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
 
 
 def encoder_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import WhisperFeatureExtractor
 
+from whosaid.asr.checkpoint.conditioning import CLASSES, PRODUCTS, Conditioning
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.weights import Weights, WhisperModel, below
-from whosaid.asr.model.cpu_kernels import EncoderLinear, encoder_attention, encoder_batch_size
+from whosaid.asr.model.conditioning import ConditioningLayers, Updates
+from whosaid.asr.model.cpu_kernels import EncoderLinear, attend, encoder_batch_size
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Norm
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+
+if TYPE_CHECKING:
+    from whosaid.asr.frontend.target_speaker import Mask, TargetWindow
 
 Samples = NDArray[np.float32]
 
@@ -35,6 +40,8 @@ FRAMES_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_TOKEN
 # transformers' limit: half precision would overflow in some checkpoints.
 LARGEST_HALF = torch.finfo(torch.float16).max - 1000
 MIN_POWER = 1e-10  # of a mel band, so that its logarithm exists
+CONDITIONED_AT_ONCE = 4  # windows in a pass for one speaker each, which no CUDA graph replays
+NO_UPDATES: Updates = {}
 DYNAMIC_RANGE = 8.0  # powers of ten below the window's loudest value; lower values are raised
 
 
@@ -98,19 +105,14 @@ class EncoderLayer:
         )
         self.fc1, self.fc2 = linear("fc1", gelu=True), linear("fc2")
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, updates: Updates = NO_UPDATES) -> Tensor:
         """(windows, frames, d_model) -> (windows, frames, d_model)."""
+        for_query, for_key, for_value, for_out, for_fc1, for_fc2 = map(updates.get, PRODUCTS)
         normed = self.query.rounded(self.norm(x))
-        query = self.query(normed)
-        # Scaled before the product with the keys: the order affects rounding.
-        query = query * float((query.shape[-1] // self.heads) ** -0.5)
-        query, keys, values = (
-            each.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for each in (query, self.key(normed), self.value(normed))
-        )
-        mixed = encoder_attention(query, keys, values).transpose(1, 2).flatten(2)
-        x = self.out(mixed).to(x.dtype).add_(x)
-        x = self.fc2(self.fc1(self.inner_norm(x))).to(x.dtype).add_(x)
+        query, keys = self.query(normed, for_query), self.key(normed, for_key)
+        mixed = attend(query, keys, self.value(normed, for_value), self.heads)
+        x = self.out(mixed, for_out).to(x.dtype).add_(x)
+        x = self.fc2(self.fc1(self.inner_norm(x), for_fc1), for_fc2).to(x.dtype).add_(x)
         return x.clamp(-LARGEST_HALF, LARGEST_HALF) if x.dtype == torch.float16 else x
 
 
@@ -118,10 +120,16 @@ class AudioEncoder:
     """A checkpoint's encoder; `dtype` is the precision of its products, as in `EncoderLinear`.
 
     Computes the results of transformers' modeling_whisper.WhisperEncoder (to rounding). A window
-    with fewer frames than the model's uses the first position embeddings.
+    with fewer frames than the model's uses the first position embeddings. With `conditioning`, it
+    can follow one speaker (`asr.model.conditioning`).
     """
 
-    def __init__(self, model: WhisperModel, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: WhisperModel,
+        dtype: torch.dtype | None = None,
+        conditioning: Conditioning | None = None,
+    ) -> None:
         weights, heads = dict(model.named_parameters()), model.config.encoder_attention_heads
         own = below(weights, "model.encoder.")
         self.convolutions = [
@@ -134,15 +142,34 @@ class AudioEncoder:
             for number in range(model.config.encoder_layers)
         ]
         self.norm = Norm.of(own, "layer_norm")
+        self.conditioning: ConditioningLayers | None = None
+        if conditioning is not None:
+            count = len(self.layers)
+            self.conditioning = ConditioningLayers(conditioning, count, heads, dtype)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """(windows, bands, frames) -> (windows, half as many frames, d_model)."""
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(windows, bands, frames) -> (windows, half as many frames, d_model).
+
+        With a `mask` (windows, half as many frames, classes), follow its target. If there are
+        enrolment blocks, the second half of the windows are the enrolments of the first.
+        """
+        conditioning = self.conditioning
+        if conditioning is not None and conditioning.unmasked is not None and mask is None:
+            if conditioning.blocks:
+                features = features.repeat(2, 1, 1)  # each window is its own enrolment
+            mask = conditioning.unmasked.expand(len(features), 1, -1)
         for weight, bias, stride in self.convolutions:
             features = F.gelu(F.conv1d(features, weight, bias, stride, padding=1))
         x = features.transpose(1, 2)
-        x = x + self.positions[: x.shape[1]]
-        for layer in self.layers:
-            x = layer.forward(x)
+        if conditioning is None or mask is None:
+            x = x + self.positions[: x.shape[1]]
+            for layer in self.layers:
+                x = layer.forward(x)
+            return self.norm(x)
+        x = conditioning.transform(x, mask, 0) + self.positions[: x.shape[1]]
+        for number, layer in enumerate(self.layers):
+            x, mask = conditioning.before_layer(x, mask, number)
+            x = layer.forward(x, conditioning.updates[number])
         return self.norm(x)
 
 
@@ -162,7 +189,7 @@ class Encoder:
         self.threads, self.run_pass = threads, run_pass
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device, self.dtype = models.device, models.model.dtype
-        self.main = AudioEncoder(models.model, models.product_dtype)
+        self.main = AudioEncoder(models.model, models.product_dtype, models.conditioning)
         self.assistant: AudioEncoder | None = None
         if models.assistant is not None:
             self.assistant = self.main
@@ -177,22 +204,27 @@ class Encoder:
         known: Sequence[Tensor | None] | None = None,
         until: float = math.inf,
         frames: Sequence[int | None] | None = None,
+        targets: Sequence[TargetWindow | None] | None = None,
     ) -> EncoderOutput:
         """Encode windows of samples for the main model and, if `drafted`, for the assistant.
 
         `known` holds the main encoder's output (1, frames, d_model) for windows that were encoded
         before, None for others. `frames` holds the `part_of_window` of each window. Outputs of
         different lengths are repeated to a common length. Once time.perf_counter() reaches `until`,
-        no pass starts after the first: the output then lacks the last windows.
+        no pass starts after the first: the output then lacks the last windows. The main encoder
+        follows the `targets` of windows that have one; an assistant's own encoder never does.
         """
         known, passes = known or [None] * len(windows), []
-        frames = frames or [None] * len(windows)
+        frames, targets = frames or [None] * len(windows), targets or [None] * len(windows)
         together = encoder_batch_size(len(windows), self.device)
         for start in range(0, len(windows), together):
             part = slice(start, start + together)
             wanted = [each for each in frames[part] if each is not None]
+            if self.threads is not None:
+                self.threads.adjust()
             shorter = max(wanted) if len(wanted) == len(frames[part]) else None
-            passes.append(self._encode(windows[part], drafted, known[part], shorter))
+            found = self._follow(windows[part], known[part], targets[part])
+            passes.append(self._encode(windows[part], drafted, found, shorter))
             if time.perf_counter() >= until:
                 break
         main = torch.cat(repeated([each.main for each in passes]))
@@ -218,6 +250,39 @@ class Encoder:
         parts = [each for each in PARTS if whole % each == 0]
         return next((whole // each for each in parts if needed <= whole // each), None)
 
+    def _follow(
+        self,
+        windows: Sequence[Samples],
+        known: Sequence[Tensor | None],
+        targets: Sequence[TargetWindow | None],
+    ) -> list[Tensor | None]:
+        """Return `known` outputs, with those of windows that follow a target."""
+        outputs = [*known]
+        todo = [
+            (row, windows[row], target)
+            for row, target in enumerate(targets)
+            if target is not None and known[row] is None
+        ]
+        for first in range(0, len(todo), CONDITIONED_AT_ONCE):
+            rows, samples, part = zip(*todo[first : first + CONDITIONED_AT_ONCE], strict=True)
+            masks = [each.mask for each in part]
+            if self.main.conditioning is not None and self.main.conditioning.blocks:
+                samples += tuple(each.enrolment[0] for each in part)
+                masks += [each.enrolment[1] for each in part]
+            features = self.log_mel(samples).to(self.dtype)
+            followed = self.main.forward(features, self._padded(masks))
+            for row, output in zip(rows, torch.split(followed, 1), strict=True):
+                outputs[row] = output
+        return outputs
+
+    def _padded(self, masks: Sequence[Mask]) -> Tensor:
+        """Return masks cut or padded with silence, (windows, frames, classes)."""
+        padded = np.zeros((len(masks), len(self.main.positions), CLASSES), np.float32)
+        padded[..., 0] = 1
+        for row, mask in zip(padded, masks, strict=True):
+            row[: len(mask)] = mask[: len(row)]
+        return torch.from_numpy(padded).to(self.device, self.dtype)
+
     def _encode(
         self,
         windows: Sequence[Samples],
@@ -226,8 +291,6 @@ class Encoder:
         frames: int | None,
     ) -> EncoderOutput:
         """Run one pass of each encoder; skip the main one if every output is known."""
-        if self.threads is not None:
-            self.threads.adjust()
         own = self.assistant if drafted and self.assistant is not self.main else None
         missing = [row for row, each in enumerate(known) if each is None]
         if not missing and own is None:
