@@ -85,6 +85,8 @@ class StandInTranscription:
 class StandInTranscriber:
     """Says what it was made with, or raises it, and remembers what it was asked."""
 
+    conditioned = False
+
     def __init__(self, answer: Transcript | Exception, engine: StandInEngine | None = None) -> None:
         self.answer, self.engine = answer, engine or StandInEngine()
         self.asked: list[TranscriptionOptions] = []

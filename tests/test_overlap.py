@@ -93,6 +93,14 @@ def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
         heard = [not each or track.speaker in each for each in by_step[first:last]]
         expected = samples[first * 160 : last * 160] * np.repeat(heard, 160)
         np.testing.assert_array_equal(track.cut(samples), expected)
+        np.testing.assert_array_equal(track.whole(samples), samples[first * 160 : last * 160])
+        # Shares of 20 ms: silence, the speaker, others, and the speaker with others.
+        classes = [
+            (track.speaker in each) + 2 * bool(each - {track.speaker})
+            for each in by_step[first:last]
+        ]
+        shares = np.eye(4)[classes].reshape(-1, 2, 4).mean(axis=1)
+        np.testing.assert_allclose(track.mask, shares, atol=1e-6)
 
 
 class Reader:
@@ -165,8 +173,8 @@ def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav):
     transcriber, started = demo_endpoint.recogniser.transcriber, []
     start = transcriber.start
 
-    async def counted(samples, options):
-        started.append(options.language)
+    async def counted(samples, options, mask=None):
+        started.append(options.language if mask is None else "conditioned")
         return await start(samples, options)
 
     monkeypatch.setattr(transcriber, "start", counted)
@@ -223,3 +231,15 @@ def test_a_given_text_is_aligned_once(ask, scene):
     text = " ".join(word.text.strip() for word in scene.words)
     _, started = ask(scene.turns, text=text)
     assert len(started) == 1
+
+
+def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, monkeypatch):
+    plain, _ = ask(scene.turns)
+    monkeypatch.setattr(type(demo_endpoint.recogniser.transcriber), "conditioned", True)
+    _, started = ask(scene.turns)
+    assert started == [None, "conditioned", "conditioned"]
+    # Texts that are doubtful are decoded without others' speech.
+    monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)
+    again, started = ask(scene.turns)
+    assert started == [None, "conditioned", "conditioned", "en", "en"]
+    assert again == plain

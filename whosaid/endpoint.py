@@ -25,14 +25,29 @@ from numpy.typing import NDArray
 from config import InferenceConfig
 from whosaid.answer.attribution import attributed
 from whosaid.answer.response import Answer
-from whosaid.asr import EngineCounts, Job, Progress, Recogniser, Transcriber, Transcription
+from whosaid.asr import (
+    EngineCounts,
+    Job,
+    Progress,
+    Recogniser,
+    Transcriber,
+    Transcription,
+    TranscriptionOptions,
+)
 from whosaid.audio.crosstalk import without_crosstalk
 from whosaid.audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from whosaid.diarization.diarizer import Diarization, Diarizer
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient, DiarizationThread, SessionSpeakers
 from whosaid.errors import InvalidParameter, Unsupported
-from whosaid.overlap import Track, find_tracks, overlapped_windows, replaced
+from whosaid.overlap import (
+    MOST_OVERLAP,
+    Track,
+    doubtful,
+    find_tracks,
+    overlapped_windows,
+    replaced,
+)
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.request import (
     Inputs,
@@ -363,46 +378,66 @@ class Call:
             raise InvalidParameter(f"should be as many as the audio's {count}", "channel_names")
         return await without_crosstalk(audio)
 
+    @property
+    def _transcriber(self) -> Transcriber:
+        return self._endpoint.recogniser.transcriber
+
     async def _start(self) -> dict[int | None, Transcription]:
         """Find speech and plan windows; return a Transcription by channel, None if mixed."""
         separate, options = self._request.config.separate, self._request.options
         started: dict[int | None, Transcription] = {}
         for channel, samples in enumerate(self._audio.channels):
-            transcriber = self._endpoint.recogniser.transcriber
-            started[channel if separate else None] = await transcriber.start(samples, options)
+            transcription = await self._transcriber.start(samples, options)
+            started[channel if separate else None] = transcription
             await give_way()
         return started
 
     async def _decode_tracks(self, number: int, turns: Sequence[SpeakerTurn]) -> None:
-        endpoint, transcript = self._endpoint, self._transcripts[number]
-        windows = overlapped_windows(transcript.chunks, turns, self._audio.duration)
+        transcript, conditioned = self._transcripts[number], self._transcriber.conditioned
+        most = 1.0 if conditioned else MOST_OVERLAP
+        windows = overlapped_windows(transcript.chunks, turns, self._audio.duration, most)
         tracks = find_tracks(windows, turns)
         if not tracks:
             return
-        found: list[Transcript] = []
-        for first in range(0, len(tracks), TRACKS_AT_ONCE):
-            some = tracks[first : first + TRACKS_AT_ONCE]
-            start = self._start_tracks(some, self._audio.channels[number], transcript.language)
-            started = await endpoint.prepare(self._recording, start)
-            async with aclosing(_recognise(endpoint.recogniser, started)) as events:
-                async for event in events:
-                    found += () if isinstance(event, Progress) else event
-        reader = endpoint.recogniser.transcriber.reader(transcript.language)
-        merge = partial(replaced, transcript, windows, tracks, found, reader)
-        self._transcripts[number] = await endpoint.prepare(self._recording, in_one_step(merge))
-
-    async def _start_tracks(
-        self, tracks: Sequence[Track], samples: NDArray[np.float32], language: str | None
-    ) -> dict[int | None, Transcription]:
         options = self._request.options
         if not options.multilingual:
-            options = replace(options, language=language)
-        started: dict[int | None, Transcription] = {}
-        for number, track in enumerate(tracks):
-            transcriber = self._endpoint.recogniser.transcriber
-            started[number] = await transcriber.start(track.cut(samples), options)
-            await give_way()
-        return started
+            options = replace(options, language=transcript.language)
+        hear = partial(self._hear, self._audio.channels[number], options)
+        found = await hear(tracks, conditioned)
+        again = [place for place, each in enumerate(found) if conditioned and doubtful(each)]
+        for place, each in zip(again, await hear([tracks[n] for n in again], False), strict=True):
+            found[place] = each
+        reader = self._transcriber.reader(transcript.language)
+        merge = partial(replaced, transcript, windows, tracks, found, reader)
+        merged = self._endpoint.prepare(self._recording, in_one_step(merge))
+        self._transcripts[number] = await merged
+
+    async def _hear(
+        self,
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        tracks: Sequence[Track],
+        conditioned: bool,
+    ) -> list[Transcript]:
+        """Transcribe the tracks of a channel, `samples` (n,) at 16 kHz."""
+
+        async def start(some: Sequence[Track]) -> dict[int | None, Transcription]:
+            started: dict[int | None, Transcription] = {}
+            for number, track in enumerate(some):
+                heard = track.whole(samples) if conditioned else track.cut(samples)
+                mask = track.mask if conditioned else None
+                started[number] = await self._transcriber.start(heard, options, mask)
+                await give_way()
+            return started
+
+        found: list[Transcript] = []
+        for first in range(0, len(tracks), TRACKS_AT_ONCE):
+            steps = start(tracks[first : first + TRACKS_AT_ONCE])
+            started = await self._endpoint.prepare(self._recording, steps)
+            async with aclosing(_recognise(self._endpoint.recogniser, started)) as events:
+                async for event in events:
+                    found += () if isinstance(event, Progress) else event
+        return found
 
     def _finish(self, found: Sequence[Diarization | None]) -> Answer:
         config, audio = self._request.config, self._audio

@@ -9,7 +9,8 @@ only other speakers speak are zero:
     track B        ...##...          ####
 
 The words of a track are its speaker's, and the tracks' chunks replace the window's. Silencing
-others is a baseline of Polok et al., "DiCoW" (arXiv 2501.00114).
+others is a baseline of Polok et al., "DiCoW" (arXiv 2501.00114). A conditioned encoder hears the
+whole window, and a mask says where the speaker speaks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import seconds_spoken
-from whosaid.timebase import SAMPLE_RATE
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Word
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more, too little of each speaker is heard alone. Chosen on a
 # meeting and on mixtures: with at most 0.19, words got better; from 0.27 on, they got worse.
 MOST_OVERLAP = 0.2
+# openai/whisper's thresholds for texts that are decoded again.
+LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
 SAME_MOMENT = 0.3  # seconds between the middles of a word that two tracks have
 
 Span = tuple[float, float]  # start and end in seconds
@@ -48,23 +51,44 @@ class Track(NamedTuple):
 
     def cut(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the track's samples of a recording, `samples` (n,) at 16 kHz."""
+        track = self.whole(samples).copy()
+        own, others = self._active(len(track))
+        track[others & ~own] = 0
+        return track
+
+    def whole(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the window's samples of a recording, with all speakers."""
+        return samples[round(self.start * SAMPLE_RATE) : round(self.stop * SAMPLE_RATE)]
+
+    @property
+    def mask(self) -> NDArray[np.float32]:
+        """The mask (frames, 4) by which a conditioned encoder follows the speaker in the window
+        (`asr.frontend.target_speaker`).
+        """
+        frames = round((self.stop - self.start) * SAMPLE_RATE) // SAMPLES_PER_TOKEN
+        own, others = self._active(frames * SAMPLES_PER_TOKEN)
+        classes = np.stack([~own & ~others, own & ~others, others & ~own, own & others], axis=-1)
+        return classes.reshape(frames, SAMPLES_PER_TOKEN, 4).mean(axis=1, dtype=np.float32)
+
+    def _active(self, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return the samples (count,) in which the speaker speaks, and in which others do."""
+        own, others = np.zeros((2, count), bool)
         first = round(self.start * SAMPLE_RATE)
-        track = samples[first : round(self.stop * SAMPLE_RATE)].copy()
-        own = np.zeros(len(track), bool)
-        others = np.zeros(len(track), bool)
         for turn in self.turns:
             start, stop = (round(each * SAMPLE_RATE) - first for each in (turn.start, turn.end))
             active = own if turn.speaker == self.speaker else others
             active[max(0, start) : max(0, stop)] = True
-        track[others & ~own] = 0
-        return track
+        return own, others
 
 
 def overlapped_windows(
-    chunks: Sequence[Chunk], turns: Sequence[SpeakerTurn], duration: float
+    chunks: Sequence[Chunk],
+    turns: Sequence[SpeakerTurn],
+    duration: float,
+    most: float = MOST_OVERLAP,
 ) -> list[Span]:
-    """Return the windows of `chunks` in which speakers talk at once, without the rest of the
-    windows that are too much overlapped. A window lasts to the next, or to `duration`.
+    """Return the windows of `chunks` in which speakers talk at once, during a share `most` of the
+    speech or less. A window lasts to the next, or to `duration`.
     """
     spans: list[Span] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.window_start, chunk.end)):
@@ -74,11 +98,7 @@ def overlapped_windows(
             spans.append((chunk.window_start, chunk.end))
     windows = [*pairwise([*(start for start, _ in spans), duration])]
     seconds = zip(windows, *seconds_spoken(windows, turns), strict=True)
-    return [
-        window
-        for window, any_, several in seconds
-        if LEAST_OVERLAP <= several <= MOST_OVERLAP * any_
-    ]
+    return [window for window, any_, several in seconds if LEAST_OVERLAP <= several <= most * any_]
 
 
 def find_tracks(windows: Sequence[Span], turns: Sequence[SpeakerTurn]) -> list[Track]:
@@ -89,6 +109,14 @@ def find_tracks(windows: Sequence[Span], turns: Sequence[SpeakerTurn]) -> list[T
         speakers = dict.fromkeys(turn.speaker for turn in inside)
         tracks += [Track(speaker, start, stop, inside) for speaker in speakers]
     return tracks
+
+
+def doubtful(found: Transcript) -> bool:
+    """Return whether a conditioned text is empty, is unlikely or repeats itself."""
+    return not found.chunks or any(
+        chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
+        for chunk in found.chunks
+    )
 
 
 def replaced(

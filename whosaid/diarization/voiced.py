@@ -24,8 +24,8 @@ from whosaid.diarization.thread import pause
 class VoicedDiarizer:
     """A `Diarizer` with the turns of `diarizer` and the embeddings of `voices`.
 
-    `voices` diarizes a recording itself in which `diarizer` finds the most speakers that it can
-    tell apart, because there may be more.
+    A recording in which `diarizer` finds the most speakers that it can distinguish may have more:
+    `voices` diarizes it.
     """
 
     def __init__(self, diarizer: Diarizer, voices: Diarizer) -> None:
