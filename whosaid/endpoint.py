@@ -18,12 +18,22 @@ from functools import partial
 from math import inf
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from config import InferenceConfig
 from whosaid.answer.attribution import attributed
 from whosaid.answer.response import Answer
-from whosaid.asr import EngineCounts, Job, Progress, Recogniser, Transcriber, Transcription
+from whosaid.asr import (
+    EarlyStart,
+    EngineCounts,
+    Job,
+    Progress,
+    Recogniser,
+    Transcriber,
+    Transcription,
+)
 from whosaid.audio.crosstalk import without_crosstalk
 from whosaid.audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
 from whosaid.diarization.diarizer import Diarization, Diarizer
@@ -282,6 +292,7 @@ class Call:
         self._speakers = DiarizationClient(endpoint.diarization, diarizer)
         self._known = KnownVoices(())
         self._transcripts: list[Transcript] = []
+        self._early: EarlyStart | None = None
         resources.callback(self._speakers.leave)
 
     async def enrol(self) -> None:
@@ -290,28 +301,50 @@ class Call:
         self._known = await self._endpoint.enrol(self._speakers, self._request.config)
 
     async def decode(self) -> float:
-        """Decode the audio to float32 samples at 16 kHz; return its duration in seconds."""
+        """Decode the audio to float32 samples at 16 kHz; return its duration in seconds.
+
+        Of a long recording, return the expected duration once recognition can begin; the rest is
+        decoded meanwhile.
+        """
         guess = len(self._request.upload) / GUESSED_BYTES_PER_SECOND
         preparation = self._endpoint.preparation
         self._recording = self._resources.enter_context(preparation.recording(guess))
-        self._audio = await self._endpoint.prepare(self._recording, self._decode(), decodes=True)
-        return self._audio.duration
+        begun = asyncio.get_running_loop().create_future()
+        steps = self._endpoint.prepare(self._recording, self._decode(begun), decodes=True)
+        self._decoding = asyncio.ensure_future(steps)
+        self._resources.callback(self._decoding.cancel)
+        await asyncio.wait((self._decoding, begun), return_when=asyncio.FIRST_COMPLETED)
+        return begun.result() if begun.done() else (await self._decoding).duration
 
     def diarize(self) -> None:
-        """Start diarization in its thread, if the request wants speakers."""
-        if self._request.speakers is not None:
-            self._speakers.begin(self._recording, self._audio.channels, self._request.speakers)
+        """Start diarization once the audio is decoded, if the request wants speakers."""
+        hints = self._request.speakers
+
+        def begin(decoding: asyncio.Future[Audio]) -> None:
+            if hints is not None and not (decoding.cancelled() or decoding.exception()):
+                self._speakers.begin(self._recording, decoding.result().channels, hints)
+
+        if self._decoding.done():
+            begin(self._decoding)
+        else:
+            self._decoding.add_done_callback(begin)
 
     async def recognise(self) -> AsyncGenerator[Progress]:
         """Transcribe every channel; yield the progress of all channels together."""
         endpoint = self._endpoint
-        transcriptions = await endpoint.prepare(self._recording, self._start())
+        transcriptions: Mapping[int | None, Transcription]
+        if self._early is not None:
+            transcriptions = {None: self._early.transcription}
+        else:
+            self._audio = await self._decoding
+            transcriptions = await endpoint.prepare(self._recording, self._start())
         async with aclosing(_recognise(endpoint.recogniser, transcriptions)) as events:
             async for event in events:
                 if isinstance(event, Progress):
                     yield event
                 else:
                     self._transcripts = event
+        self._audio = await self._decoding
 
     async def attribute(self) -> Answer:
         """Wait for the speaker turns, assign every word to a speaker, and return the answer."""
@@ -323,11 +356,23 @@ class Call:
         finish = in_one_step(partial(self._finish, found))
         return await self._endpoint.prepare(self._recording, finish)
 
-    async def _decode(self) -> Audio:
+    async def _decode(self, begun: asyncio.Future[float]) -> Audio:
         """Decode the audio, without crosstalk if its channels are transcribed separately.
 
-        Raises InvalidAudio, AudioTooLong, InvalidParameter.
+        Start the transcription of a long recording meanwhile, and give `begun` the seconds that are
+        expected. Raises InvalidAudio, AudioTooLong, InvalidParameter.
         """
+        try:
+            audio = await self._decode_whole(begun)
+            if self._early is not None:
+                await self._early.hear(audio.samples, complete=True)
+            return audio
+        except Exception as error:
+            if self._early is not None:
+                self._early.fail(error)
+            raise
+
+    async def _decode_whole(self, begun: asyncio.Future[float]) -> Audio:
         config = self._request.config
         limits = self._endpoint.limits.less(config.reference_bytes)
         audio = await decoding_steps(
@@ -335,6 +380,7 @@ class Call:
             config.sampling_rate,
             limits,
             config.separate,
+            None if config.separate else partial(self._hear, begun),
         )
         await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
@@ -343,6 +389,18 @@ class Call:
             count = len(audio.channels)
             raise InvalidParameter(f"should be as many as the audio's {count}", "channel_names")
         return await without_crosstalk(audio)
+
+    async def _hear(
+        self, begun: asyncio.Future[float], samples: NDArray[np.float32], seconds: float
+    ) -> None:
+        """Go on with the transcription while the audio is decoded; start it if that is possible."""
+        recogniser, options = self._endpoint.recogniser, self._request.options
+        if self._early is None:
+            self._early = recogniser.transcriber.start_early(options, seconds, recogniser.wake)
+        if self._early is not None and await self._early.hear(samples):
+            begun.get_loop().call_soon_threadsafe(
+                lambda: None if begun.done() else begun.set_result(seconds)
+            )
 
     async def _start(self) -> dict[int | None, Transcription]:
         """Find speech and plan windows; return a Transcription by channel, None if mixed."""
