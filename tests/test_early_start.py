@@ -32,10 +32,11 @@ from whosaid.asr.frontend.vad import (
 from whosaid.asr.frontend.windows import Span, Window
 from whosaid.asr.listening import EarlyStart
 from whosaid.asr.transcription import WindowDecoding
-from whosaid.audio.decode import AudioLimits, decoding_steps
+from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import InvalidAudio
+from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
@@ -185,7 +186,7 @@ def endpoint(shared, monkeypatch) -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def minutes(wav) -> str:
-    return base64.b64encode(wav(conversation()[: 100 * SAMPLE_RATE])).decode()
+    return base64.b64encode(wav(conversation()[: 70 * SAMPLE_RATE])).decode()
 
 
 def asked(endpoint, inputs, **parameters):
@@ -201,9 +202,8 @@ async def events_of(endpoint, request):
     [
         {},
         {"language": "en", "return_timestamps": "word"},
-        {"language": "de", "diarize": True, "batch_size": 1},
+        {"language": "de", "diarize": True, "batch_size": 4},
         {"multilingual": True},
-        {"language": "en", "vad_filter": False},
     ],
 )
 def test_answers_are_those_of_whole_recordings(endpoint, minutes, monkeypatch, parameters):
@@ -298,3 +298,17 @@ def test_an_offset_at_the_start_is_taken_away_as_of_a_whole_recording(endpoint, 
     inputs = base64.b64encode(wav(samples)).decode()
     asyncio.run(events_of(endpoint, asked(endpoint, inputs, language="en")))
     assert not begun
+
+
+def test_an_offset_of_a_short_recording_is_found_in_all_of_it(wav):
+    """Though its first minute has none."""
+    samples = conversation()[: 80 * SAMPLE_RATE] * 0.2
+    samples[60 * SAMPLE_RATE :] += np.float32(0.4)
+
+    async def hear(*_):
+        return False
+
+    data, limits = wav(samples), AudioLimits(600, 2**26)
+    found = run_steps(decoding_steps(data, SAMPLE_RATE, limits, False, hear))
+    np.testing.assert_array_equal(found.samples, decode_audio(data, SAMPLE_RATE, limits).samples)
+    assert abs(found.samples.mean()) < 1e-4

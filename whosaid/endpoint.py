@@ -35,7 +35,14 @@ from whosaid.asr import (
     Transcription,
 )
 from whosaid.audio.crosstalk import without_crosstalk
-from whosaid.audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
+from whosaid.audio.decode import (
+    Audio,
+    AudioLimits,
+    DecodingStep,
+    decode_base64,
+    decoding_steps,
+    find_offset,
+)
 from whosaid.diarization.diarizer import Diarization, Diarizer
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient, DiarizationThread, SessionSpeakers
@@ -392,15 +399,23 @@ class Call:
 
     async def _hear(
         self, begun: asyncio.Future[float], samples: NDArray[np.float32], seconds: float
-    ) -> None:
-        """Go on with the transcription while the audio is decoded; start it if that is possible."""
-        recogniser, options = self._endpoint.recogniser, self._request.options
+    ) -> bool:
+        """Go on with the transcription while the audio is decoded. Return whether it has begun: it
+        may if the recording is long, and if its first samples have no offset.
+        """
         if self._early is None:
-            self._early = recogniser.transcriber.start_early(options, seconds, recogniser.wake)
-        if self._early is not None and await self._early.hear(samples):
+            recogniser, options = self._endpoint.recogniser, self._request.options
+            early = recogniser.transcriber.start_early(options, seconds, recogniser.wake)
+            if early is None or not early.due <= len(samples) < 2 * early.due:
+                return False
+            if find_offset(samples):
+                return False
+            self._early = early
+        if await self._early.hear(samples):
             begun.get_loop().call_soon_threadsafe(
                 lambda: None if begun.done() else begun.set_result(seconds)
             )
+        return True
 
     async def _start(self) -> dict[int | None, Transcription]:
         """Find speech and plan windows; return a Transcription by channel, None if mixed."""

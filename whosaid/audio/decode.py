@@ -64,8 +64,8 @@ class Audio:
         return self.duration * len(self.channels)
 
 
-# Takes the samples so far and the seconds expected in all.
-Hear = Callable[[NDArray[np.float32], float], Awaitable[None]]
+# Takes the samples so far and the seconds expected in all. Returns whether the samples are used.
+Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
 class DecodingStep(NamedTuple):
@@ -117,8 +117,8 @@ async def decoding_steps(
 ) -> Audio:
     """Decode like `decode_audio`, in steps that report a DecodingStep each.
 
-    After each step `hear` is awaited with the mixed samples so far and the seconds expected in all,
-    unless the first samples have an offset. After that, a later offset stays.
+    After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
+    all. If it returns that samples are used, they are not changed any more: an offset stays.
     """
     _refuse_large(len(data), limits)
     arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET
@@ -129,15 +129,12 @@ async def decoding_steps(
             decoded, expected, count = step.value
             samples.append(step.content, count, expected)
             await give_way(DecodingStep(decoded, expected))
-            if hear is not None and decoded:
-                heard = heard or not _offset(samples.channels[0])
-                hear = hear if heard else None
-            if hear is not None and decoded:
-                await hear(samples.channels[0], expected)
+            if hear is not None:
+                heard = await hear(samples.channels[0], expected)
     found = step.value
     samples.append(step.content, found["channels"], found["seconds"])
     for channel in [] if heard else samples.channels:
-        if offset := _offset(channel):
+        if offset := find_offset(channel):
             channel -= np.float32(offset)
     each = tuple(channel[: found["length"]] for channel in samples.channels)
     return Audio(each, found["seconds"], tuple(found["warnings"]))
@@ -181,7 +178,7 @@ def _enlarged(samples: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     return room
 
 
-def _offset(samples: NDArray[np.float32]) -> float:
+def find_offset(samples: NDArray[np.float32]) -> float:
     """Return the mean of `samples` (n,) if it is an offset, else 0."""
     mean = float(samples.mean(dtype=np.float64)) if len(samples) else 0.0
     variance = float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2
