@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Awaited(Protocol):
-    """What a step waits for."""
+    """Results of the engine, or more of a recording, for which a step waits."""
 
     @property
     def ready(self) -> bool: ...
@@ -93,7 +93,7 @@ class Recognition(ABC, Generic[T]):
 
     @abstractmethod
     async def _recognise(self) -> T:
-        """Return the result. Between steps, `give_way` with what to wait for, if anything."""
+        """Return the result. Between steps, `give_way` with the Awaited, if any."""
 
 
 async def finished(session: Session) -> list[tuple[Request, DecodeResult]]:
