@@ -35,6 +35,7 @@ class StandInEngine:
         self.turns_a_step, self.turns = turns_a_step, 0
         self.scheduler, self.clock = self, time.monotonic
         self.threads = CpuThreads(1)
+        self.busy = True
         self.charges: list[Work] = []
         self.leavers: list[tuple[Work, float]] = []
 
@@ -103,6 +104,9 @@ class StandInTranscriber:
         self.asked.append(options)
         await give_way()
         return StandInTranscription(self.say)
+
+    def start_early(self, *_: object) -> None:
+        return None
 
     def say(self) -> Transcript:
         """Called in the thread that computes."""

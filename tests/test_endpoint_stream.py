@@ -237,7 +237,7 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
         threads.add(threading.current_thread())
 
     monkeypatch.setattr("whosaid.diarization.known_speakers.decoding_steps", decoding("clip"))
-    monkeypatch.setattr("whosaid.endpoint.decoding_steps", decoding("audio"))
+    monkeypatch.setattr("whosaid.call.decoding_steps", decoding("audio"))
     monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
     answer = asyncio.run(endpoint.answer(with_clips(2, 4, 5)))
     clip, audio = (("clip", "preparation"), ("audio", "preparation"))
@@ -304,7 +304,7 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clip
 
 def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeypatch):
     touched = lambda *_: pytest.fail("the audio was touched")  # noqa: E731
-    monkeypatch.setattr("whosaid.endpoint.decoding_steps", touched)
+    monkeypatch.setattr("whosaid.call.decoding_steps", touched)
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
     with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
@@ -534,7 +534,7 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, mo
         return audio
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
-    monkeypatch.setattr("whosaid.endpoint.decoding_steps", decoded)
+    monkeypatch.setattr("whosaid.call.decoding_steps", decoded)
     submit = endpoint.diarization.submit
 
     def submitting(*arguments):
@@ -618,7 +618,7 @@ def test_who_leaves_before_the_audio_is_read_costs_nothing(endpoint, recording, 
         assert go_on.wait(60)
         return await decoding_steps(data, *others)
 
-    monkeypatch.setattr("whosaid.endpoint.decoding_steps", slow)
+    monkeypatch.setattr("whosaid.call.decoding_steps", slow)
     first, second = (parsed(endpoint, recording(seconds), language="en") for seconds in (3, 4))
 
     async def cancel():
@@ -670,7 +670,7 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(
         return inner.result
 
     monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 1)
-    monkeypatch.setattr("whosaid.endpoint.decoding_steps", watched)
+    monkeypatch.setattr("whosaid.call.decoding_steps", watched)
 
     async def together():
         long = [
@@ -708,7 +708,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
         most.append(sum(each.samples.nbytes for each in alive))
         return audio
 
-    monkeypatch.setattr("whosaid.endpoint.decoding_steps", counted)
+    monkeypatch.setattr("whosaid.call.decoding_steps", counted)
     limit = 4 * 16_000 * (5 + 2 * 5) - 1  # less than one of 5 s and as much room again
     endpoint = serving(max_decoded_bytes=limit)
 

@@ -172,12 +172,62 @@ def test_the_first_line_says_what_a_reader_asks_first():
         note("load and warm-up", "8.2 s"),
         judge("graphs captured at load", "123", "123", fine=True),
     ]
-    page.sections["Speed"] = [note("RTFx, batch 24", "477.8")]
+    page.sections["Speed"] = [note("RTFx, batch 24", "477.8"), note("GPU busy, batch 24", "89%")]
     summary = page.markdown().splitlines()[4]
     assert summary == (
-        "As expected: 3 OK, 0 NOT OK, 0 left out. "
-        "starts in 8.2 s; graphs: 123; RTFx at batch 24: 477.8"
+        "As expected: 4 OK, 0 NOT OK, 0 left out. "
+        "starts in 8.2 s; graphs: 123; RTFx at batch 24: 477.8; GPU busy 89%"
     )
+
+
+class Profiled:
+    """torch's profiler of a run on a GPU: two kernels at once, a pause, and a copy; and the CPU."""
+
+    def __init__(self, events=(), **_):
+        self.events = lambda: [
+            SimpleNamespace(
+                device_type=kind, time_range=SimpleNamespace(start=start * 1e6, end=end * 1e6)
+            )
+            for kind, start, end in events
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+EVENTS = [
+    (torch.autograd.DeviceType.CUDA, 2.0, 5.0),
+    (torch.autograd.DeviceType.CUDA, 1.0, 3.0),
+    (torch.autograd.DeviceType.CUDA, 8.0, 9.0),
+    (torch.autograd.DeviceType.CPU, 0.0, 10.0),
+]
+
+
+def fails(**_):
+    raise RuntimeError("CUPTI is not permitted")
+
+
+@pytest.mark.parametrize(
+    ("profiler", "found", "status"),
+    [
+        (partial(Profiled, EVENTS), "50%", Status.OK),
+        (Profiled, "torch's profiler saw no work of the GPU", Status.LEFT_OUT),
+        (
+            fails,
+            "torch's profiler failed: RuntimeError: CUPTI is not permitted",
+            Status.LEFT_OUT,
+        ),
+    ],
+)
+def test_the_gpu_is_busy_while_any_of_its_work_runs(monkeypatch, profiler, found, status):
+    monkeypatch.setattr(speed, "profile", profiler)
+    monkeypatch.setattr(speed, "time_once", lambda *_: 10.0)
+    subject = SimpleNamespace(on_cuda=True, device=CPU)
+    finding = speed._note_busy(subject, SimpleNamespace(batch_size=24))
+    assert (finding.check, finding.found, finding.status) == ("GPU busy, batch 24", found, status)
 
 
 def aborts(*_):

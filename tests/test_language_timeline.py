@@ -20,7 +20,7 @@ from whosaid.asr.language_timeline import (
     find_languages,
     other_language_warning,
 )
-from whosaid.runtime.steps import run_steps
+from whosaid.runtime.steps import give_way, run_steps
 from whosaid.timebase import SAMPLE_RATE
 
 CODES = ("en", "de", "fr")
@@ -123,7 +123,7 @@ def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_sile
     async def detect(_: Window) -> LanguagePosterior:
         return next(posteriors)
 
-    found = run_steps(find_language(schedule, 0.6, detect))
+    found = run_steps(find_language(schedule, 0.6, detect, give_way))
     assert (found.language, found.probability) == ("de", 0.8)
 
 

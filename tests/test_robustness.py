@@ -180,7 +180,7 @@ def decoders(monkeypatch):
     """Counts how often audio is read."""
     counted = [Counted(decode_base64), Counted(decoding_steps)]
     for each in counted:
-        monkeypatch.setattr(f"whosaid.endpoint.{each.function.__name__}", each)
+        monkeypatch.setattr(f"whosaid.call.{each.function.__name__}", each)
     return counted
 
 

@@ -10,44 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from config import InferenceConfig
-from whosaid.answer.attribution import attributed
 from whosaid.answer.response import Answer
 from whosaid.asr import (
     EngineCounts,
-    Job,
     Progress,
     Recogniser,
     Transcriber,
-    Transcription,
-    TranscriptionOptions,
 )
-from whosaid.audio.crosstalk import without_crosstalk
-from whosaid.audio.decode import Audio, AudioLimits, DecodingStep, decode_base64, decoding_steps
-from whosaid.diarization.diarizer import Diarization, Diarizer
+from whosaid.audio.decode import (
+    AudioLimits,
+)
+from whosaid.call import GUESSED_BYTES_PER_SECOND, Call
+from whosaid.diarization.diarizer import Diarizer
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient, DiarizationThread, SessionSpeakers
-from whosaid.errors import InvalidParameter, Unsupported
-from whosaid.overlap import (
-    MOST_OVERLAP,
-    Track,
-    doubtful,
-    find_tracks,
-    overlapped_windows,
-    replaced,
-)
+from whosaid.errors import Unsupported
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.request import (
     Inputs,
@@ -61,15 +48,10 @@ from whosaid.request import (
 from whosaid.runtime.device import set_threads
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.on_demand import OnDemand
-from whosaid.runtime.shortest_first import Recording, ShortestFirst, in_one_step
-from whosaid.runtime.steps import give_way
-from whosaid.transcript import SpeakerTurn, Transcript
+from whosaid.runtime.shortest_first import Recording, ShortestFirst
 
-# An unopened file counts as 16-bit samples at 16 kHz: the first step, which opens it, is short.
-GUESSED_BYTES_PER_SECOND = 32_000
 # Processors for each preparation thread: the other processors compute.
 PROCESSORS_PER_THREAD = 4
-TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 
 T = TypeVar("T")
 
@@ -289,163 +271,6 @@ class Endpoint:
         return enrolment.known
 
 
-class Call:
-    """The steps of one request, in the order of `Endpoint.stream`.
-
-    Raises EndpointError in each step. `resources` are the request's samples and its diarization.
-    """
-
-    def __init__(
-        self, endpoint: Endpoint, request: TranscriptionRequest, resources: ExitStack
-    ) -> None:
-        self._endpoint, self._request, self._resources = endpoint, request, resources
-        diarizer = None if request.speakers is None else endpoint.diarizer
-        self._speakers = DiarizationClient(endpoint.diarization, diarizer)
-        self._known = KnownVoices(())
-        self._transcripts: list[Transcript] = []
-        self._turns: list[Diarization | None] = []
-        resources.callback(self._speakers.leave)
-
-    async def enrol(self) -> None:
-        """Embed the reference clips of known speakers, before the request's audio is read."""
-        self._endpoint.recogniser.check_alive()
-        self._known = await self._endpoint.enrol(self._speakers, self._request.config)
-
-    async def decode(self) -> float:
-        """Decode the audio to float32 samples at 16 kHz; return its duration in seconds."""
-        guess = len(self._request.upload) / GUESSED_BYTES_PER_SECOND
-        preparation = self._endpoint.preparation
-        self._recording = self._resources.enter_context(preparation.recording(guess))
-        self._audio = await self._endpoint.prepare(self._recording, self._decode(), decodes=True)
-        return self._audio.duration
-
-    def diarize(self) -> None:
-        """Start diarization in its thread, if the request wants speakers."""
-        if self._request.speakers is not None:
-            self._speakers.begin(self._recording, self._audio.channels, self._request.speakers)
-
-    async def recognise(self) -> AsyncGenerator[Progress]:
-        """Transcribe every channel; yield the progress of all channels together."""
-        endpoint = self._endpoint
-        transcriptions = await endpoint.prepare(self._recording, self._start())
-        async with aclosing(_recognise(endpoint.recogniser, transcriptions)) as events:
-            async for event in events:
-                if isinstance(event, Progress):
-                    yield event
-                else:
-                    self._transcripts = event
-
-    async def decode_overlaps(self) -> None:
-        """Wait for the speaker turns. Decode windows in which speakers talk at once again, once for
-        each speaker, if the request wants it.
-
-        A client's text is one sequence of words, so its windows stay as they are.
-        """
-        self._turns = await self._speakers.found([each.speech for each in self._transcripts])
-        if self._request.config.overlap == "auto" and not self._request.options.text:
-            for number, found in enumerate(self._turns):
-                if found is not None:
-                    await self._decode_tracks(number, found.turns)
-
-    async def attribute(self) -> Answer:
-        """Assign every word to a speaker, and return the answer."""
-        found = self._turns
-        if self._request.config.voices:
-            speech = [each.speech for each in self._transcripts]
-            channels = zip(self._audio.channels, found, speech, strict=True)
-            found = await self._speakers.with_voices(self._recording, channels)
-        finish = in_one_step(partial(self._finish, found))
-        return await self._endpoint.prepare(self._recording, finish)
-
-    async def _decode(self) -> Audio:
-        """Decode the audio, without crosstalk if its channels are transcribed separately.
-
-        Raises InvalidAudio, AudioTooLong, InvalidParameter.
-        """
-        config = self._request.config
-        limits = self._endpoint.limits.less(config.reference_bytes)
-        audio = await decoding_steps(
-            decode_base64(self._request.upload.take(), limits),
-            config.sampling_rate,
-            limits,
-            config.separate,
-        )
-        await give_way(DecodingStep(audio.seconds, audio.seconds))
-        if not config.separate:
-            return audio
-        if config.channel_names and len(config.channel_names) != len(audio.channels):
-            count = len(audio.channels)
-            raise InvalidParameter(f"should be as many as the audio's {count}", "channel_names")
-        return await without_crosstalk(audio)
-
-    @property
-    def _transcriber(self) -> Transcriber:
-        return self._endpoint.recogniser.transcriber
-
-    async def _start(self) -> dict[int | None, Transcription]:
-        """Find speech and plan windows; return a Transcription by channel, None if mixed."""
-        separate, options = self._request.config.separate, self._request.options
-        started: dict[int | None, Transcription] = {}
-        for channel, samples in enumerate(self._audio.channels):
-            transcription = await self._transcriber.start(samples, options)
-            started[channel if separate else None] = transcription
-            await give_way()
-        return started
-
-    async def _decode_tracks(self, number: int, turns: Sequence[SpeakerTurn]) -> None:
-        transcript, conditioned = self._transcripts[number], self._transcriber.conditioned
-        most = 1.0 if conditioned else MOST_OVERLAP
-        windows = overlapped_windows(transcript.chunks, turns, self._audio.duration, most)
-        tracks = find_tracks(windows, turns)
-        if not tracks:
-            return
-        options = self._request.options
-        if not options.multilingual:
-            options = replace(options, language=transcript.language)
-        hear = partial(self._hear, self._audio.channels[number], options)
-        found = await hear(tracks, conditioned)
-        again = [place for place, each in enumerate(found) if conditioned and doubtful(each)]
-        for place, each in zip(again, await hear([tracks[n] for n in again], False), strict=True):
-            found[place] = each
-        reader = self._transcriber.reader(transcript.language)
-        merge = partial(replaced, transcript, windows, tracks, found, reader)
-        merged = self._endpoint.prepare(self._recording, in_one_step(merge))
-        self._transcripts[number] = await merged
-
-    async def _hear(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        tracks: Sequence[Track],
-        conditioned: bool,
-    ) -> list[Transcript]:
-        """Transcribe the tracks of a channel, `samples` (n,) at 16 kHz."""
-
-        async def start(some: Sequence[Track]) -> dict[int | None, Transcription]:
-            started: dict[int | None, Transcription] = {}
-            for number, track in enumerate(some):
-                heard = track.whole(samples) if conditioned else track.cut(samples)
-                mask = track.mask if conditioned else None
-                started[number] = await self._transcriber.start(heard, options, mask)
-                await give_way()
-            return started
-
-        found: list[Transcript] = []
-        for first in range(0, len(tracks), TRACKS_AT_ONCE):
-            steps = start(tracks[first : first + TRACKS_AT_ONCE])
-            started = await self._endpoint.prepare(self._recording, steps)
-            async with aclosing(_recognise(self._endpoint.recogniser, started)) as events:
-                async for event in events:
-                    found += () if isinstance(event, Progress) else event
-        return found
-
-    def _finish(self, found: Sequence[Diarization | None]) -> Answer:
-        config, audio = self._request.config, self._audio
-        answer = attributed(audio.duration, self._transcripts, found, self._known, config)
-        warnings = (*self._request.warnings, *audio.warnings, *answer.warnings)
-        return replace(answer, warnings=warnings + _undrafted(config, self._transcripts))
-
-
 def _stop(models: OnDemand[Models]) -> None:
     if models.loaded is not None:
         models.loaded.recogniser.stop()
@@ -458,57 +283,3 @@ async def answer_of(events: AsyncGenerator[Event]) -> Answer:
             if isinstance(event, Finished):
                 return event.answer
     raise AssertionError("a request ends with its answer")
-
-
-def _undrafted(config: InferenceConfig, heard: Sequence[Transcript]) -> tuple[str, ...]:
-    """Return a warning if requested drafts were never made because of measured costs.
-
-    Transcripts have warnings with every other reason.
-    """
-    told = any(text.startswith("assisted: ") for each in heard for text in each.warnings)
-    decoded = any(each.stats.steps for each in heard)
-    if not config.assisted or told or not decoded or any(each.stats.drafted for each in heard):
-        return ()
-    return ("assisted: measured costs do not show that drafts save time; decoded without them",)
-
-
-async def _recognise(
-    recogniser: Recogniser, transcriptions: Mapping[int | None, Transcription]
-) -> AsyncGenerator[Progress | list[Transcript]]:
-    """Yield the joint progress of all transcriptions, and finally their transcripts in order.
-
-    The keys are channels, None if channels are mixed. Raises EndpointError. Closing the iterator
-    frees the rows.
-    """
-    loop = asyncio.get_running_loop()
-    reports: asyncio.Queue[tuple[int | None, Progress | None]] = asyncio.Queue()
-
-    def report(channel: int | None, progress: Progress | None) -> None:
-        with suppress(RuntimeError):  # the event loop has ended
-            loop.call_soon_threadsafe(reports.put_nowait, (channel, progress))
-
-    def end(channel: int | None, _: Future[Transcript]) -> None:
-        report(channel, None)
-
-    seconds = {channel: each.seconds for channel, each in transcriptions.items()}
-    jobs: dict[int | None, Job[Transcript]] = {}
-    try:
-        for channel, transcription in transcriptions.items():
-            jobs[channel] = recogniser.submit(transcription, partial(report, channel))
-            jobs[channel].result.add_done_callback(partial(end, channel))
-        left = len(jobs)
-        while left:
-            channel, progress = await reports.get()
-            if progress is None:
-                with endpoint_errors():
-                    jobs[channel].result.result()
-                left -= 1
-            else:
-                seconds[channel] = progress.done, progress.total
-                done, total = map(sum, zip(*seconds.values(), strict=True))
-                chunks = [replace(chunk, channel=channel) for chunk in progress.chunks]
-                yield Progress(done, total, tuple(chunks))
-        yield [job.result.result() for job in jobs.values()]
-    finally:
-        for job in jobs.values():
-            job.cancel()

@@ -19,6 +19,7 @@ HEADLINE = (
     ("Load", "load and warm-up", "starts in "),
     ("Load", "graphs captured at load", "graphs: "),
     ("Speed", "RTFx, batch 24", "RTFx at batch 24: "),
+    ("Speed", "GPU busy, batch 24", "GPU busy "),
 )
 LONGEST_CELL = 160
 

@@ -7,19 +7,21 @@ graphs and an assistant must not be slower.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_check.checks import NO_GPU
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Recording
 from benchmarks.gpu_check.subject import Subject
-from benchmarks.timing import time_interleaved
+from benchmarks.timing import time_interleaved, time_once
 from whosaid.transcript import Transcript
 
 BATCHES = (1, 8, 24)
@@ -78,6 +80,7 @@ def check_speed(subject: Subject) -> list[Finding]:
     findings += _judge_eager(subject, runs, rtfx)
     findings.append(_judge_assisted(subject, runs, rtfx))
     findings += _note_shares(subject, runs[f"batch {BATCHES[-1]}"])
+    findings.append(_note_busy(subject, runs[f"batch {BATCHES[-1]}"]))
     return [note("measured over", audio), *findings]
 
 
@@ -103,6 +106,37 @@ def _note_shares(subject: Subject, run: Run) -> list[Finding]:
         passes = f"{replayed} replayed, {eager} run eagerly"
         findings.append(note(f"passes of a request, {name}", passes))
     return findings
+
+
+def _note_busy(subject: Subject, run: Run) -> Finding:
+    """Note the share of the time in which the GPU computes or copies, by torch's profiler, which
+    itself takes some of the time. A profiler that fails is no failure of the endpoint.
+    """
+    name = f"GPU busy, batch {run.batch_size}"
+    if not subject.on_cuda:
+        return leave_out(name, NO_GPU)
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            seconds = time_once(run, subject.device)
+        spans = [
+            (each.time_range.start, each.time_range.end)
+            for each in profiled.events()
+            if each.device_type.name == "CUDA"
+        ]
+    except Exception as error:
+        return leave_out(name, f"torch's profiler failed: {type(error).__name__}: {error}")
+    if not spans:
+        return leave_out(name, "torch's profiler saw no work of the GPU")
+    return note(name, f"{covered(spans) / 1e6 / seconds:.0%}")
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of `spans`, which may overlap."""
+    length, until = 0.0, -math.inf
+    for start, stop in sorted(spans):
+        length += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return length
 
 
 def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:

@@ -11,6 +11,7 @@ from whosaid.asr.engine.fallback import with_thresholds
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, MAX_ROWS, Limits
 from whosaid.asr.frontend.vad import VadOptions
+from whosaid.asr.listening import EarlyStart
 from whosaid.asr.live_pass import Hypothesis, HypothesisWord, LivePass
 from whosaid.asr.output.chunks import ChunkReader
 from whosaid.asr.recogniser import EngineCounts, Job, Progress, Recogniser, stopped
@@ -23,6 +24,7 @@ __all__ = [
     "Checkpoint",
     "ChunkReader",
     "DecodeOptions",
+    "EarlyStart",
     "EngineCounts",
     "Guess",
     "Hypothesis",

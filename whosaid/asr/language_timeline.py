@@ -65,6 +65,7 @@ class LanguageTimeline:
 
 # Returns the probabilities of a window's languages.
 Detect = Callable[[Window], Awaitable[LanguagePosterior]]
+More = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +78,26 @@ class _Part:
 
 
 async def find_language(
-    schedule: Schedule, silent_above: float, detect: Detect
+    schedule: Schedule, silent_above: float, detect: Detect, more: More
 ) -> LanguageTimeline:
     """Return the language of the first window with speech, whose `no_speech_prob` is at most
     `silent_above`; else of the first window. If the schedule has no speech, its loud windows are
-    tried.
+    tried. `more` waits until an incomplete schedule has more windows.
     """
     first: LanguagePosterior | None = None
-    tentative = [each for each in schedule.ready() if each.tentative]
-    for window in (*schedule.planned(), *tentative):
-        found = await detect(window)
-        if found.no_speech_prob <= silent_above:
-            return LanguageTimeline.single(found.language, found.probability)
-        first = first or found
+    tried, complete = 0, False
+    while not complete:
+        windows, complete = schedule.planned(), schedule.whole
+        if complete:
+            windows += tuple(each for each in schedule.ready() if each.tentative)
+        for window in windows[tried:]:
+            found = await detect(window)
+            if found.no_speech_prob <= silent_above:
+                return LanguageTimeline.single(found.language, found.probability)
+            first = first or found
+        tried = len(windows)
+        if not complete:
+            await more()
     if first is None:
         return LanguageTimeline()
     return LanguageTimeline.single(first.language, first.probability)

@@ -66,13 +66,15 @@ def ignore(_: Progress) -> None:
 
 @dataclass(eq=False)
 class Job(Generic[T]):
-    """A recognition in the recogniser's thread, which calls `report` with its progress.
+    """A recognition in the recogniser's thread, which calls `report` with its progress; `wake` lets
+    the thread look at its jobs.
 
     `result` is set at the end, unless the job was cancelled.
     """
 
     recognition: Recognition[T]
     report: Callable[[Progress], None]
+    wake: Callable[[], None]
     result: Future[T] = field(default_factory=Future)
     cancelled: bool = False
     reported: float = field(default=0.0, init=False)  # seconds of speech
@@ -88,6 +90,7 @@ class Job(Generic[T]):
     def cancel(self) -> None:
         """Free the job's rows before the next unit of work; no effect once the job has ended."""
         self.cancelled = True
+        self.wake()
 
 
 @dataclass(frozen=True)
@@ -153,9 +156,13 @@ class Recogniser:
         self, recognition: Recognition[T], report: Callable[[Progress], None] = ignore
     ) -> Job[T]:
         """Start a transcription or a live pass. Raises ModelError if the thread has stopped."""
-        job = Job(recognition, report)
+        job = Job(recognition, report, self.wake)
         self._put(job)
         return job
+
+    def wake(self) -> None:
+        """Let the thread look at its jobs again, if it waits because none can go on."""
+        self._inbox.put(Call(lambda: None))
 
     def stop(self) -> None:
         """Let the thread end after its current unit of work, and fail every job."""
@@ -192,7 +199,7 @@ class Recogniser:
     def _take_in(self) -> bool:
         """Take jobs and calls, drop cancelled jobs, wait while idle. Return False once closed."""
         ended = False
-        while not ended and not (self._jobs and self._inbox.empty()):
+        while not ended and not (self._inbox.empty() and self._can_work()):
             entry = self._next_entry()
             if isinstance(entry, Job):
                 self._jobs.append(entry)
@@ -205,6 +212,11 @@ class Recogniser:
             self._engine.scheduler.charge_in_vain(job.work, Part.CALLER, job.cost)
             self._remove(job)
         return not ended
+
+    def _can_work(self) -> bool:
+        """Return whether a job or the engine can go on; some jobs wait for their recordings."""
+        jobs = any(job.cancelled or not job.recognition.waiting for job in self._jobs)
+        return jobs or (bool(self._jobs) and self._engine.scheduler.busy)
 
     def _next_entry(self) -> Job[Any] | Call | None:
         """Wait for an entry; meanwhile watch which processors other processes leave free."""

@@ -7,7 +7,7 @@ window is read. The caller decides when, so one thread drives the recognitions o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.engine import DecodeEngine, Session
@@ -16,6 +16,13 @@ from whosaid.runtime.steps import Steps, give_way
 from whosaid.transcript import Chunk
 
 T = TypeVar("T")
+
+
+class Awaited(Protocol):
+    """Results of the engine, or more of a recording, for which a step waits."""
+
+    @property
+    def ready(self) -> bool: ...
 
 
 class Recognition(ABC, Generic[T]):
@@ -29,7 +36,7 @@ class Recognition(ABC, Generic[T]):
         self.session: Session | None = None
         self._engine, self._planner = engine, planner
         self._steps: Steps[T] | None = None  # None before the first step
-        self._awaited: Session | None = None
+        self._awaited: Awaited | None = None
 
     @property
     def live(self) -> bool:
@@ -38,7 +45,7 @@ class Recognition(ABC, Generic[T]):
 
     @property
     def waiting(self) -> bool:
-        """Return whether the next step needs results of the engine."""
+        """Return whether the next step needs results of the engine, or more of the recording."""
         return self._awaited is not None and not self._awaited.ready
 
     @property
@@ -86,7 +93,7 @@ class Recognition(ABC, Generic[T]):
 
     @abstractmethod
     async def _recognise(self) -> T:
-        """Return the result. Between steps, `give_way` with the session to wait for, if any."""
+        """Return the result. Between steps, `give_way` with the Awaited, if any."""
 
 
 async def finished(session: Session) -> list[tuple[Request, DecodeResult]]:

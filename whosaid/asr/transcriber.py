@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -22,16 +22,16 @@ from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.target_speaker import Mask, TargetSpeaker
-from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector, find_speech
-from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
+from whosaid.asr.listening import LONG_SECONDS, EarlyStart, Listener
 from whosaid.asr.live_pass import LivePass
 from whosaid.asr.output.chunks import ChunkReader
-from whosaid.asr.transcription import NO_PRIOR, Prior, Transcription
+from whosaid.asr.transcription import NO_PRIOR, Prior, Transcription, seconds_of
 from whosaid.errors import InvalidParameter, ModelError, Unsupported
 from whosaid.payload.languages import ENGLISH, language_code, language_name
 from whosaid.runtime.errors import is_device_lost
 from whosaid.runtime.servers import ADVICE
-from whosaid.runtime.steps import give_way, run_steps
+from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
 
@@ -107,7 +107,7 @@ class Transcriber:
 
     def find_speech(self, samples: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
         """Return the spans of speech in `samples` (n,) at 16 kHz, in seconds."""
-        return _seconds(self.detect_speech(samples))
+        return seconds_of(self.detect_speech(samples))
 
     def transcribe(self, samples: NDArray[np.float32], options: TranscriptionOptions) -> Transcript:
         """Transcribe `samples` (n,), mono at 16 kHz, with validated options; times are in seconds.
@@ -123,38 +123,37 @@ class Transcriber:
         speaker_mask: Mask | None = None,
         prior: Prior = NO_PRIOR,
     ) -> Transcription:
-        """Find speech and plan windows in small steps, about 10 ms a minute of audio. The device is
-        not used before the transcription's first step.
+        """Find speech and plan windows in small steps. The device is not used before the
+        transcription's first step.
 
         With a `speaker_mask` (`asr.frontend.target_speaker`) only that speaker is written, and the
         mask says where speech is. Raises ValueError for a mask if the models are not `conditioned`.
         """
-        if speaker_mask is not None and not self.conditioned:
-            raise ValueError("the models follow no speaker")
-        detect = self.detect_speech
-        speech: Sequence[Span] = (Span(0, len(samples)),)
         target = None
         if speaker_mask is not None:
+            if not self.conditioned:
+                raise ValueError("the models follow no speaker")
             most = int(self.models.window_seconds * SAMPLE_RATE)
             target = TargetSpeaker(samples, speaker_mask, most)
-        if options.vad is not None and target is not None:
-            speech = target.speech
-        elif options.vad is not None and isinstance(detect, SpeechDetector):
-            probabilities = [np.zeros(0, np.float32)]
-            for block in detect.blocks(samples):
-                probabilities.append(block)
-                await give_way()
-            speech = find_speech(np.concatenate(probabilities), len(samples), options.vad)
-            await give_way()
-        elif options.vad is not None:
-            speech = detect(samples)
-        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
-        pad = None if options.vad is None else options.vad.speech_pad_ms
-        margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
-        limit = int(window_seconds * SAMPLE_RATE)
-        schedule = Schedule(samples, speech, limit, margin, options.vad is not None, target)
-        planner = self._planner(options)
-        return Transcription(self.engine, schedule, _seconds(speech), planner, prior)
+        planned = await self._listener(options, target).plan(samples)
+        speech = seconds_of(planned.speech)
+        return Transcription(self.engine, planned.schedule, speech, self._planner(options), prior)
+
+    def start_early(
+        self, options: TranscriptionOptions, seconds: float, wake: Callable[[], None]
+    ) -> EarlyStart | None:
+        """Start a recording of about `seconds` while it is decoded; None if it has to be whole.
+
+        The languages of a recording, and the times of a client's text, follow from all of it.
+        """
+        whole = options.multilingual or options.text or options.vad is None
+        if whole or seconds < LONG_SECONDS or not isinstance(self.detect_speech, SpeechDetector):
+            return None
+        listener = self._listener(options)
+        schedule = Schedule(np.zeros(0, np.float32), (), listener.limit)
+        schedule.await_more(round(seconds * SAMPLE_RATE))
+        transcription = Transcription(self.engine, schedule, (), self._planner(options))
+        return EarlyStart(transcription, listener, wake)
 
     def live_pass(
         self,
@@ -175,13 +174,16 @@ class Transcriber:
         planner = self._planner(replace(options, decode=decode))
         return LivePass(self.engine, planner, samples, prefix, draft)
 
+    def _listener(
+        self, options: TranscriptionOptions, target: TargetSpeaker | None = None
+    ) -> Listener:
+        window_seconds = min(options.chunk_length_s, self.models.window_seconds)
+        limit = int(window_seconds * SAMPLE_RATE)
+        return Listener(self.detect_speech, options.vad, limit, target)
+
     def _planner(self, options: TranscriptionOptions) -> Planner:
         decode = replace(options.decode, fallback=options.decode.fallback or self.fallback)
         return Planner(self.models, replace(options, decode=decode))
-
-
-def _seconds(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
-    return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)
 
 
 def start_transcriber(

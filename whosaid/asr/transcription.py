@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.engine.prefill import LanguagePosterior
 from whosaid.asr.engine.request import DecodeResult, Request
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.windows import Window
+from whosaid.asr.frontend.windows import Span, Window
 from whosaid.asr.given_text import Recognised, force_text
 from whosaid.asr.language_timeline import (
     LanguageTimeline,
@@ -25,7 +26,7 @@ from whosaid.asr.language_timeline import (
 )
 from whosaid.asr.output.chunks import ChunkReader, ReadWindow
 from whosaid.asr.output.unwritten import find_unwritten, unwritten_speech
-from whosaid.asr.recognition import Recognition, finished
+from whosaid.asr.recognition import Recognition
 from whosaid.runtime.steps import give_way
 from whosaid.timebase import SAMPLE_RATE, TOKENS_PER_SECOND
 from whosaid.transcript import Chunk, Transcript, Unspoken, Unwritten
@@ -71,8 +72,20 @@ class Prior:
 NO_PRIOR = Prior()
 
 
+class Arrival(NamedTuple):
+    """The schedule of a recording's samples so far, or of the `complete` recording; its speech."""
+
+    schedule: Schedule
+    speech: Sequence[Span]
+    complete: bool
+
+
 class Transcription(Recognition[Transcript]):
-    """Transcribes one recording; `speech` are its spans of speech in seconds."""
+    """Transcribes one recording; `speech` are its spans of speech in seconds.
+
+    If its schedule is not complete, any thread appends `arrivals`: more of the recording, or the
+    error because of which there is no more.
+    """
 
     def __init__(
         self,
@@ -87,6 +100,12 @@ class Transcription(Recognition[Transcript]):
         self._options, self._prior = planner.options, prior
         self._chunks: list[Chunk] = []
         self._unsent: list[Chunk] = []
+        self.arrivals: deque[Arrival | Exception] = deque()
+
+    @property
+    def ready(self) -> bool:
+        """Return whether there are results of the engine, or more of the recording."""
+        return bool(self.arrivals) or (self.session is not None and self.session.ready)
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -114,7 +133,7 @@ class Transcription(Recognition[Transcript]):
     async def _recognise(self) -> Transcript:
         encodings: dict[Window, Tensor] = {}
         timeline = await detect_languages(
-            self._engine, self._schedule, self._options, bool(self._speech), encodings
+            self._engine, self._schedule, self._options, bool(self._speech), encodings, self._wait
         )
         if timeline.cuts:
             self._schedule = self._schedule.cut_at(timeline.cuts)
@@ -138,8 +157,10 @@ class Transcription(Recognition[Transcript]):
         """Decode all windows. Return what was recognised, if the client supplied a text."""
         recognised: list[Recognised] = []
         windows.add_ready()
-        while not session.done:
-            for request, result in await finished(session):
+        while not (session.done and self._schedule.whole):
+            await self._wait()
+            windows.add_ready()
+            for request, result in session.take():
                 found = windows.read(request, result)
                 self._note(found)
                 if self._options.text:
@@ -149,6 +170,21 @@ class Transcription(Recognition[Transcript]):
                 windows.add_ready()
                 await give_way()
         return recognised
+
+    async def _wait(self) -> None:
+        """Wait for results of the engine or more of the recording. Take in the latter.
+
+        Raises the error because of which there is no more.
+        """
+        if not self.ready:
+            await give_way(self)
+        while self.arrivals:
+            arrived = self.arrivals.popleft()
+            if isinstance(arrived, Exception):
+                raise arrived
+            self._schedule.grow(arrived.schedule, arrived.complete)
+            if arrived.complete:
+                self._speech += seconds_of(arrived.speech)
 
     def _note(self, found: Recognised) -> None:
         window = found.window
@@ -197,10 +233,12 @@ async def detect_languages(
     options: TranscriptionOptions,
     any_speech: bool,
     encodings: MutableMapping[Window, Tensor],
+    more: Callable[[], Awaitable[None]],
 ) -> LanguageTimeline:
     """Return the given language, that of the first window with speech, or with `multilingual` those
     of all parts. The first encoder outputs (1, frames, d_model) go to `encodings` for decoding. If
-    there is a target, none do, because detection does not follow the target.
+    there is a target, none do, because detection does not follow the target. `more` waits for more
+    windows.
     """
     if options.language is not None:
         return LanguageTimeline.single(options.language)
@@ -216,7 +254,7 @@ async def detect_languages(
     if options.multilingual and any_speech:
         return await find_languages(schedule, detect)
     silent_above = (options.decode.fallback or DEFAULT_FALLBACK).no_speech_threshold
-    return await find_language(schedule, silent_above, detect)
+    return await find_language(schedule, silent_above, detect, more)
 
 
 class WindowDecoding:
@@ -244,9 +282,14 @@ class WindowDecoding:
         self._previous: dict[Window, list[Chunk]] = {}
 
     def add_ready(self) -> None:
+        """Add the windows that are ready to free rows. While the rest of a recording is decoded,
+        its first window has the engine for itself, so that the first text comes soon.
+        """
         schedule, requests = self._schedule, []
-        left = schedule.total - schedule.done
-        for window in schedule.pop_ready(self._session.free_rows):
+        left, rows = schedule.total - schedule.done, self._session.free_rows
+        if not (schedule.done or schedule.whole):
+            rows = min(rows, int(self._session.done))
+        for window in schedule.pop_ready(rows):
             language = self._plan.at(window.start)
             request = Request(
                 window,
@@ -329,6 +372,10 @@ def _part(chunks: Sequence[Chunk], first: int, stop: int, reader: ChunkReader) -
         found += reader.part(chunk, min(max(first, 0), count), min(max(stop, 0), count))
         first, stop = first - count, stop - count
     return found
+
+
+def seconds_of(speech: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+    return tuple((span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in speech)
 
 
 def _in_order(chunks: list[Chunk]) -> tuple[Chunk, ...]:

@@ -8,6 +8,7 @@ installed, and no temporary file is written.
 from __future__ import annotations
 
 import binascii
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from whosaid.audio.sandbox import Confined, run_confined
 from whosaid.errors import AudioTooLong, InvalidAudio
 from whosaid.payload.encodings import Base64Text, address_in, base64_digits, decode_digits
 from whosaid.runtime.steps import give_way, run_steps
+from whosaid.timebase import SAMPLE_RATE
 
 STEP_SECONDS = 30  # of audio decoded in one step
 # Seconds of processor time that decoding may take: for any recording, for each MiB, and for each
@@ -62,6 +64,10 @@ class Audio:
         return self.duration * len(self.channels)
 
 
+# Takes the samples so far and the seconds expected in all. Returns whether the samples are used.
+Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
+
+
 class DecodingStep(NamedTuple):
     """Progress of all channels together: seconds `decoded`, and `expected` in all at least."""
 
@@ -103,43 +109,85 @@ def decode_audio(
 
 
 async def decoding_steps(
-    data: bytes, sampling_rate: int, limits: AudioLimits, separate: bool = False
+    data: bytes,
+    sampling_rate: int,
+    limits: AudioLimits,
+    separate: bool = False,
+    hear: Hear | None = None,
 ) -> Audio:
-    """Decode like `decode_audio`, in steps that report a DecodingStep each."""
+    """Decode like `decode_audio`, in steps that report a DecodingStep each.
+
+    After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
+    all. If it returns that samples are used, they are not changed any more: an offset stays.
+    """
     _refuse_large(len(data), limits)
     arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET
-    channels = [bytearray()]  # grow in place, so that the peak is one copy
+    samples, heard = _Samples(), False
     with closing(Confined("whosaid.audio.libav:decode", data, *arguments)) as process:
         del data  # the process has it
         while not (step := process.step()).last:
             decoded, expected, count = step.value
-            _append(channels, step.content, count)
+            samples.append(step.content, count, expected)
             await give_way(DecodingStep(decoded, expected))
+            if hear is not None:
+                heard = await hear(samples.channels[0], expected)
     found = step.value
-    _append(channels, step.content, found["channels"])
-    each = tuple(_without_offset(np.frombuffer(channel, np.float32)) for channel in channels)
-    each = tuple(samples[: found["length"]] for samples in each)
+    samples.append(step.content, found["channels"], found["seconds"])
+    for channel in [] if heard else samples.channels:
+        if offset := find_offset(channel):
+            channel -= np.float32(offset)
+    each = tuple(channel[: found["length"]] for channel in samples.channels)
     return Audio(each, found["seconds"], tuple(found["warnings"]))
 
 
-def _without_offset(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+class _Samples:
+    """Samples of each channel, in memory that is reserved for all that are expected."""
+
+    def __init__(self) -> None:
+        self._room = [np.zeros(0, np.float32)]
+        self._length = 0
+
+    @property
+    def channels(self) -> list[NDArray[np.float32]]:
+        return [channel[: self._length] for channel in self._room]
+
+    def append(self, content: bytes, count: int, seconds: float) -> None:
+        """Append the samples of `count` channels in turn, of about `seconds` in all. A new channel
+        was silent before.
+        """
+        new = np.frombuffer(content, np.float32).reshape(count, -1)
+        length = self._length + new.shape[1]
+        if length > len(self._room[0]):
+            # Pages take memory when they are written. Packets may claim too short a time.
+            expected = round(seconds / count * SAMPLE_RATE) + SAMPLE_RATE
+            self._room = [
+                _enlarged(each, max(length + self._length // 2, expected)) for each in self.channels
+            ]
+        silence = np.zeros(self._length, np.float32)
+        self._room += [
+            _enlarged(silence, len(self._room[0])) for _ in range(count - len(self._room))
+        ]
+        for room, samples in zip(self._room, new, strict=True):
+            room[self._length : length] = samples
+        self._length = length
+
+
+def _enlarged(samples: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    room = np.empty(size, np.float32)
+    room[: len(samples)] = samples
+    return room
+
+
+def find_offset(samples: NDArray[np.float32]) -> float:
+    """Return the mean of `samples` (n,) if it is an offset, else 0."""
     mean = float(samples.mean(dtype=np.float64)) if len(samples) else 0.0
-    if mean**2 > OFFSET**2 * (float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2):
-        samples -= np.float32(mean)
-    return samples
+    variance = float(np.vdot(samples, samples)) / max(len(samples), 1) - mean**2
+    return mean if mean**2 > OFFSET**2 * variance else 0.0
 
 
 def check_container(data: bytes) -> None:
     """Raise InvalidAudio unless the header describes decodable audio; decode nothing."""
     run_confined("whosaid.audio.libav:check", data)
-
-
-def _append(channels: list[bytearray], content: bytes, count: int) -> None:
-    """Append the samples of `count` channels in turn. A new channel was silent before."""
-    before, size = len(channels[0]), len(content) // count
-    channels += [bytearray(before) for _ in range(count - len(channels))]
-    for place, channel in enumerate(channels):
-        channel += memoryview(content)[place * size : (place + 1) * size]
 
 
 def _decode_text(text: str | Base64Text, limits: AudioLimits) -> bytes:

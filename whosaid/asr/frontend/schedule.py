@@ -60,6 +60,8 @@ class Schedule:
         self._samples, self._target = samples, target
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
+        self._settled: float = math.inf  # the sample before which all windows are planned
+        self._expected_length = len(samples)
 
     def cut_at(self, cuts: Sequence[int]) -> Schedule:
         """Return a new schedule of the recording in which no window crosses a cut.
@@ -77,25 +79,59 @@ class Schedule:
         self._regions = self._planner.regions(cuts)
         for region in reversed(self._regions):
             self._plan_next(region.start, region.stop)
-        self._speech = self._left
+        self._speech: int = self._left
         for span in () if self._target else self._planner.loud_pauses():
             self._add(Window(span.start, span.stop, span.stop, tentative=True))
         self._ready = deque(sorted(self._ready, key=lambda each: each.start))
 
     @property
+    def whole(self) -> bool:
+        """Return whether all windows are planned: the whole recording was searched for speech."""
+        return self._settled == math.inf
+
+    def await_more(self, expected: int) -> None:
+        """Expect about `expected` samples, of which `grow` brings the windows."""
+        self._settled, self._expected_length = 0, expected
+
+    @property
+    def _unplanned(self) -> int:
+        """Return how many samples are not planned yet, as far as is known."""
+        return 0 if self.whole else max(0, self._expected_length - int(self._settled))
+
+    def grow(self, longer: Schedule, complete: bool) -> None:
+        """Add the windows of `longer`, a new schedule of the recording's samples so far. While the
+        recording is not `complete`, only windows that more samples do not change are added.
+        """
+        before, self._settled = self._settled, math.inf
+        self._samples, self._planner = longer._samples, longer._planner
+        if not complete:
+            self._settled = longer._planner.settled(longer._regions)
+        self._regions = tuple(each for each in longer._regions if each.stop <= self._settled)
+        for window in longer._ready:
+            if before <= window.start < self._settled:
+                self._ready.append(window)
+                self._note(window)
+                if not window.tentative:
+                    speech = self._planner.count_speech(window.start, window.region_stop)
+                    self._left += speech
+                    self._speech += speech
+
+    @property
     def total(self) -> int:
         """Return the number of windows, an estimate until all are decoded."""
-        return self.done + self._expected
+        return self.done + self._expected + self._count_windows(0, self._unplanned)
 
     @property
     def seconds(self) -> tuple[float, float]:
         """Return the seconds of decoded speech, which only grow, and the seconds of all speech."""
-        return (self._speech - self._left) / SAMPLE_RATE, self._speech / SAMPLE_RATE
+        speech = self._speech + self._unplanned
+        return (self._speech - self._left) / SAMPLE_RATE, speech / SAMPLE_RATE
 
     @property
     def final_until(self) -> float:
         """Return the second before which all windows are decoded; infinity if all are."""
-        return min((each.start / SAMPLE_RATE for each in self._unread), default=math.inf)
+        first = min((each.start for each in self._unread), default=math.inf)
+        return min(first, self._settled) / SAMPLE_RATE
 
     def ready(self) -> tuple[Window, ...]:
         """Return the windows that can be decoded now, in order, without taking them."""
@@ -243,6 +279,9 @@ class Schedule:
 
     def _add(self, window: Window) -> None:
         self._ready.appendleft(window)
+        self._note(window)
+
+    def _note(self, window: Window) -> None:
         self._unread.add(window)
         self._expected += self._count_windows(window.start, window.region_stop)
 

@@ -105,16 +105,35 @@ class SpeechDetector:
         The last step is padded with silence. Blocks are amplified first, because the network misses
         speech that was recorded quietly.
         """
-        return np.concatenate([np.zeros(0, np.float32), *self.blocks(samples)])
+        search = SpeechSearch(self.network)
+        for _ in search.blocks(samples, complete=True):
+            pass
+        return search.probabilities
 
-    def blocks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """Yield the `probabilities` of one block after another."""
-        stream = SileroStream(
-            self.network, lambda steps: gain_for(loudness(steps.abs().amax(dim=1)))
+
+class SpeechSearch:
+    """Searches one recording, block by block, while it may still be decoded."""
+
+    def __init__(self, network: SileroNetwork) -> None:
+        self._stream = SileroStream(
+            network, lambda steps: gain_for(loudness(steps.abs().amax(dim=1)))
         )
-        for first in range(0, len(samples), BLOCK):
-            block = np.asarray(samples[first : first + BLOCK], np.float32)
-            yield stream.push(np.pad(block, (0, -len(block) % STEP)))
+        self._found = [np.zeros(0, np.float32)]
+        self._searched = 0
+
+    def blocks(self, samples: NDArray[np.float32], complete: bool) -> Iterator[None]:
+        """Search the blocks that are new in `samples`, which begin with all samples of earlier
+        calls, and yield after each. The last block may be short if the recording is `complete`.
+        """
+        while self._searched + (1 if complete else BLOCK) <= len(samples):
+            block = np.asarray(samples[self._searched : self._searched + BLOCK], np.float32)
+            self._found.append(self._stream.push(np.pad(block, (0, -len(block) % STEP))))
+            self._searched += len(block)
+            yield
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        return np.concatenate(self._found)
 
 
 class SileroStream:
@@ -273,11 +292,18 @@ class SpeechRule:
 
 
 def find_speech(
-    probabilities: NDArray[np.float32], length: int, options: VadOptions = DEFAULT_OPTIONS
+    probabilities: NDArray[np.float32],
+    length: int,
+    options: VadOptions = DEFAULT_OPTIONS,
+    complete: bool = True,
 ) -> tuple[Span, ...]:
-    """Return the spans of speech in `length` samples, given the probability of each step."""
+    """Return the spans of speech in `length` samples, given the probability of each step. If the
+    recording is not `complete`, leave out a last span that may grow.
+    """
     rule = SpeechRule(options)
     found = dict.fromkeys(map(rule.push, probabilities.tolist()))
+    if not complete:
+        found.pop(rule.joined, None)
     return tuple(
         Span(each.start * STEP, min(each.stop * STEP, length))
         for each in found

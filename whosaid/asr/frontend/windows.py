@@ -135,6 +135,13 @@ class WindowPlanner:
             region_start = start = self.speech_from(stop)
         return tuple(found)
 
+    def settled(self, regions: Sequence[Span]) -> int:
+        """Return the end of the last of `regions` that stays if the recording goes on: speech that
+        is found later begins behind all windows of the region, whose ends depend on it.
+        """
+        horizon = int(self._starts[-2]) - self.limit if len(self._starts) > 1 else 0
+        return max((each.stop for each in regions if each.stop <= horizon), default=0)
+
     def pieces(self, start: int, stop: int, shortest: int) -> tuple[Span, ...]:
         """Cut the audio from `start` to `stop` at pauses, and return the pieces.
 

@@ -1,0 +1,314 @@
+"""Long recordings are transcribed while they are decoded: the same windows, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recogniser_stand_ins import resident
+
+from tests.support.audio_files import conversation
+from whosaid.answer.response import response
+from whosaid.asr import Checkpoint, Limits, Progress, Recogniser, Transcriber, load_whisper
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.vad import (
+    DEFAULT_OPTIONS,
+    STEP,
+    SpeechDetector,
+    SpeechSearch,
+    find_speech,
+)
+from whosaid.asr.frontend.windows import Span, Window
+from whosaid.asr.listening import EarlyStart
+from whosaid.asr.transcription import WindowDecoding
+from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
+from whosaid.diarization.diarizer import Capabilities, Diarization
+from whosaid.endpoint import Decoded, Endpoint, Finished
+from whosaid.errors import InvalidAudio
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import SpeakerTurn
+
+LIMIT = 10 * SAMPLE_RATE
+SPOKEN, LOUD, QUIET = 0.4, 0.03, 0.001  # levels of noise; the second is no speech, but loud
+CPU = torch.device("cpu")
+STEPS = {"deadline": None, "max_examples": 60}
+
+
+def sound(parts: list[tuple[float, float]]) -> np.ndarray:
+    random = np.random.default_rng(0)
+    noise = [random.normal(0, level, round(seconds * SAMPLE_RATE)) for level, seconds in parts]
+    return np.concatenate(noise).astype(np.float32)
+
+
+def speech_in(samples: np.ndarray, complete: bool) -> tuple[Span, ...]:
+    """The spans of noise at SPOKEN; only whole steps of what is not complete."""
+    padding = -len(samples) % STEP if complete else 0
+    steps = np.pad(samples, (0, padding))[: (len(samples) + padding) // STEP * STEP]
+    peaks = np.abs(steps.reshape(-1, STEP)).max(axis=1)
+    return find_speech((peaks > 0.5).astype(np.float32), len(samples), complete=complete)
+
+
+def planned(samples: np.ndarray, complete: bool = True) -> Schedule:
+    return Schedule(samples, speech_in(samples, complete), LIMIT)
+
+
+def take(schedule: Schedule, count: int) -> list[Window]:
+    """Decode `count` windows; some texts end early, or loop."""
+    windows = schedule.pop_ready(count)
+    for window in windows:
+        kind, middle = window.start // 320 % 4, (window.start + 2 * window.stop) // 3
+        if kind == 2:
+            schedule.decode_again(window, middle, window.stop)
+        schedule.complete(window, middle if kind else None, kind == 1, kind == 3)
+    return windows
+
+
+PARTS = st.lists(
+    st.tuples(st.sampled_from([SPOKEN, SPOKEN, LOUD, QUIET]), st.floats(0.05, 14)),
+    min_size=1,
+    max_size=16,
+)
+
+
+@settings(**STEPS)
+@given(PARTS, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), max_size=5))
+def test_a_schedule_that_grows_has_the_windows_of_the_whole_recording(parts, growth):
+    """However much is known when, and however many windows are decoded meanwhile."""
+    samples = sound(parts)
+    whole = planned(samples)
+    expected = {window: whole.samples(window) for window in take(whole, 999)}
+    while windows := take(whole, 999):
+        expected |= {window: whole.samples(window) for window in windows}
+    grown = Schedule(np.zeros(0, np.float32), (), LIMIT)
+    grown.await_more(len(samples))
+    found: dict[Window, np.ndarray] = {}
+    final = 0.0
+    for share, count in [*sorted(growth), (1.0, 999)]:
+        complete = count == 999
+        part = samples if complete else samples[: round(share * len(samples))]
+        grown.grow(planned(part, complete), complete)
+        assert grown.final_until >= final
+        for window in take(grown, count):
+            assert window not in found
+            found[window] = grown.samples(window)
+        final = grown.final_until
+    while windows := take(grown, 999):
+        found |= {window: grown.samples(window) for window in windows}
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[window], expected[window]) for window in found)
+    assert (grown.seconds, grown.total, grown.whole) == (whole.seconds, whole.total, True)
+
+
+@settings(**STEPS)
+@given(PARTS, st.floats(0, 1))
+def test_windows_begin_in_the_order_of_the_whole_recording(parts, share):
+    samples = sound(parts)
+    grown = Schedule(np.zeros(0, np.float32), (), LIMIT)
+    grown.await_more(len(samples))
+    grown.grow(planned(samples[: round(share * len(samples))], complete=False), complete=False)
+    ready = planned(samples).ready()
+    assert grown.ready() == ready[: len(grown.ready())]
+    grown.grow(planned(samples), complete=True)
+    assert grown.ready() == ready
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_speech_is_the_same_however_much_is_known_when(seed):
+    """Real speech, at several levels, and with noise over it."""
+    random = np.random.default_rng(seed)
+    samples = np.resize(conversation(), 150 * SAMPLE_RATE) * np.float32(0.5**seed)
+    samples += random.normal(0, 0.003 * seed, len(samples)).astype(np.float32)
+    detector = SpeechDetector()
+    whole = detector(samples)
+    search, before = SpeechSearch(detector.network), ()
+    for stop in sorted(random.integers(0, len(samples), 6).tolist()):
+        for _ in search.blocks(samples[:stop], complete=False):
+            pass
+        found = find_speech(search.probabilities, stop, DEFAULT_OPTIONS, complete=False)
+        assert found == whole[: len(found)]
+        assert found[: len(before)] == before
+        before = found
+    for _ in search.blocks(samples, complete=True):
+        pass
+    np.testing.assert_array_equal(search.probabilities, detector.probabilities(samples))
+    assert find_speech(search.probabilities, len(samples)) == whole
+
+
+# ---- in an endpoint
+
+
+class Speakers:
+    capabilities = Capabilities(hints=True, voices=True)
+
+    def diarize(self, samples, hints, cancelled, between=None):
+        turns = (SpeakerTurn("SPEAKER_00", 0.0, len(samples) / SAMPLE_RATE),)
+        return Diarization(turns, turns, hints)
+
+
+@pytest.fixture(scope="module")
+def shared(whisper_folder) -> Iterator[Endpoint]:
+    """In float32, so that no batch changes a number; nothing is decoded again."""
+    models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
+    load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
+    endpoint = Endpoint(
+        resident(Recogniser(load, 1), Speakers()),
+        AudioLimits(600, 2**26),
+        CPU,
+        1,
+    )
+    yield endpoint
+    endpoint.close()
+
+
+@pytest.fixture
+def endpoint(shared, monkeypatch) -> Iterator[Endpoint]:
+    """Recordings of a minute are long; each is planned from half a minute on."""
+    monkeypatch.setattr("whosaid.asr.transcriber.LONG_SECONDS", 60)
+    monkeypatch.setattr("whosaid.asr.listening.FIRST_SECONDS", 30)
+    yield shared
+    scheduler, ends = shared.recogniser.transcriber.engine.scheduler, time.monotonic() + 60
+    while (scheduler.busy or shared.recogniser._jobs) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert (scheduler.busy, shared.recogniser._jobs, shared.outstanding) == (False, [], 0)
+
+
+@pytest.fixture(scope="module")
+def minutes(wav) -> str:
+    return base64.b64encode(wav(conversation()[: 70 * SAMPLE_RATE])).decode()
+
+
+def asked(endpoint, inputs, **parameters):
+    return endpoint.parse({"inputs": inputs, "parameters": {"diarize": False, **parameters}})
+
+
+async def events_of(endpoint, request):
+    return [event async for event in endpoint.stream(request)]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"language": "en", "return_timestamps": "word"},
+        {"language": "de", "diarize": True, "batch_size": 4},
+        {"multilingual": True},
+    ],
+)
+def test_answers_are_those_of_whole_recordings(endpoint, minutes, monkeypatch, parameters):
+    def answered():
+        request = asked(endpoint, minutes, **parameters)
+        events = asyncio.run(events_of(endpoint, request))
+        assert isinstance(events[0], Decoded)
+        assert isinstance(events[-1], Finished)
+        chunks = [each for event in events[1:-1] for each in event.chunks]
+        streamed = [(each.text, each.start, each.end) for each in chunks]
+        return json.dumps(response(events[-1].answer, request.config)), streamed
+
+    early = answered()
+    monkeypatch.setattr("whosaid.asr.transcriber.LONG_SECONDS", 1e9)
+    assert answered() == early
+
+
+def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, minutes, monkeypatch):
+    """And before more than one window is in rows."""
+    order, text = [], threading.Event()
+    hear, read = EarlyStart.hear, WindowDecoding.read
+
+    async def waiting(self, samples, complete=False):
+        if complete:
+            order.append("text" if text.wait(60) else "no text")
+        return await hear(self, samples, complete)
+
+    def reading(self, request, result):
+        order.append(len(self._session._engine.scheduler._windows))
+        return read(self, request, result)
+
+    monkeypatch.setattr(EarlyStart, "hear", waiting)
+    monkeypatch.setattr(WindowDecoding, "read", reading)
+
+    async def streamed():
+        totals = []
+        async for event in endpoint.stream(asked(endpoint, minutes, language="en")):
+            if isinstance(event, Progress):
+                totals.append(event.total)
+                if event.chunks:
+                    text.set()
+        return totals
+
+    totals = asyncio.run(streamed())
+    assert "text" in order[1:]
+    assert totals == sorted(totals, reverse=True)
+
+
+def test_a_recording_that_breaks_off_fails_its_request(endpoint, minutes, monkeypatch):
+    async def broken(*arguments):
+        await decoding_steps(*arguments)
+        raise InvalidAudio("it breaks off")
+
+    monkeypatch.setattr("whosaid.call.decoding_steps", broken)
+    events = []
+
+    async def stream():
+        async for event in endpoint.stream(asked(endpoint, minutes, language="en")):
+            events.append(event)
+
+    with pytest.raises(InvalidAudio, match="it breaks off"):
+        asyncio.run(stream())
+    assert isinstance(events[0], Decoded)
+
+
+def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, minutes, monkeypatch):
+    """Though the transcription waits for more of the recording, and nothing else is done."""
+    hear, waits, go_on = EarlyStart.hear, threading.Event(), threading.Event()
+
+    async def waiting(self, samples, complete=False):
+        if complete:
+            waits.set()
+            assert go_on.wait(60)
+        return await hear(self, samples, complete)
+
+    monkeypatch.setattr(EarlyStart, "hear", waiting)
+
+    async def leave():
+        async with aclosing(endpoint.stream(asked(endpoint, minutes, language="en"))) as stream:
+            async for _ in stream:
+                if await asyncio.to_thread(waits.wait, 60):
+                    break
+        go_on.set()
+
+    asyncio.run(leave())
+
+
+def test_an_offset_at_the_start_is_taken_away_as_of_a_whole_recording(endpoint, wav, monkeypatch):
+    begun = []
+    monkeypatch.setattr(EarlyStart, "hear", lambda *_: begun.append(1))
+    samples = conversation()[: 70 * SAMPLE_RATE] * 0.5 + np.float32(0.2)
+    inputs = base64.b64encode(wav(samples)).decode()
+    asyncio.run(events_of(endpoint, asked(endpoint, inputs, language="en")))
+    assert not begun
+
+
+def test_an_offset_of_a_short_recording_is_found_in_all_of_it(wav):
+    """Though its first minute has none."""
+    samples = conversation()[: 80 * SAMPLE_RATE] * 0.2
+    samples[60 * SAMPLE_RATE :] += np.float32(0.4)
+
+    async def hear(*_):
+        return False
+
+    data, limits = wav(samples), AudioLimits(600, 2**26)
+    found = run_steps(decoding_steps(data, SAMPLE_RATE, limits, False, hear))
+    np.testing.assert_array_equal(found.samples, decode_audio(data, SAMPLE_RATE, limits).samples)
+    assert abs(found.samples.mean()) < 1e-4

@@ -1,0 +1,100 @@
+"""Finds speech in a recording and plans its windows, while the recording is still being decoded.
+
+A longer beginning of the recording is planned from its start each time, by the code for whole
+recordings. Windows that later samples cannot change go to the transcription, which runs meanwhile.
+The beginnings double, so all plans together take twice the time of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.asr.frontend.schedule import Schedule
+from whosaid.asr.frontend.target_speaker import TargetSpeaker
+from whosaid.asr.frontend.vad import (
+    DetectSpeech,
+    SpeechDetector,
+    SpeechSearch,
+    VadOptions,
+    find_speech,
+)
+from whosaid.asr.frontend.windows import MARGIN, Span
+from whosaid.asr.transcription import Arrival, Transcription
+from whosaid.runtime.steps import give_way
+from whosaid.timebase import SAMPLE_RATE
+
+# A shorter recording is decoded whole before its first window; so are the first seconds of others.
+LONG_SECONDS, FIRST_SECONDS = 300, 90
+
+Samples = NDArray[np.float32]
+
+
+class Listener:
+    """Plans one recording, whose windows are at most `limit` samples long. With a `target`, only
+    that speaker's speech counts.
+    """
+
+    def __init__(
+        self,
+        detect: DetectSpeech,
+        vad: VadOptions | None,
+        limit: int,
+        target: TargetSpeaker | None = None,
+    ) -> None:
+        self._detect, self._vad, self.limit, self._target = detect, vad, limit, target
+        self._search = SpeechSearch(detect.network) if isinstance(detect, SpeechDetector) else None
+
+    async def plan(self, samples: Samples, complete: bool = True) -> Arrival:
+        """Find speech and plan windows in small steps, about 10 ms a minute of audio.
+
+        `samples` begin with those of earlier calls. If they are not the `complete` recording, its
+        other samples may change the last windows.
+        """
+        vad = self._vad
+        speech: Sequence[Span] = (Span(0, len(samples)),)
+        if vad is not None and self._target is not None:
+            speech = self._target.speech
+        elif vad is not None and self._search is not None:
+            for _ in self._search.blocks(samples, complete):
+                await give_way()
+            probabilities = self._search.probabilities
+            speech = find_speech(probabilities, len(samples), vad, complete)
+            await give_way()
+        elif vad is not None:
+            speech = self._detect(samples)
+        pad = None if vad is None else vad.speech_pad_ms
+        margin = MARGIN if pad is None else pad * SAMPLE_RATE // 1000
+        schedule = Schedule(samples, speech, self.limit, margin, vad is not None, self._target)
+        return Arrival(schedule, speech, complete)
+
+
+@dataclass(eq=False)
+class EarlyStart:
+    """A transcription that runs while its recording is decoded; `wake` tells its thread of news."""
+
+    transcription: Transcription
+    listener: Listener
+    wake: Callable[[], None]
+    due: int = field(
+        default_factory=lambda: FIRST_SECONDS * SAMPLE_RATE
+    )  # samples of the next plan
+
+    async def hear(self, samples: Samples, complete: bool = False) -> bool:
+        """Hand the windows of `samples` to the transcription if the samples have doubled since it
+        last got some, or are `complete`. Return whether it did.
+        """
+        if not complete and len(samples) < self.due:
+            return False
+        self.due = 2 * len(samples)
+        self.transcription.arrivals.append(await self.listener.plan(samples, complete))
+        self.wake()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Let the transcription fail because its recording cannot be decoded."""
+        self.transcription.arrivals.append(error)
+        self.wake()
