@@ -92,7 +92,11 @@ class EnvironmentSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
+        frozen=True,
+        env_ignore_empty=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
     @classmethod
@@ -112,16 +116,27 @@ class ModelSettings(EnvironmentSettings):
     """The models to load, the device and precision, and the limits of an audio file."""
 
     asr_model: Model
+    """Whisper, in safetensors: a Hub id, `id@revision` or a folder."""
     assistant_model: Model | None = None
+    """Distil-Whisper, a smaller Whisper, or Medusa heads."""
     diarization_model: Model | None = None
+    """`models/diarization`, or another pipeline."""
     conditioning_model: Model | None = None
+    """Weights by which Whisper's encoder follows one speaker where several talk at once."""
     hf_token: SecretStr | None = None
+    """For gated models."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
+    """`auto` does not start if an NVIDIA device is present but unusable."""
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
+    """`float16` needs CUDA, `int8` a CPU."""
     cuda_graphs: bool = True
+    """`false` runs every operation singly on a GPU: slower, easier to debug."""
     idle_unload_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Unload the models after so many idle seconds; the next request loads them again."""
     max_audio_seconds: float = Field(default=7200, gt=0, allow_inf_nan=False)
+    """Longer recordings are refused."""
     max_audio_bytes: int = Field(default=512 * 2**20, gt=0)
+    """Larger files are refused."""
 
     @classmethod
     def for_demo(cls) -> Self:
@@ -231,44 +246,88 @@ class InferenceConfig(BaseModel):
     booleans: "24", "1.5", "true", "False".
     """
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
 
     task: Literal["transcribe", "translate"] = "transcribe"
+    """`translate` is into English."""
     batch_size: int = Field(default=24, ge=1, le=128)
+    """Windows of up to 30 s decoded together."""
     assisted: bool | None = None
+    """Draft with assistant or Medusa heads; null: if it pays."""
     num_beams: int = Field(default=1, ge=1, le=8)
+    """Above 1: beam search, slower and without drafts."""
     length_penalty: float | None = Field(default=None, ge=0, le=1)
+    """Alpha of beam search; null: mean log-probability."""
     chunk_length_s: int = Field(default=30, ge=1, le=30)
+    """Longest window in seconds; 15 for Distil-Whisper as main model; below 5, words may be doubled
+    at the cuts."""
     sampling_rate: int = Field(default=16_000, ge=8_000, le=48_000)
+    """Resample to this rate first, then to 16 kHz."""
     language: Language = None
+    """Code, tag or name; null detects it in the first window with speech."""
     multilingual: bool = False
+    """Detect the language of each part of the recording."""
     num_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
+    """Hint for diarization; contradictions are refused."""
     min_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
+    """Hint for diarization; contradictions are refused."""
     max_speakers: int | None = Field(default=None, ge=1, le=MAX_SPEAKERS)
+    """Hint for diarization; contradictions are refused."""
     return_timestamps: bool | Literal["segment", "word"] = True
+    """`"word"` adds `words`; false leaves `chunks` empty."""
     diarize: bool = True
+    """Find speakers."""
     group_by_speaker: bool = True
+    """Join what one speaker says; false: one entry per chunk."""
     overlap: Literal["auto", "off"] = "auto"
+    """`auto` decodes windows in which speakers talk at once again, once for each speaker."""
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
+    """Earlier text, given to every window."""
     hotwords: HotWords = Field(default=[], max_length=MAX_HOTWORDS)
+    """Expected words, given to every window; in text, separated by commas."""
     text: str | None = Field(default=None, max_length=MAX_SCRIPT_CHARACTERS)
+    """Align a transcript that you already have."""
     output: OutputFormats = Field(default=[], max_length=len(get_args(OutputFormat)))
+    """The same answer as files."""
     max_line_width: int | None = Field(default=None, ge=1, le=1000)
+    """Limit of `srt` and `vtt`."""
     max_line_count: int | None = Field(default=None, ge=1, le=1000)
+    """Limit of `srt` and `vtt`."""
     max_words_per_line: int | None = Field(default=None, ge=1, le=1000)
+    """Limit of `srt` and `vtt`."""
     highlight_words: bool = False
+    """Underline each word while it is spoken, in `srt` and `vtt`."""
     subtitle_speakers: bool = True
+    """Name speakers in `srt` and `vtt`."""
     known_speakers: ReferenceClips = []
+    """`{"name", "reference"}` or `{"name", "voice"}`: up to 20 clips, as base64 or `data:` URLs, or
+    voices; JSON in forms and queries."""
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
+    """Least similarity of a match; null: the embedding model's."""
     voices: bool = False
+    """Add a voice of each speaker, which identifies the person."""
     temperature: Temperature = None
+    """Above 0 text is sampled; null: 0."""
     compression_ratio_threshold: float | None = Field(default=None, ge=0, le=1000)
+    """Decode again above this ratio; null: 2.4."""
     logprob_threshold: float | None = Field(default=None, ge=-1000, le=0)
+    """Decode again below this mean; null: -0.35, and -1 for silence."""
     no_speech_threshold: float | None = Field(default=None, ge=0, le=1)
+    """Above it, unlikely text counts as silence; null: 0.6."""
     vad_filter: bool | None = None
+    """Decode speech only; null: true."""
     vad_parameters: OptionalVadParameters = None
+    """Settings of speech detection."""
     channels: Literal["mix", "separate"] = "mix"
+    """Transcribe all channels as one, or one speaker on each."""
     channel_names: ChannelNames = []
+    """Speaker names of separate channels, in order; by default `CHANNEL_00`, ...."""
 
     @classmethod
     def read(cls, parameters: Mapping[str, Any], *, as_text: bool = False) -> Self:

@@ -37,7 +37,6 @@ class Apart:
             raise EngineFailed(f"{self.name}: {error}") from None
 
     def close(self) -> None:
-        """End the process."""
         self._pool.shutdown()
 
 

@@ -19,9 +19,6 @@ SHORT = {
     "ours-5": "ours:num_beams=5",
     "batched-5": "batched:beam_size=5",
     "sequential-5": "sequential:beam_size=5",
-    "batched-timestamps": "batched:without_timestamps=false",
-    "batched-timestamps-5": "batched:without_timestamps=false,beam_size=5",
-    "pipeline-5": "pipeline:num_beams=5",
 }
 DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIPELINE)
 
@@ -197,7 +194,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 default=[],
             ),
             _flag("--no-demo", "without the demo models", dest="demo", action="store_false"),
-            _flag("--diarize", "with speakers; demo models only"),
             *KEPT,
         ),
     ),

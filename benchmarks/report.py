@@ -23,7 +23,7 @@ from config import REPOSITORY
 
 RESULTS = REPOSITORY / "build" / "bench"
 PAGES = REPOSITORY / "docs" / "benchmarks"
-PACKAGES = ("torch", "transformers", "ctranslate2", "numpy")
+PACKAGES = ("torch", "transformers", "ctranslate2")
 # Settings that results of one page may differ in.
 VARYING = ("date", "minutes", "repeats")
 # The rows of each table, by its name; empty if nothing was measured. All rows have the same keys.
@@ -36,10 +36,8 @@ def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "date": f"{datetime.now(tz=UTC):%Y-%m-%d}",
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        **({"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "torch threads": torch.get_num_threads(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
     }
 
@@ -106,8 +104,8 @@ def table_of(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def listed(facts: Mapping[str, object]) -> str:
-    """Return a Markdown list of names and values."""
-    return "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    """Return names and values in one line of Markdown."""
+    return "; ".join(f"{name}: {value}" for name, value in facts.items())
 
 
 def _processor() -> str:

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 
 MIN_REPEATS, MAX_REPEATS = 3, 15
 RESAMPLES = 4_000
 TAIL = 2.5  # percent on either side of a 95% interval
-MIB = 2**20
 STATUS = Path("/proc/self/status")
 RESET_PEAK = Path("/proc/self/clear_refs")
 
@@ -77,24 +75,6 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
     ratios = np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
     low, high = np.percentile(ratios, [TAIL, 100 - TAIL])
     return Ratio(float(np.median(above) / np.median(below)), float(low), float(high))
-
-
-def peak_memory(action: Action, device: torch.device) -> float:
-    """Return the MiB that an action needs at its peak, above the memory held before.
-
-    On CUDA this is torch's allocation, elsewhere the resident memory of the process as Linux counts
-    it. There free memory is first given back to the system, because its reuse would not be counted.
-    """
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        action()
-        return float(torch.cuda.max_memory_allocated(device) - before) / MIB
-    reset_peak()
-    held = psutil.Process().memory_info().rss
-    action()
-    return resident_peak() - float(held) / MIB
 
 
 def reset_peak() -> None:

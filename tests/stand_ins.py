@@ -18,6 +18,17 @@ from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
 from whosaid.timebase import SAMPLES_PER_TOKEN
 from whosaid.transcript import Transcript
 
+# Of every answer, whatever is asked for.
+RESPONSE_KEYS = {
+    "speakers",
+    "chunks",
+    "text",
+    "language",
+    "language_probability",
+    "duration",
+    "warnings",
+    "unwritten",
+}
 DECODE = {each.name for each in fields(DecodeOptions)}
 
 

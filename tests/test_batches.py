@@ -12,12 +12,12 @@ import oracle
 import pytest
 import torch
 from oracle import TINY, decode, encoder_passes, interleaved, models_of
+from refusals import refused
 
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.state import DecodeState, StateMemory
-from whosaid.errors import OutOfMemory
 
 # Rejects every text.
 BEAMED = Fallback(3, True, logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -206,6 +206,6 @@ def test_batches_that_do_not_fit_beside_each_other_take_turns(monkeypatch, most)
 def test_beams_that_never_fit_are_refused_and_the_next_request_is_answered(monkeypatch):
     engine, expected = DecodeEngine(models_of(TINY, 142)), alone(GREEDY)
     allocate_at_most(monkeypatch, engine, 4)
-    with pytest.raises(OutOfMemory, match="one window"):
+    with refused("OUT_OF_MEMORY"):
         decode(engine, windows_of(), DecodeOptions(num_beams=5))
     assert tokens_of(decode(engine, windows_of(), GREEDY)) == expected

@@ -53,7 +53,7 @@ def test_a_page_is_filled_in_place_or_beside_its_results(in_place, tmp_path, mon
     written = folder / "example.md" if in_place else results.with_suffix(".md")
     text = written.read_text(encoding="utf-8")
     assert "| a |\n| --- |\n| 1 |" in text
-    assert "- cores: 2" in text
+    assert "cores: 2" in text
     if not in_place:
         assert (folder / "example.md").read_text(encoding="utf-8") == PAGE
 

@@ -64,18 +64,6 @@ def test_random_weights_write_as_many_tokens_as_asked(models, sentence):
     )
 
 
-def test_statistics_of_calls_add_up():
-    total = DecodeStats()
-    for accepted in (3, 1):
-        call = DecodeStats(
-            steps=2, tokens=6, drafted=4, accepted=accepted, drafted_rows=2, steps_by_drafts={2: 2}
-        )
-        total.add(call)
-    assert total.acceptance == 0.5
-    assert total.tokens_per_step == 2
-    assert (total.steps, total.steps_by_drafts) == (4, {2: 4})
-
-
 def test_a_ratio_is_of_medians_and_inside_its_interval():
     measured = ratio([2.0, 2.2, 2.1, 9.0, 2.0], [1.0, 1.1, 1.05, 1.0, 1.0])
     assert measured.value == pytest.approx(2.1)

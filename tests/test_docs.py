@@ -1,4 +1,5 @@
-"""What the documents name is there: files and folders in code spans, and the targets of links."""
+"""What the documents name is there (files, folders, targets of links), and their tables are those
+of the code."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from config import REPOSITORY
+from config import REPOSITORY, InferenceConfig
+from tests.reference_tables import DOCUMENTS as WITH_TABLES
+from tests.reference_tables import PLACE, TABLES, filled
+from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 
 DOCUMENTS = [
     REPOSITORY / "README.md",
@@ -67,3 +71,18 @@ def test_a_name_of_nothing_is_found(tmp_path, tracked):
         " `runtime/`, `scripts/nope it`, `scripts/test docs`, `python -m nope.py`"
     )
     assert missing(page, tracked) == {"diarization/pipeline.py", "nothing/", "scripts/nope"}
+
+
+def test_tables_are_those_of_the_code():
+    """`python -m tests.reference_tables` writes them."""
+    pages = {path.name: path.read_text(encoding="utf-8") for path in WITH_TABLES}
+    assert sorted(name for page in pages.values() for name in PLACE.findall(page)) == sorted(TABLES)
+    assert {name for name, page in pages.items() if filled(page) != page} == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"]
+)
+def test_a_threshold_that_is_not_given_is_the_documented_one(name):
+    description = InferenceConfig.model_fields[name].description
+    assert f"null: {getattr(DEFAULT_FALLBACK, name)}" in description

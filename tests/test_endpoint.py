@@ -21,6 +21,7 @@ from recogniser_stand_ins import (
     StandInTranscription,
     resident,
 )
+from stand_ins import RESPONSE_KEYS
 
 from handler import respond
 from whosaid.asr import Recogniser, TranscriptionOptions
@@ -48,16 +49,6 @@ CHUNKS = (
 SPEECH = Transcript(CHUNKS, "en", speech=((0.0, 1.0),))
 SILENCE = Transcript((), None)  # no speech
 TURNS = (SpeakerTurn("SPEAKER_00", 0.0, 0.45), SpeakerTurn("SPEAKER_01", 0.45, 1.0))
-RESPONSE_KEYS = {
-    "speakers",
-    "chunks",
-    "text",
-    "language",
-    "language_probability",
-    "duration",
-    "warnings",
-    "unwritten",
-}
 LIMITS = AudioLimits(7200, 500_000_000)
 
 

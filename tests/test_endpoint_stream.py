@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from recogniser_stand_ins import resident
+from refusals import refused
 
 from config import ModelSettings
 from handler import EndpointHandler
@@ -32,7 +33,7 @@ from whosaid.asr.output.chunks import ChunkReader
 from whosaid.audio.decode import decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from whosaid.endpoint import Decoded, Endpoint, Finished
-from whosaid.errors import InvalidAudio, InvalidReference, ModelError
+from whosaid.errors import InvalidAudio, ModelError
 from whosaid.runtime.shortest_first import Recording
 from whosaid.runtime.steps import Steps, give_way
 from whosaid.transcript import SpeakerTurn
@@ -122,6 +123,30 @@ def recording(wav):
         return base64.b64encode(wav(conversation()[: seconds * 16_000])).decode()
 
     return make
+
+
+class Gate:
+    """Holds a diarizer that calls `hear` until `go_on`; `waits` is set by what queues behind."""
+
+    def __init__(self, queue, monkeypatch):
+        self.begun, self.waits, self.go_on = (threading.Event() for _ in range(3))
+        submit = queue.submit
+
+        def submitting(*arguments):
+            if self.begun.is_set():
+                self.waits.set()
+            return submit(*arguments)
+
+        monkeypatch.setattr(queue, "submit", submitting)
+
+    def hear(self, _):
+        self.begun.set()
+        assert self.go_on.wait(60)
+
+
+@pytest.fixture
+def gate(endpoint, monkeypatch) -> Gate:
+    return Gate(endpoint.diarization, monkeypatch)
 
 
 def parsed(endpoint, inputs, **parameters):
@@ -247,53 +272,38 @@ def test_clips_are_decoded_by_who_prepares_and_heard_before_the_audio(
     assert any("sound alike" in warning for warning in answer.warnings)
 
 
-def test_between_two_clips_others_have_their_turn(endpoint, with_clips, recording, monkeypatch):
+def test_between_two_clips_others_have_their_turn(
+    endpoint, with_clips, recording, gate, monkeypatch
+):
     """Though they are longer than a clip."""
-    begun, waits, go_on = threading.Event(), threading.Event(), threading.Event()
-
-    def hear(_):
-        begun.set()
-        assert go_on.wait(60)
-
-    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
-    submit = endpoint.diarization.submit
-
-    def submitting(*arguments):
-        if begun.is_set():
-            waits.set()
-        return submit(*arguments)
-
-    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
     async def both():
         enrols = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5, 6)))
-        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.to_thread(gate.begun.wait, 60)
         other = asyncio.ensure_future(
             endpoint.answer(parsed(endpoint, recording(8), language="en", diarize=True))
         )
-        assert await asyncio.to_thread(waits.wait, 60)
-        go_on.set()
+        assert await asyncio.to_thread(gate.waits.wait, 60)
+        gate.go_on.set()
         await asyncio.gather(enrols, other)
 
     asyncio.run(both())
     assert endpoint.diarizer.heard == [4, 8, 5, 6, 2]
 
 
-def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(endpoint, with_clips, monkeypatch):
-    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
-
-    def hear(_):
-        begun.set()
-        assert go_on.wait(60)
-
-    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
+def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(
+    endpoint, with_clips, gate, monkeypatch
+):
+    over = threading.Event()
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
     async def leave():
         task = asyncio.ensure_future(endpoint.answer(with_clips(2, 4, 5)))
-        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.to_thread(gate.begun.wait, 60)
         task.cancel()
         await asyncio.wait([task])
-        go_on.set()
+        gate.go_on.set()
 
     asyncio.run(leave())
     endpoint.diarization.compute(Recording(0.0), over.set).result(60)
@@ -307,37 +317,25 @@ def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeyp
     monkeypatch.setattr("whosaid.call.decoding_steps", touched)
     clips = [{"name": "Anna", "reference": "AAAA"}]
     request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
-    with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
+    with refused("INVALID_REFERENCE", "known_speakers[0]"):
         asyncio.run(endpoint.answer(request))
     assert endpoint.outstanding == 0
 
 
-def test_who_leaves_before_the_clips_are_heard_costs_nothing(endpoint, with_clips, monkeypatch):
+def test_who_leaves_before_the_clips_are_heard_costs_nothing(
+    endpoint, with_clips, gate, monkeypatch
+):
     """The thread that diarizes is busy; the clip that waits for it is never heard."""
-    begun, waits, go_on = threading.Event(), threading.Event(), threading.Event()
-
-    def hear(_):
-        begun.set()
-        assert go_on.wait(60)
-
-    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(hear))
-    submit = endpoint.diarization.submit
-
-    def submitting(*arguments):
-        if begun.is_set():
-            waits.set()
-        return submit(*arguments)
-
-    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
+    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
 
     async def cancel():
         one = asyncio.ensure_future(endpoint.answer(with_clips(2, 4)))
-        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.to_thread(gate.begun.wait, 60)
         other = asyncio.ensure_future(endpoint.answer(with_clips(2, 5)))
-        assert await asyncio.to_thread(waits.wait, 60)
+        assert await asyncio.to_thread(gate.waits.wait, 60)
         other.cancel()
         await asyncio.wait([other])
-        go_on.set()
+        gate.go_on.set()
         return await one
 
     assert asyncio.run(cancel()).transcript.chunks
@@ -518,31 +516,22 @@ def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatc
     assert endpoint.outstanding == 0
 
 
-def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, monkeypatch):
+def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, gate, monkeypatch):
     """One recording is being diarized, and the one that waits behind it is given up."""
-    begun, go_on, freed, held = (threading.Event() for _ in range(4))
+    freed = threading.Event()
 
     def diarize(samples, hints, cancelled, between=None):
-        begun.set()
-        assert go_on.wait(60)
+        gate.hear(samples)
         return Speakers().diarize(samples, hints, cancelled)
 
     async def decoded(*arguments):
         audio = await decoding_steps(*arguments)
-        if begun.is_set():
+        if gate.begun.is_set():
             weakref.finalize(audio.samples, freed.set)
         return audio
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
     monkeypatch.setattr("whosaid.call.decoding_steps", decoded)
-    submit = endpoint.diarization.submit
-
-    def submitting(*arguments):
-        if begun.is_set():
-            held.set()
-        return submit(*arguments)
-
-    monkeypatch.setattr(endpoint.diarization, "submit", submitting)
 
     def is_freed():
         """Once the preparing thread is through, and the cancelled task is collected."""
@@ -557,15 +546,15 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, mo
             parsed(endpoint, recording(s), language="en", diarize=True) for s in (3, 4)
         )
         one = asyncio.ensure_future(endpoint.answer(first))
-        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.to_thread(gate.begun.wait, 60)
         other = asyncio.ensure_future(endpoint.answer(second))
-        assert await asyncio.to_thread(held.wait, 60)
+        assert await asyncio.to_thread(gate.waits.wait, 60)
         other.cancel()
         await asyncio.wait([other])
         del other
         assert await asyncio.to_thread(is_freed)
         assert not one.done()
-        go_on.set()
+        gate.go_on.set()
         return await one
 
     assert asyncio.run(leave()).segments

@@ -4,8 +4,6 @@ with torch's answers stood in for; the documented table of memory.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import os
 import re
@@ -13,9 +11,7 @@ import subprocess
 import sys
 import time
 from functools import partial
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -30,13 +26,9 @@ from benchmarks.gpu_check.page import (
     leave_out,
     note,
 )
-from benchmarks.gpu_check.recording import Recording
-from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelSettings
-from whosaid.asr.frontend.windows import Span
-from whosaid.asr.model import cpu_kernels
 from whosaid.runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
@@ -272,120 +264,3 @@ def test_the_documented_table_is_that_of_the_arithmetic():
 
 def test_the_documented_devices_are_those_of_the_arithmetic():
     assert memory.device_table() in DOCUMENT.read_text(encoding="utf-8")
-
-
-def test_the_largest_batch_of_the_documents_example():
-    found = memory.published_footprint(memory.LARGE_V3, memory.DISTIL_LARGE_V3)
-    rows = (24 * 10**9 * 0.9 - found.models) // found.per_row
-    assert f"gives {rows:.0f} for large-v3" in DOCUMENT.read_text(encoding="utf-8")
-
-
-# The lines of a GPU, on a CPU
-
-
-class PretendGraphs:
-    """What a runner of CUDA graphs is asked; decoding does not use it."""
-
-    def __init__(self):
-        self.graph_count = self.planned = 3
-        self.replayed = self.eager = 7
-        self.pauses = 0
-
-    @contextlib.contextmanager
-    def paused(self):
-        self.pauses += 1
-        yield
-
-
-def live_tensor_bytes(_device=None):
-    """Bytes of the storages of all tensors that Python knows but the frozen ones; other tests' fake
-    ones have none.
-    """
-    gc.collect()
-    storages = {}
-    for each in gc.get_objects():
-        if type(each) in (torch.Tensor, torch.nn.Parameter):
-            with contextlib.suppress(RuntimeError):
-                storages[each.data_ptr()] = each.untyped_storage().nbytes()
-    return sum(storages.values())
-
-
-@pytest.fixture
-def pretend_gpu(monkeypatch, whisper_folder, assistant_folder):
-    """A loaded subject that takes its CPU for a GPU whose memory is the live tensors'."""
-    graphs = PretendGraphs()
-    monkeypatch.setattr(Subject, "on_cuda", True)
-    monkeypatch.setattr(Subject, "graphs", graphs)
-    monkeypatch.setattr(cpu_kernels, "AVAILABLE", False)  # weights are not packed, as on CUDA
-    properties = SimpleNamespace(name="Pretend", major=9, minor=0, total_memory=24 << 30)
-    answers = {
-        "memory_allocated": live_tensor_bytes,
-        "max_memory_allocated": live_tensor_bytes,
-        "max_memory_reserved": live_tensor_bytes,
-        "reset_peak_memory_stats": lambda _device: None,
-        "get_device_properties": lambda _device: properties,
-        "mem_get_info": lambda _device: (23 << 30, 24 << 30),
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
-    models = ModelSettings(asr_model=str(whisper_folder), assistant_model=str(assistant_folder))
-    noise = np.random.default_rng(0).normal(0, 0.1, 6 * 16_000).astype(np.float32)
-    spans = [Span(start, start + 40_000) for start in range(0, len(noise), 48_000)]
-    # What other tests made is not gone through at every question for memory.
-    gc.collect()
-    gc.freeze()
-    return Subject(
-        models, CPU, torch.float32, True, Recording(noise), detect_speech=lambda _: spans
-    )
-
-
-@pytest.mark.reliability
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_lines_of_a_gpu(pretend_gpu, monkeypatch):
-    for name in ("GPU_SECONDS", "CPU_SECONDS"):
-        monkeypatch.setattr(f"benchmarks.gpu_check.speed.{name}", 3.0)
-    monkeypatch.setattr(checks, "LARGE_BATCH", 4)  # windows whose texts are compared
-
-    def load():
-        Subject.load(pretend_gpu)
-        pretend_gpu.transcriber.fallback = None  # nothing of noise is decoded again, by beams
-
-    monkeypatch.setattr(pretend_gpu, "load", load)
-    page = Page("title", "introduction")
-    page.check("Load", lambda: checks.check_load(pretend_gpu))
-    assert pretend_gpu._transcriber is not None, page.markdown()
-    pretend_gpu.transcriber.engine.memory.ensure_capacity(2)
-    for section, check in {
-        "Load": checks._check_graphs,
-        "Texts": checks.check_texts,
-        "Speed": check_speed,
-        "Memory": check_memory,
-    }.items():
-        page.check(section, lambda check=check: check(pretend_gpu))
-    lines = {check: (found, status) for _, check, _, found, status in lines_of(page.markdown())}
-    assert "the check itself" not in lines, lines
-    assert lines["graphs captured at load"] == ("3", Status.OK)
-    assert lines["graphs against eager passes over noise"] == ("equal", Status.OK)
-    assert lines["graphs against eager, plain steps"][1] == Status.OK
-    assert lines["graphs against eager, drafted steps"][1] == Status.OK
-    assert lines["graphs against eager, beam steps"][1] == Status.OK
-    assert lines["graphs against eager, sampled steps"][1] == Status.OK
-    assert lines["passes of a request, batch 24"] == ("0 replayed, 0 run eagerly", Status.OK)
-    assert re.match(r"encoding \d+%, prefill \d+%, decoding", lines["shares of batch 24"][0])
-    assert pretend_gpu.graphs.pauses >= 3
-    assert "ms; RTFx eagerly" in lines["a step of batch 1, with graphs"][0]
-    for name in ("models in memory", "rows of the default batch, 24"):
-        assert lines[name][1] == Status.OK, lines[name]
-    assert lines["memory after more requests"][1] == Status.OK
-
-
-def test_tokens_that_differ_from_eager_ones_are_not_ok(pretend_gpu):
-    results = iter([{0: (1,), 1: (2,)}, {0: (1,), 1: (3,)}])
-
-    def run():
-        return {key: SimpleNamespace(tokens=tokens) for key, tokens in next(results).items()}
-
-    finding = checks._check_replay(pretend_gpu, "plain", run)
-    assert finding.status == Status.NOT_OK
-    assert finding.found == "1 of 2 windows differ"

@@ -13,7 +13,6 @@ from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.windows import MARGIN, Span, Window
 from whosaid.asr.language_timeline import (
     OTHER_SECONDS,
-    SWITCH_COST,
     LanguageTimeline,
     WindowLanguage,
     find_language,
@@ -146,12 +145,6 @@ def test_a_position_is_in_the_section_it_lies_in():
     found = [timeline.language_at(position) for position in (0, 99, 100, 299, 300, 9_999)]
     assert found == ["en", "en", "de", "de", "en", "en"]
     assert timeline.cuts == (100, 300)
-
-
-def test_one_switch_is_worth_a_few_sure_seconds():
-    """What SWITCH_COST means: between others a sure stretch of 5 to 6 s, at an end half of it."""
-    most = -np.log(0.01)
-    assert 5 < 2 * SWITCH_COST / most < 6
 
 
 def window_languages(

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from benchmarks.load.bench import opus_body_of
-from benchmarks.load.clients import Load, arriving, beside, closed
+from benchmarks.load.clients import Load, beside, closed
 from whosaid.audio.decode import AudioLimits, decode_audio
 
 
@@ -82,13 +82,6 @@ def test_what_is_refused_is_counted_and_not_timed():
 def test_whom_nobody_answers_is_counted_by_its_error():
     load = asyncio.run(closed("http://127.0.0.1:1", b"good", users=1, seconds=0.0, fewest=1))
     assert (load.seconds, load.statuses) == ([], {"ConnectError": 1})
-
-
-def test_arrivals_are_as_many_as_the_rate_says():
-    load, server = measured(lambda url: arriving(url, b"good", rate=200.0, seconds=0.05))
-    assert server.asked == [b"good"] * 10
-    assert len(load.seconds) == 10
-    assert load.wall >= 9 / 200
 
 
 def test_short_requests_are_told_apart_from_the_long_ones_beside_them():

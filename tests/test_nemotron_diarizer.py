@@ -583,22 +583,6 @@ def test_it_streams_where_it_computes_on_a_gpu(diarizer):
 # ---- loading
 
 
-@needs_the_model
-def test_a_folder_of_the_model_is_loaded_in_evaluation_mode(diarizer):
-    model = diarizer._model
-    assert (model.dtype, model.training) == (torch.float32, False)
-    assert model.config._attn_implementation == "sdpa"
-
-
-@needs_the_model
-def test_the_other_place_of_the_features_configuration(folder, tmp_path, spoken):
-    """`preprocessor_config.json`, as feature extractors are saved by themselves."""
-    save(tmp_path)
-    (tmp_path / "processor_config.json").unlink()
-    processor().feature_extractor.save_pretrained(tmp_path)
-    assert loaded(tmp_path).diarize(spoken, NO_HINTS) == loaded(folder).diarize(spoken, NO_HINTS)
-
-
 def start_failure(name: object) -> str:
     with pytest.raises(StartError) as caught, loading("DIARIZATION_MODEL", str(name)):
         load_diarizer(str(name), None, "hf_secret", CPU)
@@ -648,30 +632,6 @@ def test_an_older_transformers_is_named_with_what_is_needed(tmp_path, monkeypatc
     message = start_failure(tmp_path)
     assert "needs transformers 5.18 or newer, and here is " in message
     assert transformers.__version__ in message
-
-
-# ---- a repository of the Hub
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """Answers for `config.json` of any repository with a path or an error."""
-    answers = []
-
-    def download(*_, **__):
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return str(answers[0])
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    return answers
-
-
-def test_a_repository_is_known_by_its_configuration(hub, monkeypatch, tmp_path):
-    hub.append(tmp_path / "config.json")
-    hub[0].write_text('{"model_type": "nemotron3_diarization"}')
-    monkeypatch.setattr(versions, "_release", lambda _: (5, 17))
-    assert "owner/model needs transformers 5.18" in start_failure("owner/model")
 
 
 # ---- the endpoint

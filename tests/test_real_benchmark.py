@@ -180,12 +180,6 @@ def test_results_keep_texts_and_scores_are_made_of_them():
     assert second.score.insertions == 1
 
 
-def test_what_is_heard_again_replaces_what_was_kept():
-    results = example({"ours": ["one"]}, [english("a")])
-    add_answer(results, english("a"), Spec.parse("ours"), Heard("two", 9.0, 1.0), first=True)
-    assert results["answers"]["ours"]["a"] == {"text": "two", "seconds": [9.0], "peak": 1.0}
-
-
 class Repeats:
     """An engine that writes its own name, and the time of `Repeats.now`."""
 
@@ -312,20 +306,6 @@ def test_weights_are_converted_once(tmp_path, whisper_folder):
     written = (first / "model.bin").stat().st_mtime_ns
     assert convert(whisper_folder, tmp_path) == first
     assert (first / "model.bin").stat().st_mtime_ns == written
-
-
-def test_what_cannot_be_heard_is_one_line(spoken, tmp_path, monkeypatch, capsys):
-    given = ["--manifest", str(spoken), "--model", str(tmp_path / "nothing")]
-    cases = {
-        "neither a hub id": given,
-        "engine 'nope'": [*given, "--engines", "nope"],
-        "no recording is left": [*given, "--only", "nope"],
-        "No such file": ["--render", "--output", str(tmp_path / "nothing.json")],
-    }
-    for said, arguments in cases.items():
-        assert run(read_bench(["real", *arguments])) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
 
 
 def test_a_parameter_that_the_endpoint_does_not_know_is_refused(spoken, tmp_path, whisper_folder):

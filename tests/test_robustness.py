@@ -20,6 +20,7 @@ import pytest
 import pytest_socket
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import RESPONSE_KEYS
 
 from config import ModelSettings
 from handler import EndpointHandler
@@ -257,16 +258,7 @@ def test_the_path_of_a_real_recording_is_not_opened(endpoint, tmp_path):
 def check_response(response: Any) -> None:
     """The promises that hold for every answer."""
     assert isinstance(response, dict), response
-    assert set(response) == {
-        "speakers",
-        "chunks",
-        "text",
-        "language",
-        "language_probability",
-        "duration",
-        "warnings",
-        "unwritten",
-    }
+    assert set(response) == RESPONSE_KEYS
     times = [time for chunk in response["chunks"] for time in chunk["timestamp"]]
     assert times == sorted(times)
     assert all(0 <= time <= response["duration"] for time in times)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tiny_whispers import SMALL, model_of
-from whosaid.asr.output.segments import Segment, Segments, read_segments
+from whosaid.asr.output.segments import Segment, read_segments
 
 BEGIN = 1000
 
@@ -29,23 +29,20 @@ def test_a_lone_start_is_an_unfinished_segment_from_the_last_end():
     assert found.unfinished == Segment((), 12.0, 30.0)
 
 
-def test_text_without_an_end_is_unfinished():
-    found = read_segments([at(0), 5, at(12), at(12.5), 6, 7], BEGIN, 30.0)
-    assert found.unfinished == Segment((6, 7), 12.0, 30.0)
-
-
-def test_text_after_no_closed_segment_is_closed_by_the_window():
-    found = read_segments([at(0.5), 5, 6], BEGIN, 14.0)
-    assert found == Segments((Segment((5, 6), 0.5, 14.0),))
-
-
-def test_a_single_end_means_silence_after_it():
-    assert read_segments([at(0), 5, at(12)], BEGIN, 30.0).unfinished is None
-
-
-def test_no_tokens_no_segments():
-    assert read_segments([], BEGIN, 30.0).closed == ()
-    assert read_segments([at(0)], BEGIN, 30.0).closed == ()
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "closed", "unfinished"),
+    [
+        ([at(0), 5, at(12), at(12.5), 6, 7], 30.0, [((5,), 0.0, 12.0)], ((6, 7), 12.0, 30.0)),
+        ([at(0.5), 5, 6], 14.0, [((5, 6), 0.5, 14.0)], None),  # closed by the window
+        ([at(0), 5, at(12)], 30.0, [((5,), 0.0, 12.0)], None),  # silence follows
+        ([], 30.0, [], None),
+        ([at(0)], 30.0, [], None),
+    ],
+)
+def test_text_without_an_end(tokens, seconds, closed, unfinished):
+    found = read_segments(tokens, BEGIN, seconds)
+    assert found.closed == tuple(Segment(*each) for each in closed)
+    assert found.unfinished == (Segment(*unfinished) if unfinished else None)
 
 
 def test_times_beyond_the_window_are_its_end():

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from refusals import refused
 
 from whosaid.errors import StartError
 from whosaid.server.errors import Refusal
@@ -88,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
         kept = sum(each.size for each in self.model.values())
         audio = bytes(size)
         if len(self.model) >= MOST or kept + size + 2 > MOST_BYTES:
-            with pytest.raises(Refusal, match="JOBS_FULL"):
+            with refused("JOBS_FULL"):
                 self.store.add(owner, audio, b"{}", url, self.tick())
             return multiple()
         job = self.store.add(owner, audio, b"{}", url, self.tick())
@@ -127,7 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(job=ids, owner=st.sampled_from(OWNERS))
     def cancel(self, job, owner):
         if job not in self.model or self.model[job].owner != owner:
-            with pytest.raises(Refusal, match="NOT_FOUND"):
+            with refused("NOT_FOUND"):
                 self.store.cancel(owner, job, self.tick())
             return
         active = not self.model[job].status.ended
@@ -275,7 +276,7 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("whosaid.server.jobs.folder.os.fsync", fail)
-    with pytest.raises(Refusal, match="STORAGE_FAILED"):
+    with refused("STORAGE_FAILED"):
         store.add(b"one", b"sound", b"{}", None, 1.0)
     assert (store.jobs(b"one"), [*(tmp_path / "data" / "audio").iterdir()]) == ([], [])
     monkeypatch.undo()
@@ -302,13 +303,13 @@ def test_a_full_disk_refuses_changes_by_name_and_reads_go_on(store, caplog):
     )
     with full_disk():
         for change in changes:
-            with pytest.raises(Refusal, match="STORAGE_FAILED"):
+            with refused("STORAGE_FAILED"):
                 change()
         assert store.jobs(b"one") == [job]
         assert store.expire(3.0) == 0
     assert "DATA_DIR: jobs.sqlite: " in caplog.text
     assert store.cancel(b"one", job.id, 3.0)
-    with full_disk(), pytest.raises(Refusal, match="STORAGE_FAILED"):
+    with full_disk(), refused("STORAGE_FAILED"):
         store.remove(b"one", job.id)
     store.remove(b"one", job.id)
     assert store.jobs(b"one") == []
@@ -325,7 +326,7 @@ def test_a_store_opens_on_a_full_disk_and_counts_the_crash_once_there_is_room(tm
                 store = JobStore(tmp_path, MOST, MOST_BYTES, 3.0)
                 assert store.job(b"one", job).status is Status.RUNNING
                 assert store.audio(job) == b"sound"
-                with pytest.raises(Refusal, match="STORAGE_FAILED"):
+                with refused("STORAGE_FAILED"):
                     store.claim(1, 4.0)
                 store.close()
         store = JobStore(tmp_path, MOST, MOST_BYTES, 5.0)

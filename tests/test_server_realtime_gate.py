@@ -14,12 +14,12 @@ import pytest
 from asgi import FakeEndpoint, asynchronous, call
 from live_stand_ins import Drivers, Socket, error_of, live
 from pydantic import TypeAdapter
+from refusals import refused
 from test_server_admission import basic
 from test_server_metrics import read as metrics_of
 from test_server_metrics import values
 
 from whosaid.live.settings import AudioFormat, TurnSettings
-from whosaid.server.errors import Refusal
 from whosaid.server.lifecycle import DrainingServer
 from whosaid.server.realtime.client_secrets import ClientSecrets
 from whosaid.server.realtime.places import MOST_SLOWED
@@ -310,15 +310,15 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
     secrets = ClientSecrets(lambda: now[0])
     first = secrets.create(10, SessionConfig())
     assert (first.expires_at, secrets.find(first.value.encode())) == (1010, first)
-    with pytest.raises(Refusal, match="UNAUTHORIZED"):
+    with refused("UNAUTHORIZED"):
         secrets.find(first.value.encode() + b"x")
     others = {secrets.create(600, SessionConfig()).value for _ in range(most - 1)}
     assert len(others) == most - 1
-    with pytest.raises(Refusal, match="BUSY") as caught:
+    with refused("BUSY") as caught:
         secrets.create(10, SessionConfig())
     assert caught.value.retry_after == 10
     now[0] = 1010.0
-    with pytest.raises(Refusal, match="UNAUTHORIZED"):
+    with refused("UNAUTHORIZED"):
         secrets.find(first.value.encode())
     assert secrets.create(10, SessionConfig()).expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])

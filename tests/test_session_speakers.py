@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from config import DEMO_MODELS
 from diarization_utils import attribute, speaker_segments
 from tests.support.audio_files import conversation, speech, wav_file
 from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
-from whosaid.errors import InvalidParameter, InvalidReference, ModelError, Unsupported
+from whosaid.errors import ModelError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.driver import LiveDriver
 from whosaid.live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
@@ -267,18 +268,18 @@ def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, sam
 
     async def run() -> None:
         async with session(endpoint, told) as driver:
-            with pytest.raises(InvalidReference, match=r"known_speakers\[0\]: "):
+            with refused("INVALID_REFERENCE", "known_speakers[0]"):
                 await driver.change(
                     replace(SETTINGS, known_speakers=useless), AudioFormat.PCM_16000
                 )
             endpoint.models.diarizer = None
-            with pytest.raises(Unsupported, match="no diarization model"):
+            with refused("UNSUPPORTED", "speakers"):
                 await driver.change(SETTINGS, AudioFormat.PCM_16000)
             plain = replace(SETTINGS, speakers=False)
             await driver.change(plain, AudioFormat.PCM_16000)
             await say(driver, samples[:16_000])
             endpoint.models.diarizer = TurnsOfSeconds()
-            with pytest.raises(InvalidParameter, match="known ones and their threshold, before"):
+            with refused("INVALID_PARAMETER", "speakers"):
                 await driver.change(SETTINGS, AudioFormat.PCM_16000)
             await driver.change(replace(plain, delay="high"), AudioFormat.PCM_16000)
             await driver.finish()

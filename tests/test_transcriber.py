@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from stand_ins import TIMESTAMPS, StandInEngine, asking, rounded, said_in
 
 from config import REPOSITORY
@@ -19,7 +20,7 @@ from whosaid.asr.engine.request import DecodeResult, Request
 from whosaid.asr.frontend.vad import VadOptions
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.errors import InvalidParameter, Unsupported
+from whosaid.errors import InvalidParameter
 from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
@@ -541,7 +542,7 @@ def test_the_detector_hears_under_the_options():
 def test_speech_cannot_last_at_more_than_it_must_reach():
     transcriber = Transcriber(MODELS, detect_speech=hears_sound)
     for vad in (VadOptions(0.4, 0.45), VadOptions(None, 0.55)):
-        with pytest.raises(InvalidParameter, match="neg_threshold is larger"):
+        with refused("INVALID_PARAMETER", "vad_parameters"):
             transcriber.validate(asking(vad=vad))
     transcriber.validate(asking(vad=VadOptions(None, 0.5)))
 
@@ -610,7 +611,7 @@ def test_of_a_prompt_too_long_the_end_is_kept_and_the_hot_words_before_it(hotwor
 @pytest.mark.parametrize("wish", [{"prompt": "word5"}, {"hotwords": ("word5",)}])
 def test_a_model_that_knows_no_prompts_refuses_them(wish):
     models = replace(MODELS, special_tokens=replace(MODELS.special_tokens, start_of_previous=None))
-    with pytest.raises(Unsupported, match=r"^UNSUPPORTED: prompt, hotwords"):
+    with refused("UNSUPPORTED", "prompt, hotwords"):
         prompts_given(models, **wish)
 
 

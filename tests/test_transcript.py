@@ -51,13 +51,7 @@ def test_transcripts_compare_without_their_stats():
     assert slow != Transcript((), None, speech=((0.0, 1.0),))
 
 
-def test_stats_of_three_rows_that_drafted():
-    """Rows gained 1 + 3, 1 + 0 and 1 + 2 tokens; of 4 + 1 + 3 drafts judged, 5 were accepted."""
+def test_acceptance_is_a_share_of_the_drafts():
     stats = DecodeStats(drafted=8, accepted=5, drafted_rows=3)
     assert stats.acceptance == 5 / 8
-    assert stats.tokens_per_step == pytest.approx((4 + 1 + 3) / 3)
-
-
-def test_stats_without_drafts():
     assert DecodeStats(steps=4, tokens=4).acceptance is None
-    assert DecodeStats(steps=4, tokens=4).tokens_per_step == 1

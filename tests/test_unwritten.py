@@ -37,41 +37,31 @@ def counting(*speech: tuple[float, float]):
 ALWAYS = counting((0.0, 100.0))
 
 
-def test_speech_behind_the_last_word_is_unwritten():
-    said = words((0.2, 0.6), (0.6, 1.4))
-    assert find_unwritten(said, 0.0, 19.7, ALWAYS) == [Gap(1.4, 19.7, 2, 2)]
-
-
-def test_speech_before_and_between_words_is_unwritten():
-    said = words(*((3.0 + n / 4, 3.25 + n / 4) for n in range(6)), (6.5, 6.75))
-    assert find_unwritten(said, 0.0, 6.75, ALWAYS) == [Gap(0.0, 3.0, 0, 0), Gap(4.5, 6.5, 6, 6)]
-
-
-def test_a_word_or_two_amid_unwritten_speech_are_part_of_it():
-    said = words((3.0, 3.4), (3.4, 3.8))
-    assert find_unwritten(said, 0.0, 6.0, ALWAYS) == [Gap(0.0, 6.0, 0, 2)]
+@pytest.mark.parametrize(
+    ("said", "end", "gaps"),
+    [
+        ([(0.2, 0.6), (0.6, 1.4)], 19.7, [Gap(1.4, 19.7, 2, 2)]),
+        (
+            [*((3.0 + n / 4, 3.25 + n / 4) for n in range(6)), (6.5, 6.75)],
+            6.75,
+            [Gap(0.0, 3.0, 0, 0), Gap(4.5, 6.5, 6, 6)],
+        ),
+        ([(3.0, 3.4), (3.4, 3.8)], 6.0, [Gap(0.0, 6.0, 0, 2)]),
+        ([(0.0, 0.5), (0.4 + FEWEST, 2.5)], 2.5, []),
+        # The last word claims what was said after it, as far as the window's end.
+        ([(0.0, 0.4), (0.4, 21.9)], 21.9, [Gap(0.4, 21.9, 1, 2)]),
+        # A sentence that is said eight times and written once, each word over one time.
+        ([(2.0 * n, 2.0 * n + 1.9) for n in range(8)], 16.0, [Gap(0.0, 16.0, 0, 8)]),
+    ],
+    ids=["behind", "before and between", "a word or two amid", "short", "stretched", "repeated"],
+)
+def test_speech_without_words_is_unwritten(said, end, gaps):
+    assert find_unwritten(words(*said), 0.0, end, ALWAYS) == gaps
 
 
 def test_a_pause_is_no_unwritten_speech():
     said = words((0.0, 0.5), (9.0, 9.5))
     assert find_unwritten(said, 0.0, 9.5, counting((0.0, 0.6), (8.8, 9.5))) == []
-
-
-def test_speech_shorter_than_a_sentence_is_left():
-    said = words((0.0, 0.5), (0.4 + FEWEST, 2.5))
-    assert find_unwritten(said, 0.0, 2.5, ALWAYS) == []
-
-
-def test_a_word_that_is_stretched_over_speech_does_not_write_it():
-    """The last word claims what was said after it, as far as the window's end."""
-    said = words((0.0, 0.4), (0.4, 21.9))
-    assert find_unwritten(said, 0.0, 21.9, ALWAYS) == [Gap(0.4, 21.9, 1, 2)]
-
-
-def test_words_that_are_stretched_one_after_the_other_are_too_few():
-    """A sentence that is said eight times and written once, each word over one time."""
-    said = words(*((2.0 * n, 2.0 * n + 1.9) for n in range(8)))
-    assert find_unwritten(said, 0.0, 16.0, ALWAYS) == [Gap(0.0, 16.0, 0, 8)]
 
 
 @pytest.mark.parametrize("rate", [1.0, 2.5, 6.0])

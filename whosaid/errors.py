@@ -38,37 +38,37 @@ class ClientError(EndpointError, ValueError):
 
 
 class InvalidRequest(ClientError):
-    """The body does not have the documented shape."""
+    """No usable `inputs`, or `parameters` is not an object."""
 
     code = "INVALID_REQUEST"
 
 
 class InvalidParameter(ClientError):
-    """A parameter has a wrong type, is out of bounds or contradicts another parameter."""
+    """A parameter's type, bound or combination is wrong."""
 
     code = "INVALID_PARAMETER"
 
 
 class InvalidAudio(ClientError):
-    """The bytes hold no usable audio."""
+    """Not base64, not audio, shorter than 0.1 s, or samples that are not finite."""
 
     code = "INVALID_AUDIO"
 
 
 class InvalidReference(ClientError):
-    """A clip of `known_speakers` is unusable; `param` is its place: `known_speakers[1]`."""
+    """A clip or voice cannot be used; `param` is its place: `known_speakers[1]`."""
 
     code = "INVALID_REFERENCE"
 
 
 class AudioTooLong(ClientError):
-    """The audio exceeds this endpoint's limit of seconds or bytes."""
+    """Beyond `MAX_AUDIO_SECONDS` or `MAX_AUDIO_BYTES`."""
 
     code = "AUDIO_TOO_LONG"
 
 
 class Unsupported(ClientError):
-    """A well-formed request asks for something that this endpoint does not offer."""
+    """The loaded model, or this server, does not offer what is asked for."""
 
     code = "UNSUPPORTED"
 
@@ -78,13 +78,13 @@ class ServerError(EndpointError):
 
 
 class ModelError(ServerError):
-    """A model raised an exception, or returned an impossible result."""
+    """A model failed."""
 
     code = "MODEL_ERROR"
 
 
 class OutOfMemory(ServerError):
-    """The device has too little memory even for a batch of one window."""
+    """Memory does not suffice for one window."""
 
     code = "OUT_OF_MEMORY"
 

@@ -222,11 +222,6 @@ class DecodeStats:
         """Return accepted draft tokens as a share of `drafted`; None without drafts."""
         return self.accepted / self.drafted if self.drafted else None
 
-    @property
-    def tokens_per_step(self) -> float:
-        """Return the mean tokens that a row gains in a step with a draft; 1 without drafts."""
-        return 1 + self.accepted / max(1, self.drafted_rows)
-
     def add(self, more: DecodeStats) -> None:
         for each in fields(self):
             before, added = getattr(self, each.name), getattr(more, each.name)

@@ -30,7 +30,7 @@ from whosaid.asr.engine.state import (
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import MedusaModel
 
-BATCHES = (1, 8, 24, 128)
+BATCHES = (1, 24)
 MB, GB = 1e6, 1e9
 
 
@@ -48,20 +48,14 @@ class Shape:
     mel_bins: int = 80
 
 
-SMALL_EN = Shape("small.en", 768, 12, 12, 12, 51_864, 19)
-MEDIUM_EN = Shape("medium.en", 1024, 16, 24, 24, 51_864, 18)
 LARGE_V3 = Shape("large-v3", 1280, 20, 32, 32, 51_866, 10, 128)
-DISTIL_SMALL_EN = Shape("distil-small.en", 768, 12, 12, 4, 51_864, 0)
-DISTIL_MEDIUM_EN = Shape("distil-medium.en", 1024, 16, 24, 2, 51_864, 0)
 DISTIL_LARGE_V3 = Shape("distil-large-v3", 1280, 20, 32, 2, 51_866, 0, 128)
 # Main models and their assistants, all of which share the main model's encoder.
 PAIRS: tuple[tuple[Shape, Shape | None], ...] = (
     (Shape("tiny", 384, 6, 4, 4, 51_865, 6), None),
     (Shape("base", 512, 8, 6, 6, 51_865, 8), None),
     (Shape("small", 768, 12, 12, 12, 51_865, 10), None),
-    (SMALL_EN, DISTIL_SMALL_EN),
     (Shape("medium", 1024, 16, 24, 24, 51_865, 6), None),
-    (MEDIUM_EN, DISTIL_MEDIUM_EN),
     (Shape("large-v3-turbo", 1280, 20, 32, 4, 51_866, 6, 128), None),
     (LARGE_V3, None),
     (LARGE_V3, DISTIL_LARGE_V3),
@@ -118,27 +112,36 @@ def memory_table() -> str:
     rows = []
     for main, assistant in PAIRS:
         found = published_footprint(main, assistant)
-        name = main.name if assistant is None else f"{main.name} + {assistant.name}"
         totals = [f"{found.with_rows(count) / GB:.1f}" for count in BATCHES]
-        rows.append([name, f"{found.models / GB:.2f}", f"{found.per_row / MB:.1f}", *totals])
+        rows.append(
+            [
+                _name(main, assistant),
+                f"{found.models / GB:.2f}",
+                f"{found.per_row / MB:.1f}",
+                *totals,
+            ]
+        )
     batches = [f"batch {count}, GB" for count in BATCHES]
     return table(["model", "models, GB", "MB a row", *batches], rows)
 
 
 def device_table() -> str:
     """Return the table of rows that devices hold at load, in Markdown."""
+    models = {_name(*pair): published_footprint(*pair) for pair in SERVED}
     lines = []
-    for main, assistant in SERVED:
-        found = published_footprint(main, assistant)
-        name = main.name if assistant is None else f"{main.name} + {assistant.name}"
-        for device, mebibytes in DEVICES.items():
-            total = int(USABLE * (mebibytes << 20))
+    for device, mebibytes in DEVICES.items():
+        total = int(USABLE * (mebibytes << 20))
+        figures = []
+        for found in models.values():
             rows = _rows_at_load(found, total)
-            beams = rows * found.per_row * OTHER_LANES_SHARE
-            held = found.with_rows(rows) + beams + GRAPHS
-            figures = [f"{each / GB:.1f}" for each in (held, total - held)]
-            lines.append([name, device, str(rows), *figures])
-    return table(["model", "device", "rows", "held at load, GB", "left, GB"], lines)
+            held = found.with_rows(rows) + rows * found.per_row * OTHER_LANES_SHARE + GRAPHS
+            figures.append(f"{rows}: {held / GB:.1f} + {(total - held) / GB:.1f}")
+        lines.append([device, *figures])
+    return table(["device", *(f"{name}, GB" for name in models)], lines)
+
+
+def _name(main: Shape, assistant: Shape | None) -> str:
+    return main.name if assistant is None else f"{main.name} + {assistant.name}"
 
 
 def _rows_at_load(found: Footprint, total: int) -> int:

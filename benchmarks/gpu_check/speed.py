@@ -46,7 +46,6 @@ class Run:
     transcript: Transcript | None = None
 
     def __call__(self) -> None:
-        """Transcribe the recording."""
         runner = self.subject.graphs if self.eager else None
         with nullcontext() if runner is None else runner.paused():
             self.transcript = self.subject.transcribe(

@@ -50,7 +50,6 @@ def _delays(name: str, cell: Results) -> dict[str, str]:
         "first shown": _quantiles(sessions, "shown"),
         "final": _quantiles(sessions, "told"),
         "completed": _quantiles(sessions, "waits"),
-        "cadence": _quantiles(sessions, "gaps"),
         "the file": " ".join(f"{each:.0f} s" for each in cell["files"][:3]),
         "sessions": str(len(sessions)),
         "failed": str(sum(bool(each["failure"]) for each in sessions)),

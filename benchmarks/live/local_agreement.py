@@ -173,7 +173,6 @@ class RivalProcess:
         return told
 
     def close(self) -> None:
-        """End the process."""
         self._apart.close()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import jiwer
 
@@ -35,16 +34,14 @@ class Session:
     """The texts and times that a client got in one session.
 
     `deltas` and `completed` are texts. `waits` are the seconds from the end of an item's audio, the
-    silence after which the detector calls it ended, to its `completed`; `gaps` are those between
-    two looks for words in one item. `retracted` counts the events that took back final words, and
-    `errors` counts the server's error events and failed items.
+    silence after which the detector calls it ended, to its `completed`. `retracted` counts the
+    events that took back final words, and `errors` the server's error events and failed items.
     """
 
     words: list[Told] = field(default_factory=list)
     deltas: str = ""
     completed: str = ""
     waits: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
     retracted: int = 0
     errors: int = 0
 
@@ -66,13 +63,6 @@ class _Item:
         """Deltas that came when all was said, and whether they said otherwise than the words."""
         words = "".join(text for text, _ in self.words)
         return self.late + ("".join(self.deltas).strip() != words.strip())
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between looks; the last one of a completed item is at the whole of it."""
-        seconds = [second for second, _ in self.shown]
-        looks = seconds if self.completed is None else seconds[:-1]
-        return [after - before for before, after in pairwise(looks)]
 
     def told(self) -> list[Told]:
         """Return the item's words with their seconds. A word counts as shown from the first event
@@ -107,7 +97,6 @@ def session_of(done: Replay) -> Session:
             session.errors += 1
     for item in items.values():
         session.words += item.told()
-        session.gaps += item.gaps
         session.retracted += item.retracted
     session.deltas = " ".join("".join(item.deltas).strip() for item in items.values())
     session.completed = " ".join(item.completed or "" for item in items.values())

@@ -120,7 +120,6 @@ class Plays:
             "told": _rounded(told),
             "shown": _rounded(shown),
             "waits": _rounded(session.waits),
-            "gaps": _rounded(session.gaps),
             "retracted": session.retracted,
             "errors": session.errors,
             "failure": done.failure if done else "",

@@ -33,7 +33,6 @@ class Speech:
 
     @property
     def seconds(self) -> float:
-        """The recording's length."""
         return len(self.samples) / SAMPLE_RATE
 
 

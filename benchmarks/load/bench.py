@@ -20,7 +20,7 @@ from typing import Any
 import av
 import numpy as np
 
-from benchmarks.load.clients import Load, arriving, beside, closed, json_body
+from benchmarks.load.clients import Load, beside, closed, json_body
 from benchmarks.load.figures import CELL, figures, summary
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
 from benchmarks.report import put, read_kept, save, settings
@@ -61,21 +61,20 @@ QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, fewest=1, beside=6, crowd=4)
 def measure(options: Namespace, path: Path) -> None:
     """Measure every model through both servers; `path` is written after each measurement."""
     plan = QUICK if options.quick else WHOLE
-    models = {DEMO: demo_models(options.diarize)} if options.demo else {}
+    models = {DEMO: demo_models()} if options.demo else {}
     models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
     facts: dict[str, Any] = {
         **settings(PACKAGES),
         "seconds a cell": plan.cell,
         "seconds of a short request": plan.lengths[0],
         "seconds of a long one beside them": plan.very_long,
-        "diarization": options.diarize,
     }
     empty: dict[str, Any] = {"users": [], "beside": [], "crowd": []}
     results = read_kept(path, facts, empty, options.fresh or options.quick)
     started = time.perf_counter()
     for name, environment in models.items():
         with running(environment) as urls:
-            for part, found in _measured(urls, plan, options.diarize):
+            for part, found in _measured(urls, plan):
                 cell = {"models": name, **found}
                 put(results[part], cell, *CELL)
                 minutes = round((time.perf_counter() - started) / 60, 1)
@@ -104,16 +103,14 @@ def opus_body_of(seconds: int, **parameters: object) -> bytes:
     return json_body(file.getvalue(), **parameters)
 
 
-def _measured(
-    urls: dict[str, str], plan: Plan, diarize: bool
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _measured(urls: dict[str, str], plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every measurement of one set of models, server by server: its part and its figures."""
-    short = body_of(plan.lengths[0], language="en", diarize=diarize)
+    short = body_of(plan.lengths[0], language="en", diarize=False)
     _warm_up(urls, short, max(plan.users))
     capacity: dict[str, float] = {}
     turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
     for seconds in plan.lengths:
-        body = body_of(seconds, language="en", diarize=diarize)
+        body = body_of(seconds, language="en", diarize=False)
         for users in plan.users:
             for server in next(turns):
                 load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
@@ -123,14 +120,14 @@ def _measured(
                     "users",
                     {"seconds": seconds, "users": users, "server": server, **load.figures()},
                 )
-    yield from _beside(urls, plan, short, min(capacity.values()), diarize)
-    yield from _crowd(urls[OURS], plan, short, min(capacity.values()), diarize)
+    yield from _beside(urls, plan, short, min(capacity.values()))
+    yield from _crowd(urls[OURS], plan, short, min(capacity.values()))
 
 
 def _beside(
-    urls: dict[str, str], plan: Plan, short: bytes, capacity: float, diarize: bool
+    urls: dict[str, str], plan: Plan, short: bytes, capacity: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    long = body_of(plan.very_long, language="en", diarize=diarize)
+    long = body_of(plan.very_long, language="en", diarize=False)
     pause = 1 / (SHARE_BESIDE * capacity)
     for server in SERVERS:
         load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
@@ -139,17 +136,15 @@ def _beside(
 
 
 def _crowd(
-    url: str, plan: Plan, short: bytes, capacity: float, diarize: bool
+    url: str, plan: Plan, short: bytes, capacity: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Short requests alone, and at the same pace beside many long ones of one client."""
-    long = opus_body_of(plan.very_long, language="en", diarize=diarize)
+    long = opus_body_of(plan.very_long, language="en", diarize=False)
     rate = SHARE_BESIDE * capacity
-    alone = asyncio.run(arriving(url, short, rate, plan.beside / rate))
-    facts = {"server": OURS, "pause": 1 / rate}
-    yield "crowd", {**facts, "long ones": 0, "answered": 0, **alone.figures()}
-    load, of_long = asyncio.run(beside(url, short, long, 1 / rate, plan.beside, plan.crowd))
-    answered = len(of_long.seconds)
-    yield "crowd", {**facts, "long ones": plan.crowd, "answered": answered, **load.figures()}
+    for crowd in (0, plan.crowd):
+        load, of_long = asyncio.run(beside(url, short, long, 1 / rate, plan.beside, crowd))
+        facts = {"server": OURS, "pause": 1 / rate, "answered": len(of_long.seconds)}
+        yield "crowd", {**facts, "long ones": crowd, **load.figures()}
 
 
 def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:

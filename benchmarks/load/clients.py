@@ -1,8 +1,6 @@
 """Clients that send one body again and again, and what each request took.
 
-Closed loops: each user sends the next request when the last answer is there, as in k6. Open loops:
-requests arrive at a fixed rate, whatever is answered; they show the queue that closed loops hide
-(Schroeder, Wierman and Harchol-Balter 2006).
+Closed loops: each user sends the next request when the last answer is there, as in k6.
 
 A request is timed from the moment at which it was due, so that a slow client cannot flatter a
 server.
@@ -79,20 +77,6 @@ async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int)
     return load
 
 
-async def arriving(url: str, body: bytes, rate: float, seconds: float) -> Load:
-    """Send one request every 1/`rate` seconds for `seconds`; end with the last answer."""
-    load, started = Load(), time.perf_counter()
-    async with _client() as client:
-        asked = []
-        for place in range(max(1, round(seconds * rate))):
-            due = started + place / rate
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            asked.append(asyncio.ensure_future(_ask(client, url, body, due, load)))
-        await asyncio.gather(*asked)
-    load.wall = time.perf_counter() - started
-    return load
-
-
 async def beside(
     url: str, body: bytes, long: bytes, pause: float, most: int, at_once: int = 1
 ) -> tuple[Load, Load]:
@@ -126,7 +110,7 @@ async def busy(url: str, body: bytes, at_once: int = 1) -> AsyncIterator[Load]:
         finally:
             for each in running:
                 each.cancel()
-            await asyncio.wait(running)
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 def _client() -> httpx2.AsyncClient:

@@ -12,13 +12,16 @@ from benchmarks.report import Tables
 Results = Mapping[str, Any]
 # What was measured, in whichever of these a measurement has.
 CELL = ("models", "server", "seconds", "users", "long ones")
+USERS = ("models", "seconds", "users")
 
 
 def figures(results: Results) -> Tables:
     """Return the tables of users and of short requests beside long ones."""
-    rates = {_cell_of(cell): cell["rate"] for cell in results["users"]}
+    users: dict[tuple[Any, ...], dict[str, Results]] = {}
+    for cell in results["users"]:
+        users.setdefault(tuple(cell[name] for name in USERS), {})[cell["server"]] = cell
     return {
-        "users": [_users(cell, rates) for cell in results["users"]],
+        "users": [_users(servers) for servers in users.values()],
         "beside": [
             {**_where(cell), "long": _seconds(cell["long"]), **_times(cell)}
             for cell in results["beside"]
@@ -36,19 +39,21 @@ def summary(cell: Results) -> str:
     return f"{what}: {' '.join(_times(cell).values())}"
 
 
-def _users(cell: Results, rates: Mapping[tuple[Any, ...], float]) -> dict[str, str]:
-    theirs = cell["server"] == OURS and rates.get(_cell_of({**cell, "server": HF_SERVE}))
-    return {
-        **_where(cell),
+def _users(servers: Mapping[str, Results]) -> dict[str, str]:
+    """Return a row with the figures of both servers, "-" for a server that was not measured."""
+    cell = next(iter(servers.values()))
+    row = {
+        "models": cell["models"],
         "audio": f"{cell['seconds']} s",
         "users": str(cell["users"]),
-        **_times(cell),
-        "ours : hf-serve": f"{cell['rate'] / theirs:.2f}" if theirs else "",
     }
-
-
-def _cell_of(cell: Results) -> tuple[Any, ...]:
-    return tuple(cell.get(name) for name in CELL)
+    for server in (OURS, HF_SERVE):
+        times = _times(servers[server]) if server in servers else {}
+        row[f"{server}: median / p95"] = f"{times['median']} / {times['p95']}" if times else "-"
+        row[f"{server}: requests"] = times["requests"] if times else "-"
+    both = len(servers) == 2
+    rates = [servers[each]["rate"] for each in (OURS, HF_SERVE)] if both else []
+    return row | {"ours : hf-serve": f"{rates[0] / rates[1]:.2f}" if both else ""}
 
 
 def _where(cell: Results) -> dict[str, str]:
@@ -63,7 +68,6 @@ def _times(cell: Results) -> dict[str, str]:
         "median": _seconds(cell.get("med")),
         "p95": _seconds(cell.get("p95")),
         "requests": f"{cell['requests']}{noted}",
-        "answers/s": f"{cell['rate']:.2f}",
     }
 
 

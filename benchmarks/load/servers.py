@@ -48,9 +48,9 @@ class Running:
     process: int
 
 
-def demo_models(diarization: bool) -> dict[str, str]:
-    """Return the environment that names the demo's models, the diarizer if wanted."""
-    folders = ("asr", "assistant", "diarization")[: 3 if diarization else 2]
+def demo_models() -> dict[str, str]:
+    """Return the environment that names the demo's models, without a diarizer."""
+    folders = ("asr", "assistant")
     return dict(zip(MODELS, (str(DEMO_MODELS / folder) for folder in folders), strict=False))
 
 

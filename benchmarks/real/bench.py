@@ -30,7 +30,7 @@ from whosaid.timebase import SAMPLE_RATE
 
 __all__ = ["figures", "measure"]
 
-PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer", "numpy")
+PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer")
 
 
 def measure(options: Namespace, path: Path) -> None:

@@ -66,7 +66,6 @@ class Spec:
 
     @property
     def beams(self) -> int:
-        """The number of beams."""
         return int(self.options.get("num_beams", self.options.get("beam_size", 1)))
 
 
@@ -249,7 +248,6 @@ class EngineProcess:
         return heard
 
     def close(self) -> None:
-        """End the process."""
         self._apart.close()
 
 

@@ -28,7 +28,6 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """The recording's name in results."""
         return self.audio.name
 
 

@@ -26,7 +26,6 @@ from benchmarks.speed.cells import (
     quick_pairs,
 )
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
-from benchmarks.speed.recordings import SEED as AUDIO_SEED
 from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import (
     MIN_REPEATS,
@@ -35,7 +34,6 @@ from benchmarks.timing import (
     repeats_within,
     time_interleaved,
 )
-from tests.support.model_pairs import SEED as WEIGHTS_SEED
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import DecodeStats
@@ -61,10 +59,6 @@ def measure(options: Namespace, path: Path) -> None:
     facts: dict[str, Any] = {
         **settings(),
         "dtype": str(dtype),
-        "seed of the audio": AUDIO_SEED,
-        "seed of random weights": WEIGHTS_SEED,
-        "fewest repeats": MIN_REPEATS,
-        "seconds for more repeats": budget,
     }
     results = read_kept(path, facts, {"cells": []}, options.fresh or options.quick)
     started = time.perf_counter()

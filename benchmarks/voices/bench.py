@@ -36,7 +36,7 @@ from whosaid.transcript import SpeakerTurn
 
 __all__ = ["figures", "measure"]
 
-PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers", "numpy")
+PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers")
 Results = dict[str, Any]
 
 

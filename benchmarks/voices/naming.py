@@ -71,7 +71,6 @@ class Heard:
 
     @classmethod
     def of(cls, conversation: Conversation) -> Heard:
-        """Decode a conversation."""
         samples = decoded(conversation.recording)
         return cls(conversation, samples, longest_alone(conversation.turns))
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 REFERENCE, PIPELINE, WHISPERX = TURNS = ("reference", "pipeline", "pipeline, WhisperX's rule")
 CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
 REAL, MIXED = "real", "mixed"
-LONGEST_BAR = 20  # characters, for 100%
 
 Results = dict[str, Any]
 
@@ -211,7 +210,6 @@ def _cells(scores: Sequence[Results]) -> dict[str, str]:
         **{f"{of}, {part}": shown(of, part) for of in (TEXT, BY_SPEAKER) for part in PARTS},
         IN_TIME: shown(IN_TIME, *PARTS),
         BY_SPEAKER: shown(BY_SPEAKER, *PARTS),
-        "": "█" * round(LONGEST_BAR * min(count(BY_SPEAKER, *PARTS).rate, 1.0)),
     }
 
 

@@ -33,7 +33,6 @@ class Progress:
         self.audio, self.records, self.failures = 0.0, 0, 0
 
     def add(self, record: Record) -> None:
-        """Count a record."""
         now = self._clock()
         self.records += 1
         self.failures += bool(record.code)

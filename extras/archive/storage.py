@@ -237,7 +237,6 @@ def read(address: str) -> bytes:
 
 @patient
 def digest(address: str) -> str:
-    """Return a file's sha256."""
     with _open(address) as file:
         return file_digest(file, "sha256").hexdigest()
 

@@ -42,7 +42,6 @@ class Heads(nn.Module):
 
     @property
     def count(self) -> int:
-        """Return the number of heads."""
         return self.bias.shape[1]
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -18,21 +18,11 @@ from servers import (
     hf_serve,
     hub_client,
 )
+from stand_ins import RESPONSE_KEYS
 
 from tests.support.audio_files import speech
 
 pytestmark = pytest.mark.slow
-
-RESPONSE_KEYS = {
-    "speakers",
-    "chunks",
-    "text",
-    "language",
-    "language_probability",
-    "duration",
-    "warnings",
-    "unwritten",
-}
 
 
 @pytest.fixture

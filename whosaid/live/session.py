@@ -68,7 +68,7 @@ SLOWER = 2.0  # least multiple of the requested cadence that causes a Cadence ev
 
 
 class EmptyBuffer(InvalidRequest):
-    """There is too little audio to commit."""
+    """Less than 100 ms uncommitted; a `warning` with turn detection."""
 
     code = "input_audio_buffer_commit_empty"
 

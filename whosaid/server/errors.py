@@ -11,48 +11,82 @@ from whosaid.errors import EndpointError
 
 
 class Kind(Enum):
-    """A row of the table: the code, the HTTP status and `retry_after`, in seconds."""
+    """A row of the table: the code, when it is sent, the HTTP status, `retry_after` in seconds."""
 
-    HOST_NOT_ALLOWED = "HOST_NOT_ALLOWED", 403
-    ORIGIN_NOT_ALLOWED = "ORIGIN_NOT_ALLOWED", 403
-    UNAUTHORIZED = "UNAUTHORIZED", 401
-    NOT_FOUND = "NOT_FOUND", 404
-    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED", 405
-    BODY_TIMEOUT = "BODY_TIMEOUT", 408
-    BODY_TOO_LARGE = "BODY_TOO_LARGE", 413
-    UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE", 415
-    INVALID_BODY = "INVALID_REQUEST", 422  # no JSON object: the contract's servers answer 422
-    UPGRADE_REQUIRED = "UPGRADE_REQUIRED", 426
-    BUSY = "BUSY", 429
-    DRAINING = "DRAINING", 503, 5
-    NOT_READY = "NOT_READY", 503, 5
-    NO_REPLICA = "NO_REPLICA", 503, 1
-    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED", 504
-    MODEL_NOT_FOUND = "MODEL_NOT_FOUND", 404
-
-    JOBS_DISABLED = "JOBS_DISABLED", 404
-    JOBS_FULL = "JOBS_FULL", 429, 60
-    JOB_NOT_DONE = "JOB_NOT_DONE", 409
-    CALLBACK_NOT_ALLOWED = "CALLBACK_NOT_ALLOWED", 403
-    STORAGE_FAILED = "STORAGE_FAILED", 507
+    HOST_NOT_ALLOWED = "HOST_NOT_ALLOWED", "unknown `Host`", 403
+    ORIGIN_NOT_ALLOWED = (
+        "ORIGIN_NOT_ALLOWED",
+        "a page of another origin, or a proxy that drops `Host`",
+        403,
+    )
+    UNAUTHORIZED = "UNAUTHORIZED", "token missing or wrong", 401
+    DRAINING = "DRAINING", "the server is stopping", 503, 5
+    BUSY = (
+        "BUSY",
+        "`MAX_QUEUE` or `MAX_QUEUE_BYTES` reached; live: `MAX_LIVE_SESSIONS`, or sessions lag",
+        429,
+    )
+    BODY_TOO_LARGE = (
+        "BODY_TOO_LARGE",
+        "over `MAX_AUDIO_BYTES` (7/5 of it in base64) and 16 MiB for the rest",
+        413,
+    )
+    UNSUPPORTED_MEDIA_TYPE = (
+        "UNSUPPORTED_MEDIA_TYPE",
+        "text, images and the like; Content-Encoding; anything but a form under `/v1/audio`",
+        415,
+    )
+    JOBS_DISABLED = "JOBS_DISABLED", "no `DATA_DIR`", 404
+    JOBS_FULL = "JOBS_FULL", "`MAX_JOBS` or `MAX_JOB_BYTES` reached", 429, 60
+    BODY_TIMEOUT = "BODY_TIMEOUT", "the body falls 30 s behind 1 KiB/s", 408
+    INVALID_BODY = "INVALID_REQUEST", "not a JSON object", 422  # as the contract's servers answer
+    CALLBACK_NOT_ALLOWED = (
+        "CALLBACK_NOT_ALLOWED",
+        "host of `callback_url` not in `CALLBACK_HOSTS`",
+        403,
+    )
+    STORAGE_FAILED = "STORAGE_FAILED", "disk of `DATA_DIR` full or failing, also for DELETE", 507
+    DEADLINE_EXCEEDED = (
+        "DEADLINE_EXCEEDED",
+        "`REQUEST_TIMEOUT` is over (`X-Should-Retry: false`)",
+        504,
+    )
+    NOT_READY = "NOT_READY", "models load; or the engine has stopped", 503, 5
+    NO_REPLICA = "NO_REPLICA", "Ray Serve only: send it again", 503, 1
+    NOT_FOUND = "NOT_FOUND", "no such path or job", 404
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED", "`Allow` lists the methods", 405
+    MODEL_NOT_FOUND = "MODEL_NOT_FOUND", "`/v1/models/{id}` of a model that is not loaded", 404
+    JOB_NOT_DONE = "JOB_NOT_DONE", "the job has no answer yet", 409
+    UPGRADE_REQUIRED = "UPGRADE_REQUIRED", "`/v1/realtime` without a WebSocket", 426
 
     # Of live sessions, with OpenAI's codes where OpenAI has one.
-    INVALID_JSON = "invalid_json"
-    UNKNOWN_EVENT = "unknown_event"
-    UNSUPPORTED_EVENT = "unsupported_event"
-    UNKNOWN_PARAMETER = "unknown_parameter"
-    MISSING_PARAMETER = "missing_required_parameter"
-    INVALID_TYPE = "invalid_type"
-    INVALID_VALUE = "invalid_value"
-    UNSUPPORTED_VALUE = "unsupported_value"
-    INVALID_BASE64 = "invalid_base64"
-    APPEND_TOO_LARGE = "append_too_large"
-    SESSION_ENDING = "session_ending"
-    SESSION_EXPIRED = "session_expired"
-    SESSION_IDLE = "session_idle"
+    INVALID_JSON = (
+        "invalid_json",
+        "not a JSON object, over 1 MiB beside audio, or over 1,000 values",
+    )
+    UNKNOWN_EVENT = "unknown_event", "an unknown `type`"
+    UNSUPPORTED_EVENT = (
+        "unsupported_event",
+        "an event that a transcription session does not have (`response.create`)",
+    )
+    UNKNOWN_PARAMETER = "unknown_parameter", "no such field; the update changes nothing"
+    MISSING_PARAMETER = "missing_required_parameter", "a field is missing"
+    INVALID_TYPE = "invalid_type", "a field of a wrong type"
+    INVALID_VALUE = "invalid_value", "a field with a wrong value"
+    UNSUPPORTED_VALUE = (
+        "unsupported_value",
+        "not served here: several `languages`, a `session.type` such as `translation`",
+    )
+    INVALID_BASE64 = "invalid_base64", "this `audio` is dropped"
+    APPEND_TOO_LARGE = "append_too_large", "over `MAX_APPEND_BYTES`; this `audio` is dropped"
+    SESSION_ENDING = "session_ending", "an event after the last commit"
+    SESSION_IDLE = "session_idle", "`LIVE_IDLE_SECONDS` without an event; close status 1001"
+    SESSION_EXPIRED = "session_expired", "`LIVE_SESSION_SECONDS` are over; close status 1001"
 
-    def __init__(self, code: str, status: int = 400, retry_after: int | None = None) -> None:
-        self.code, self.status, self.retry_after = code, status, retry_after
+    def __init__(
+        self, code: str, when: str, status: int = 400, retry_after: int | None = None
+    ) -> None:
+        self.code, self.when, self.status, self.retry_after = code, when, status, retry_after
 
 
 class Refusal(EndpointError):

@@ -75,49 +75,60 @@ def callback_key(secret: SecretStr) -> bytes:
 
 
 class ServerSettings(EnvironmentSettings):
-    """How the server listens and what it accepts.
-
-    `api_key` is the bearer token that clients must send. At most `max_queue` requests are accepted
-    and not answered, with bodies of `max_queue_bytes` together; audio is decoded while less than
-    `max_decoded_bytes` of samples are held. Requests have `request_timeout` seconds, live sessions
-    as many once their audio has ended, and on SIGTERM both have `drain_timeout`. At most `max_rows`
-    windows are decoded at once. `page` is whether `/app` is served. `allowed_hosts` are the names
-    that it answers to, where that is asked, and `allowed_origins` the sites whose pages may ask.
-    At most `max_live_sessions` are held, each for `live_session_seconds`; one in which nothing
-    comes for `live_idle_seconds` ends. A client appends at most `max_append_bytes` of audio at
-    once, and is at most `live_ahead_seconds` ahead of real time. Jobs are kept in `data_dir`, at
-    most `max_jobs` with `max_job_bytes` together, for `job_seconds` after their end, and
-    `max_running_jobs` are run at once; without it there are none. Callbacks go to `callback_hosts`,
-    signed with `callback_secret`.
-    """
+    """How the server listens and what it accepts."""
 
     # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
     model_config = SettingsConfigDict(str_strip_whitespace=True)
 
     host: str = "127.0.0.1"
+    """Address."""
     port: int = Field(default=8000, ge=0, le=65535)
+    """0 is any free one."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
+    """Sent as `Authorization: Bearer ...` or Basic password. Use a long random key: nothing limits
+    how often a client may guess."""
     max_queue: int = Field(default=64, ge=1)
+    """Accepted requests without an answer."""
     max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
+    """Received bytes of waiting requests; a single request may exceed it."""
     max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)
+    """Decoded audio of all requests (230 MB an hour); one more recording may exceed it."""
     request_timeout: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    """Seconds for a request, or for a live session after its audio."""
     drain_timeout: float = Field(default=600, gt=0, allow_inf_nan=False)
+    """Seconds to finish after SIGTERM."""
     page: bool = True
+    """Serve `/app`."""
     max_rows: int = Field(default=32, ge=1, le=128)
+    """Windows decoded at once, memory permitting."""
     allowed_hosts: Names = frozenset()
+    """Names and addresses of this server: `asr.example, *.lan, 10.0.0.7`; `*` for all."""
     allowed_origins: Origins = frozenset()
+    """Sites whose pages may call: `https://app.example, http://localhost:3000`; `*` for all."""
     max_live_sessions: int = Field(default=16, ge=0)
+    """Open live sessions; 0 for none."""
     max_append_bytes: int = Field(default=15 * 2**20, ge=1)
+    """Audio bytes in one live append."""
     live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
+    """How far a live client may be ahead of real time."""
     live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
+    """Seconds without an event that end a live session."""
     live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    """Length of a live session."""
     data_dir: Path | None = None
+    """Folder for jobs; no jobs without it."""
     max_jobs: int = Field(default=1000, ge=1)
+    """Jobs that are kept."""
     max_job_bytes: int = Field(default=10 * 2**30, ge=1)
+    """Bytes of the jobs' recordings and answers."""
     max_running_jobs: int = Field(default=2, ge=1)
+    """Jobs running at once."""
     job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
+    """How long a job is kept after its end."""
     callback_hosts: CallbackHosts = frozenset()
+    """Hosts for job callbacks: `hooks.example, 10.0.0.7:8443`; the default port is 443."""
     callback_secret: SecretStr | None = None
+    """Signs callbacks: base64 of 24 to 64 bytes, with or without `whsec_`."""
 
     @field_validator("callback_secret")
     @classmethod
