@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
