@@ -37,13 +37,12 @@ with modules_that_stay():
         load_whisper,
         start_transcriber,
         with_assistant,
-        with_conditioning,
     )
     from whosaid.audio import sandbox
     from whosaid.audio.decode import AudioLimits
     from whosaid.diarization import load_diarizer
     from whosaid.endpoint import Endpoint, Models
-    from whosaid.loading import checkpoint, exit_on_failure, read_settings, request_errors
+    from whosaid.loading import adapted, checkpoint, exit_on_failure, read_settings, request_errors
     from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
     from whosaid.runtime.errors import loading
     from whosaid.runtime.on_demand import OnDemand
@@ -135,14 +134,9 @@ def load_asr(
     settings: ModelSettings, device: torch.device, dtype: torch.dtype, limits: Limits
 ) -> Transcriber:
     asr, assistant = settings.asr_model, settings.assistant_model
-    conditioning = settings.conditioning_model
     with loading("ASR_MODEL", asr.name):
         models = load_whisper(checkpoint(asr, settings), device, dtype)
-        if conditioning is None:
-            models = with_conditioning(models)  # of a file beside the model
-    if conditioning is not None:
-        with loading("CONDITIONING_MODEL", conditioning.name):
-            models = with_conditioning(models, checkpoint(conditioning, settings))
+    models = adapted(models, settings)  # to follow one speaker of several, if there are weights
     if assistant is not None:
         with loading("ASSISTANT_MODEL", assistant.name):
             models = with_assistant(models, checkpoint(assistant, settings))
@@ -150,8 +144,7 @@ def load_asr(
 
 
 def load_diarization(settings: ModelSettings, device: torch.device) -> Diarizer | None:
-    model = settings.diarization_model
-    if model is None:
+    if (model := settings.diarization_model) is None:
         return None
     with loading("DIARIZATION_MODEL", model.name):
         return load_diarizer(model.name, model.revision, settings.token, device)

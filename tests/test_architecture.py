@@ -57,6 +57,7 @@ AROUND = {name: targets for name, targets in ARROWS.items() if name not in ENDPO
 # What may load torch. The rest of the endpoint settles a request's form, and starts, without it.
 WITH_TORCH = {
     "asr",
+    "call",
     "diarization",
     "endpoint",
     "handler",

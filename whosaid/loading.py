@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from config import ModelReference, ModelSettings, misspelt_variables
-from whosaid.asr import Checkpoint
+from whosaid.asr import Checkpoint, WhisperModels, with_conditioning
 from whosaid.endpoint import Endpoint
 from whosaid.errors import EndpointError, StartError
-from whosaid.runtime.errors import causes, end_process, endpoint_errors, is_device_lost
+from whosaid.runtime.errors import causes, end_process, endpoint_errors, is_device_lost, loading
 from whosaid.runtime.servers import hide_bodies, keep_one_line, restart_without_graphs
 from whosaid.runtime.versions import describe_versions
 
@@ -61,6 +61,15 @@ def request_errors(endpoint: Endpoint) -> Iterator[None]:
         if endpoint.failure is not None:
             end_process("speech recognition has stopped")
         raise
+
+
+def adapted(models: WhisperModels, settings: ModelSettings) -> WhisperModels:
+    """Return the models with the conditioning that CONDITIONING_MODEL names, else with the file
+    beside the main model, if there is one.
+    """
+    named = settings.conditioning_model
+    with loading("CONDITIONING_MODEL", (named or settings.asr_model).name):
+        return with_conditioning(models, checkpoint(named, settings) if named else None)
 
 
 def checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
