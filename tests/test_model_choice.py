@@ -106,6 +106,8 @@ def test_names_of_models_by_what_is_named(monkeypatch):
     assert names() == names(bundled=True) == {"asr_model": "owner/whisper"}
     assert names(model="owner/other") == default | {"asr_model": "owner/other"}
     assert names(embedded=True) == demo
+    monkeypatch.setenv("CONDITIONING_MODEL", "owner/follower")
+    assert names(embedded=True) == demo | {"conditioning_model": "owner/follower"}
 
 
 BASE, INDEX = "openai/whisper-base", "Whisper base of the index"

@@ -91,7 +91,12 @@ def model_names(
         elif name and name == named(options).get(field):
             with suppress(ValueError):  # `choose` reports the error
                 names[field] = str(ModelReference.parse(name))
-    return names | {"dtype": ModelSettings.for_models(whisper_base.HUB_ID).dtype}
+    settings = ModelSettings.for_models(whisper_base.HUB_ID)
+    follower = settings.conditioning_model
+    return names | {
+        "conditioning_model": None if follower is None else str(follower),
+        "dtype": settings.dtype,
+    }
 
 
 def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
