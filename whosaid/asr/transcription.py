@@ -282,12 +282,12 @@ class WindowDecoding:
         self._previous: dict[Window, list[Chunk]] = {}
 
     def add_ready(self) -> None:
-        """Add the windows that are ready to free rows. While the rest of a recording is decoded,
-        its first window has the engine for itself, so that the first text comes soon.
+        """Add the windows that are ready to free rows. The first window of a recording that grows
+        and has more windows than rows runs alone, so that the first text comes soon.
         """
         schedule, requests = self._schedule, []
         left, rows = schedule.total - schedule.done, self._session.free_rows
-        if not (schedule.done or schedule.whole):
+        if schedule.grows and not schedule.done and left > rows:
             rows = min(rows, int(self._session.done))
         for window in schedule.pop_ready(rows):
             language = self._plan.at(window.start)

@@ -60,6 +60,7 @@ class Schedule:
         self._samples, self._target = samples, target
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
+        self.grows = False
         self._settled: float = math.inf  # the sample before which all windows are planned
         self._expected_length = len(samples)
 
@@ -91,7 +92,7 @@ class Schedule:
 
     def await_more(self, expected: int) -> None:
         """Expect about `expected` samples, of which `grow` brings the windows."""
-        self._settled, self._expected_length = 0, expected
+        self.grows, self._settled, self._expected_length = True, 0, expected
 
     @property
     def _unplanned(self) -> int:
