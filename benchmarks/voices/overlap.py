@@ -178,17 +178,18 @@ def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float
 
 
 def figures(results: Results) -> Tables:
-    """Return errors by degree of overlap, kind of turns, and parameters if there are several."""
+    """Return errors by degree of overlap, and by parameters if there are several."""
     rows = results["overlap"]
     kinds = dict.fromkeys(_kind(row) for row in rows)
     sets = dict.fromkeys(row["parameters"] for row in rows)
     table = []
-    for kind, turns, parameters in product(kinds, TURNS, sets):
-        some = [row for row in rows if (_kind(row), row["parameters"]) == (kind, parameters)]
+    for kind, parameters in product(kinds, sets):
+        some = [
+            row["errors"] for row in rows if (_kind(row), row["parameters"]) == (kind, parameters)
+        ]
         if some:
-            names = {"speech": kind, "turns": turns}
-            names |= {"parameters": parameters} if len(sets) > 1 else {}
-            table.append(names | _cells([row["errors"][turns] for row in some]))
+            names = {"speech": kind, **({"parameters": parameters} if len(sets) > 1 else {})}
+            table.append(names | _cells(some))
     return {"overlap": table}
 
 
@@ -197,19 +198,22 @@ def _kind(row: Results) -> str:
     return str(row["name"]).split(", ")[0 if row["name"].startswith(REAL) else 1]
 
 
-def _cells(scores: Sequence[Results]) -> dict[str, str]:
-    def count(measure: str, *parts: str) -> Count:
-        return pooled([Count(**each[measure][part]) for each in scores for part in parts])
+def _cells(errors: Sequence[Results]) -> dict[str, str]:
+    """Return rates of errors inside overlapped speech / in all speech."""
 
-    def shown(measure: str, *parts: str) -> str:
-        found = count(measure, *parts)
-        return f"{found.rate:.1%}" if found.total else ""
+    def count(turns: str, measure: str, *parts: str) -> Count:
+        return pooled([Count(**each[turns][measure][part]) for each in errors for part in parts])
 
+    def shown(turns: str, measure: str) -> str:
+        found = (count(turns, measure, INSIDE), count(turns, measure, *PARTS))
+        return " / ".join(f"{each.rate:.1%}" for each in found if each.total)
+
+    words = (count(PIPELINE, TEXT, *parts).total for parts in ((INSIDE,), PARTS))
     return {
-        "words inside": f"{count(TEXT, INSIDE).total:.0f} of {count(TEXT, *PARTS).total:.0f}",
-        **{f"{of}, {part}": shown(of, part) for of in (TEXT, BY_SPEAKER) for part in PARTS},
-        IN_TIME: shown(IN_TIME, *PARTS),
-        BY_SPEAKER: shown(BY_SPEAKER, *PARTS),
+        "words": " / ".join(f"{each:.0f}" for each in words),
+        TEXT: shown(PIPELINE, TEXT),
+        **{f"{BY_SPEAKER}, {turns}": shown(turns, BY_SPEAKER) for turns in TURNS},
+        IN_TIME: shown(PIPELINE, IN_TIME),
     }
 
 
