@@ -29,7 +29,7 @@ from test_nemotron_diarizer import save
 from config import DEMO_MODELS, REPOSITORY, ModelSettings
 from tests.support.audio_files import conversation, wav_file
 from whosaid.diarization import load_diarizer
-from whosaid.diarization.nemotron import NemotronDiarizer
+from whosaid.diarization.voiced import VoicedDiarizer
 from whosaid.models.download import with_local_models
 from whosaid.transcribe.__main__ import main
 
@@ -192,7 +192,7 @@ def test_nemotron_is_loaded_from_the_hub_and_downloaded_without_its_other_format
         loaded = load_diarizer("owner/whisper", None, None, torch.device("cpu"))
         settings = ModelSettings.for_models(str(DEMO_MODELS / "asr"), None, "owner/whisper")
         folder = with_local_models(settings).diarization_model.name
-    assert isinstance(loaded, NemotronDiarizer)
+    assert isinstance(loaded, VoicedDiarizer)
     assert {path.name for path in Path(folder).iterdir()} == set(asked) == set(files)
 
 

@@ -611,7 +611,7 @@ def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(
         assert held.wait(60)
         return decode(*arguments)
 
-    monkeypatch.setattr("whosaid.endpoint.decode_base64", hold)
+    monkeypatch.setattr("whosaid.call.decode_base64", hold)
     person.open(url, kept(answer, recording))
     leave = "!window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     assert not person.do(leave)
