@@ -129,7 +129,11 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     b = chunk("yes please", 2.1, 0.0)
     likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
     b = Chunk(b.text, b.start, b.end, words=tuple(likely))
-    found = [Transcript((each,), "en") for each in (a, b)]
+    left_out = (Unwritten(6, 8),), (Unwritten(7, 9),)  # seconds of the tracks
+    found = [
+        Transcript((each,), "en", unwritten=spans)
+        for each, spans in zip((a, b), left_out, strict=True)
+    ]
     whole = replaced(plain, [(10, 20)], tracks, found, Reader())
     assert [(each.voice, each.text) for each in whole.chunks] == [
         (None, " before it"),
@@ -140,7 +144,7 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     ]
     assert (whole.chunks[0], whole.chunks[-1]) == kept
     assert [word.start for word in whole.chunks[1].words] == [10.0, 11.0]
-    assert whole.unwritten == (Unwritten(5, 6),)
+    assert whole.unwritten == (Unwritten(5, 6), Unwritten(16, 19))
     words = [word for each in attribute(whole.chunks, turns, turns) for word in each.words]
     assert "".join(f"{word.text}/{word.speaker}" for word in words[2:7]) == (
         " i/A say/A yes/B please/B indeed/A"

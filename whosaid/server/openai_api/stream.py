@@ -1,7 +1,8 @@
 """The events of an answer that is streamed: deltas, segments by speaker, and the whole.
 
-Deltas joined are the last event's text, whatever the response format. So a delta holds back the
-space at its end until text follows, and what a format adds comes with that event.
+Deltas joined are the last event's text, whatever the response format, unless windows in which
+speakers overlap were decoded again. So a delta holds back the space at its end until text follows,
+and what a format adds comes with that event.
 """
 
 from __future__ import annotations
