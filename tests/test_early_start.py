@@ -8,8 +8,9 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,12 +34,13 @@ from whosaid.asr.frontend.windows import Span, Window
 from whosaid.asr.listening import EarlyStart
 from whosaid.asr.transcription import WindowDecoding
 from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
-from whosaid.diarization.diarizer import Capabilities, Diarization
+from whosaid.call import Call
+from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import InvalidAudio
 from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import SpeakerTurn
+from whosaid.transcript import SpeakerTurn, Transcript
 
 LIMIT = 10 * SAMPLE_RATE
 SPOKEN, LOUD, QUIET = 0.4, 0.03, 0.001  # levels of noise; the second is no speech, but loud
@@ -312,3 +314,28 @@ def test_an_offset_of_a_short_recording_is_found_in_all_of_it(wav):
     found = run_steps(decoding_steps(data, SAMPLE_RATE, limits, False, hear))
     np.testing.assert_array_equal(found.samples, decode_audio(data, SAMPLE_RATE, limits).samples)
     assert abs(found.samples.mean()) < 1e-4
+
+
+def test_diarization_has_begun_once_when_recognition_ends_with_the_decoding(monkeypatch):
+    """The audio's end and the last text may come in one turn of the event loop."""
+    begun: list[object] = []
+
+    async def end() -> None:
+        decoding = asyncio.get_running_loop().create_future()
+
+        async def recognised(*_):
+            decoding.set_result(SimpleNamespace(channels="channels"))
+            yield [Transcript((), "en")]
+
+        monkeypatch.setattr("whosaid.call._recognise", recognised)
+        endpoint = SimpleNamespace(diarizer=None, diarization=None, recogniser=None)
+        call = Call(endpoint, SimpleNamespace(speakers=SpeakerHints()), ExitStack())
+        call._early = SimpleNamespace(transcription=None)
+        call._decoding, call._recording = decoding, "recording"
+        monkeypatch.setattr(call._speakers, "begin", lambda *given: begun.append(given))
+        call.diarize()
+        assert [each async for each in call.recognise()] == []
+        assert begun == [("recording", "channels", SpeakerHints())]
+
+    asyncio.run(end())
+    assert len(begun) == 1

@@ -27,7 +27,7 @@ from whosaid.asr import (
 )
 from whosaid.audio.crosstalk import without_crosstalk
 from whosaid.audio.decode import Audio, DecodingStep, decode_base64, decoding_steps, find_offset
-from whosaid.diarization.diarizer import Diarization
+from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient
 from whosaid.errors import InvalidParameter
@@ -69,6 +69,7 @@ class Call:
         self._transcripts: list[Transcript] = []
         self._turns: list[Diarization | None] = []
         self._early: EarlyStart | None = None
+        self._hints: SpeakerHints | None = None  # of the diarization that is to begin
         resources.callback(self._speakers.leave)
 
     async def enrol(self) -> None:
@@ -94,16 +95,11 @@ class Call:
 
     def diarize(self) -> None:
         """Start diarization once the audio is decoded, if the request wants speakers."""
-        hints = self._request.speakers
-
-        def begin(decoding: asyncio.Future[Audio]) -> None:
-            if hints is not None and not (decoding.cancelled() or decoding.exception()):
-                self._speakers.begin(self._recording, decoding.result().channels, hints)
-
+        self._hints = self._request.speakers
         if self._decoding.done():
-            begin(self._decoding)
+            self._begin_diarization(self._decoding)
         else:
-            self._decoding.add_done_callback(begin)
+            self._decoding.add_done_callback(self._begin_diarization)
 
     async def recognise(self) -> AsyncGenerator[Progress]:
         """Transcribe every channel; yield the progress of all channels together."""
@@ -121,6 +117,7 @@ class Call:
                 else:
                     self._transcripts = event
         self._audio = await self._decoding
+        self._begin_diarization(self._decoding)  # the callback may still be waiting
 
     async def decode_overlaps(self) -> None:
         """Wait for the speaker turns. Decode windows in which speakers talk at once again, once for
@@ -143,6 +140,11 @@ class Call:
             found = await self._speakers.with_voices(self._recording, channels)
         finish = in_one_step(partial(self._finish, found))
         return await self._endpoint.prepare(self._recording, finish)
+
+    def _begin_diarization(self, decoding: asyncio.Future[Audio]) -> None:
+        hints, self._hints = self._hints, None
+        if hints is not None and not (decoding.cancelled() or decoding.exception()):
+            self._speakers.begin(self._recording, decoding.result().channels, hints)
 
     async def _decode(self, begun: asyncio.Future[float]) -> Audio:
         """Decode the audio, without crosstalk if its channels are transcribed separately.

@@ -80,7 +80,7 @@ def read_conditioning(path: str, model: WhisperModel, digest: str) -> Conditioni
     if metadata.get("base_digest") != digest:
         raise StartError(f"{path} was trained for another model")
     updated = {name.rpartition(".")[0] for name in tensors}
-    expected = _shapes(model.config, int(metadata["rank"]), updated)
+    expected = _shapes(model.config, int(metadata.get("rank", 0)), updated)
     found = {name: tuple(each.shape) for name, each in tensors.items()}
     for name in sorted(expected.keys() | found.keys()):
         if found.get(name) != expected.get(name):
