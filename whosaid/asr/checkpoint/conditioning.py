@@ -80,7 +80,7 @@ def read_conditioning(path: str, model: WhisperModel, digest: str) -> Conditioni
     if metadata.get("base_digest") != digest:
         raise StartError(f"{path} was trained for another model")
     updated = {name.rpartition(".")[0] for name in tensors}
-    expected = _shapes(model.config, int(metadata.get("rank", 0)), updated)
+    expected = shapes(model.config, int(metadata.get("rank", 0)), updated)
     found = {name: tuple(each.shape) for name, each in tensors.items()}
     for name in sorted(expected.keys() | found.keys()):
         if found.get(name) != expected.get(name):
@@ -88,7 +88,7 @@ def read_conditioning(path: str, model: WhisperModel, digest: str) -> Conditioni
     return Conditioning(tensors).to(model)
 
 
-def _shapes(config: Any, rank: int, updated: Container[str]) -> dict[str, Shape]:  # noqa: ANN401
+def shapes(config: Any, rank: int, updated: Container[str]) -> dict[str, Shape]:  # noqa: ANN401
     """Return the shapes of a FILE's tensors, if it updates the products `updated`."""
     shapes: dict[str, Shape] = {}
     for place in range(config.encoder_layers + 1):

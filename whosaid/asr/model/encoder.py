@@ -158,9 +158,7 @@ class AudioEncoder:
             if conditioning.blocks:
                 features = features.repeat(2, 1, 1)  # each window is its own enrolment
             mask = conditioning.unmasked.expand(len(features), 1, -1)
-        for weight, bias, stride in self.convolutions:
-            features = F.gelu(F.conv1d(features, weight, bias, stride, padding=1))
-        x = features.transpose(1, 2)
+        x = self.convolved(features)
         if conditioning is None or mask is None:
             x = x + self.positions[: x.shape[1]]
             for layer in self.layers:
@@ -171,6 +169,12 @@ class AudioEncoder:
             x, mask = conditioning.before_layer(x, mask, number)
             x = layer.forward(x, conditioning.updates[number])
         return self.norm(x)
+
+    def convolved(self, features: Tensor) -> Tensor:
+        """Return the convolutions' output (windows, half as many frames, d_model)."""
+        for weight, bias, stride in self.convolutions:
+            features = F.gelu(F.conv1d(features, weight, bias, stride, padding=1))
+        return features.transpose(1, 2)
 
 
 EncoderPass = Callable[[AudioEncoder, Tensor], Tensor]

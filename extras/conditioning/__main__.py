@@ -1,0 +1,105 @@
+"""`python -m extras.conditioning`: trains an encoder that follows one speaker."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from config import ModelReference
+from whosaid.cli.parser import CommandParser, one_of, option, whole_number
+from whosaid.errors import EndpointError
+
+COMMAND = "python -m extras.conditioning"
+EXAMPLE = f"{COMMAND} --model openai/whisper-base --recordings voices/ --out conditioning"
+CARD = """---
+base_model: {model}
+tags: [whisper, target-speaker, overlapped-speech]
+---
+
+# {model}, conditioned on one speaker's turns
+
+`{file}` makes the encoder of {model} follow one speaker where several talk at once. The model's own
+weights stay as they are.
+
+    {command} --model {model} --recordings RECORDINGS
+
+{mixtures:,} mixtures of {voices:,} voices, with {speech:.0f} minutes of speech and no transcripts.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train as the command line says. Ends the process with one line if it fails."""
+    parser = CommandParser(
+        COMMAND,
+        "Train an encoder to follow one speaker where several talk at once. The same command"
+        " continues a run that was broken off.",
+        [("train an encoder", EXAMPLE)],
+        "A recording has one voice; its speaker is its file name up to the first hyphen.",
+    )
+    add = partial(option, parser)
+    add("--model", "a Whisper: a Hub id or a folder", required=True)
+    add("--recordings", "a folder of audio files, or a manifest", type=Path, required=True)
+    add("--out", "the folder of the encoder and its card", type=Path, required=True)
+    add("--language", "of all recordings; default: en", default="en")
+    add("--device", "default: auto", type=one_of("auto", "cuda", "cpu"), default="auto")
+    add("--minutes", "how long to train; default: 60", type=float, default=60.0)
+    add("--rank", "of the low-rank updates; default: 16", type=whole_number(1), default=16)
+    options = parser.parse_args(arguments)
+    try:
+        _train(options)
+    except (EndpointError, OSError, ValueError) as error:
+        sys.exit(f"{COMMAND}: {error}")
+
+
+def _train(options: Namespace) -> None:
+    import torch
+
+    from extras.conditioning.mixtures import cut
+    from extras.conditioning.training import Distillation, train
+    from extras.medusa.recordings import find_recordings, load_samples
+    from whosaid.asr import Checkpoint, load_whisper
+    from whosaid.asr.checkpoint.conditioning import FILE
+    from whosaid.asr.frontend.vad import SpeechDetector
+    from whosaid.runtime.device import choose_device, prepare_device
+    from whosaid.runtime.environment import nvidia_device_present
+    from whosaid.timebase import SAMPLE_RATE
+
+    detect = SpeechDetector()
+    pieces = [
+        piece
+        for each in find_recordings(options.recordings)
+        for piece in cut(each.name, each.name.partition("-")[0], load_samples(each), detect)
+    ]
+    if len({each.speaker for each in pieces}) < 2:
+        raise ValueError(f"{options.recordings}: two voices at least are needed")
+    options.out.mkdir(parents=True, exist_ok=True)
+    device = choose_device(options.device, nvidia_device_present())
+    prepare_device(device)
+    named = ModelReference.parse(options.model, Path.cwd())
+    models = load_whisper(Checkpoint(named.name, named.revision), device, torch.float32)
+    torch.manual_seed(0)
+    distillation = Distillation(models, options.rank, options.language)
+    targets = distillation.targets(pieces, options.out / "texts.json")
+    if not targets:
+        raise ValueError(f"{options.recordings}: the model writes nothing to learn from")
+    state, mixtures = options.out / "training.state", 0
+    for mixtures, losses in train(distillation, targets, pieces, options.minutes, state):
+        distillation.save(options.out / FILE)
+        print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))
+    card = CARD.format(
+        model=options.model,
+        file=FILE,
+        command=COMMAND,
+        mixtures=mixtures,
+        voices=len({each.speaker for each in pieces}),
+        speech=sum(len(each.samples) for each in pieces) / SAMPLE_RATE / 60,
+    )
+    (options.out / "README.md").write_text(card, encoding="utf-8")
+    print(f"encoder in {options.out}")
+
+
+if __name__ == "__main__":
+    main()

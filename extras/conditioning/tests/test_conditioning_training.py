@@ -1,0 +1,130 @@
+"""Mixtures, gradients, and the command on a random Whisper and voices of noise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from extras.conditioning.__main__ import main
+from extras.conditioning.mixtures import KINDS, LONGEST, WINDOW, cut, mix
+from extras.conditioning.training import new_parameters, rate_factor
+from tests.oracle import TINY, models_of
+from tests.support.audio_files import wav_file
+from tests.support.tiny_whispers import hears_sound
+from whosaid.asr import Checkpoint, load_whisper
+from whosaid.asr.checkpoint.assistants import main_digest
+from whosaid.asr.checkpoint.conditioning import Conditioning, read_conditioning
+from whosaid.asr.model.encoder import AudioEncoder
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+
+
+def noise(seconds, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.1, int(seconds * SAMPLE_RATE)).astype("f4")
+
+
+def pieces_of(speakers, seconds=9.0):
+    return [
+        piece
+        for number in range(speakers)
+        for piece in cut("1.wav", str(number), noise(seconds, number), hears_sound)
+    ]
+
+
+def test_a_recording_is_cut_in_its_pauses():
+    samples = noise(9)
+    samples[3 * SAMPLE_RATE : 3 * SAMPLE_RATE + 2000] = 0
+    pieces = list(cut("1.wav", "7", samples, hears_sound))
+    assert sum(len(each.active) for each in pieces) == 450
+    for each in pieces:
+        assert len(each.samples) == len(each.active) * SAMPLES_PER_TOKEN
+        assert len(each.active) <= LONGEST
+        alone = each.window[each.start * SAMPLES_PER_TOKEN :][: len(each.samples)]
+        assert np.array_equal(alone, each.samples)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mixture_holds_the_target_as_its_mask_says(kind, monkeypatch):
+    monkeypatch.setattr("extras.conditioning.mixtures.ROOM", 0)
+    monkeypatch.setattr("extras.conditioning.mixtures.NOISE", 0)
+    monkeypatch.setattr("extras.conditioning.mixtures.BOUNDS", 0)
+    target, *others = pieces_of(3)
+    for seed in range(20):
+        found = mix(target, others, np.random.default_rng(seed), kind)
+        _, own, other, overlap = found.mask.T.astype(bool)
+        assert (found.mask.sum(axis=1) == 1).all()
+        rest = (found.samples - target.window).reshape(WINDOW, -1).any(axis=1)
+        assert np.array_equal(own | overlap, target.window.reshape(WINDOW, -1).any(axis=1))
+        assert np.array_equal(other | overlap, rest)
+        assert overlap.any() == (kind in ("two", "three"))
+
+
+def test_new_parameters_change_nothing_and_all_have_a_gradient(monkeypatch):
+    monkeypatch.setattr("whosaid.asr.model.cpu_kernels.AVAILABLE", False)
+    models = models_of(TINY, 40, torch.float32)
+    parameters = new_parameters(models, 2)
+    encoder = AudioEncoder(models.model, None, Conditioning(parameters))
+    features = torch.randn(1, 80, 100)
+    plain = AudioEncoder(models.model).forward(features)
+    mask = torch.eye(4)[torch.arange(50) % 4][None]
+    followed = encoder.forward(features, mask)
+    assert torch.allclose(followed, plain, atol=1e-5)
+    for name, each in parameters.items():
+        if name.endswith("lora_b"):  # as zero, it would hide the gradient of the other factor
+            torch.nn.init.normal_(each)
+    torch.autograd.backward(encoder.forward(features, mask).square().sum())
+    for name, each in parameters.items():
+        assert each.grad.abs().sum() > 0, name
+
+
+def test_rates_rise_stay_and_fall():
+    assert [rate_factor(each) for each in (0.01, 0.5, 0.875, 1.0)] == [0.5, 1.0, 0.5, 0.03]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    models = models_of(dataclasses.replace(TINY, seconds=30), 40, torch.float32)
+    for part in (models.model, models.tokenizer, models.feature_extractor):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("whosaid.asr.frontend.vad.SpeechDetector", lambda: hears_sound)
+    monkeypatch.setattr("extras.conditioning.training.LEAST_LOGPROB", -100)
+    monkeypatch.setattr("whosaid.asr.model.cpu_kernels.AVAILABLE", True)  # set back afterwards
+
+    def run(voices, minutes):
+        (tmp_path / "voices").mkdir(exist_ok=True)
+        for number in range(voices):
+            path = tmp_path / "voices" / f"{number}-1.wav"
+            path.write_bytes(wav_file(noise(3, number).astype(float), SAMPLE_RATE))
+        given = ["--model", str(model_folder), "--recordings", str(tmp_path / "voices")]
+        given += ["--out", str(tmp_path / "out"), "--device", "cpu", "--rank", "2"]
+        main([*given, "--minutes", str(minutes)])
+        return tmp_path / "out"
+
+    return run
+
+
+@pytest.mark.slow
+def test_an_encoder_is_trained_continued_and_read_by_the_endpoint(run, model_folder):
+    out = run(2, 0.01)
+    before = torch.load(out / "training.state")
+    run(2, before["seconds"] / 60 + 0.005)
+    after = torch.load(out / "training.state")
+    assert after["step"] > before["step"]
+    models = load_whisper(Checkpoint(str(model_folder)), torch.device("cpu"), torch.float32)
+    path = str(out / "conditioning.safetensors")
+    found = read_conditioning(path, models.model, main_digest(models)).weights
+    assert found.keys() == after["parameters"].keys()
+    for name, each in after["parameters"].items():
+        assert torch.equal(found[name], each.half().float())
+    assert "of 2 voices" in (out / "README.md").read_text()
+
+
+def test_one_voice_is_too_few(run):
+    with pytest.raises(SystemExit, match="two voices at least"):
+        run(1, 0.01)
