@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cuda_emulator import emulated_cuda, on_cuda
+from launches import LaunchCounter
 from oracle import TINY, decode, models_of
 from safetensors.torch import load_file, save_file
 from stand_ins import asking
@@ -21,6 +22,7 @@ from tests.support.tiny_whispers import model_of, noise, save
 from whosaid.asr.checkpoint.assistants import main_digest, with_conditioning
 from whosaid.asr.checkpoint.conditioning import DICOW_CLASSES, FILE, PRODUCTS, Conditioning
 from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
+from whosaid.asr.checkpoint.weights import below
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
@@ -376,6 +378,26 @@ def test_dicow_and_its_enrolment_blocks_are_the_formulas(tmp_path, capsys, block
     assert "custom code" not in "".join(capsys.readouterr())  # nobody is asked to run any
     assert models.conditioning.always
     check_dicow(models, ours, blocks)
+
+
+@torch.inference_mode()
+def test_launches_are_those_of_the_documentation():
+    models, (ours, _) = models_of(TINY, 142), dicow_weights(2)
+    features = torch.zeros(1, 80, 2 * FRAMES, dtype=torch.float64)
+    mask = torch.tensor(mask_of(1)).double()[None]
+
+    def launches(conditioning, rows=1):
+        encoder = AudioEncoder(models.model, conditioning=conditioning)
+        with LaunchCounter() as counter:
+            encoder.forward(features.repeat(rows, 1, 1), mask.repeat(rows, 1, 1))
+        return counter.counts.total()
+
+    transforms = {name: each for name, each in ours.items() if name.startswith("fddt")}
+    blocks = tuple(below(ours, f"ca_enrolls.{layer}.cae.") for layer in range(2))
+    plain, dicow = launches(None), launches(Conditioning(transforms))
+    assert dicow - plain == 4 * (LAYERS + 1)
+    assert launches(Conditioning(conditioning_weights())) - dicow == 3 * LAYERS * len(PRODUCTS)
+    assert launches(Conditioning(transforms, blocks), rows=2) - dicow <= 14 * len(blocks)
 
 
 def test_dicow_with_fewer_transforms(tmp_path):
