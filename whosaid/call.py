@@ -215,9 +215,10 @@ class Call:
         return started
 
     async def _decode_tracks(self, number: int, turns: Sequence[SpeakerTurn]) -> None:
-        transcript, conditioned = self._transcripts[number], self._transcriber.conditioned
-        most = 1.0 if conditioned else MOST_OVERLAP
-        windows = overlapped_windows(transcript.chunks, turns, self._audio.duration, most)
+        transcript, transcriber = self._transcripts[number], self._transcriber
+        find = partial(overlapped_windows, transcript.chunks, turns, self._audio.duration)
+        little = find(MOST_OVERLAP)
+        windows = find(1.0) if transcriber.conditioned else little
         tracks = find_tracks(windows, turns)
         if not tracks:
             return
@@ -225,10 +226,18 @@ class Call:
         if not options.multilingual:
             options = replace(options, language=transcript.language)
         hear = partial(self._read_tracks, self._audio.channels[number], options)
-        found = await hear(tracks, conditioned)
-        again = [place for place, each in enumerate(found) if conditioned and doubtful(each)]
-        for place, each in zip(again, await hear([tracks[n] for n in again], False), strict=True):
-            found[place] = each
+        # Low-rank updates of a plain encoder help only if silencing others leaves too little.
+        by_turns = () if transcriber.always_conditioned else little
+        followed = [
+            place
+            for place, track in enumerate(tracks)
+            if transcriber.conditioned and (track.start, track.stop) not in by_turns
+        ]
+        texts = zip(followed, await hear([tracks[n] for n in followed], True), strict=True)
+        heard = {place: text for place, text in texts if not doubtful(text)}
+        left = [place for place in range(len(tracks)) if place not in heard]
+        heard |= zip(left, await hear([tracks[n] for n in left], False), strict=True)
+        found = [heard[place] for place in range(len(tracks))]
         reader = self._transcriber.reader(transcript.language)
         merge = partial(replaced, transcript, windows, tracks, found, reader)
         merged = self._endpoint.prepare(self._recording, in_one_step(merge))

@@ -62,6 +62,11 @@ class Transcriber:
         """Return whether `start` takes a speaker's mask."""
         return self.models.conditioning is not None
 
+    @property
+    def always_conditioned(self) -> bool:
+        """Return whether the encoder was trained as a whole to follow speakers (DiCoW)."""
+        return self.models.conditioning is not None and self.models.conditioning.always
+
     def warm_up(self) -> None:
         """On CUDA, transcribe a second of noise, so that a broken device fails at load."""
         if self.models.device.type != "cuda":
