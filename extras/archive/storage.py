@@ -276,11 +276,3 @@ def delete(address: str) -> None:
     system, path = _file_system(address)
     with suppress(FileNotFoundError):
         system.delete_file(path)
-
-
-@patient
-def delete_folder(address: str) -> None:
-    """Delete a folder with all that is in it, if there is one. Raises OSError."""
-    system, path = _file_system(address)
-    with suppress(FileNotFoundError):
-        system.delete_dir(path)
