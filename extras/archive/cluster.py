@@ -164,7 +164,8 @@ class _Run:
 
         for _ in range(min(workers, len(self._left))):
             self._start()
-        while self._jobs:
+        # An actor may wait for a device that others use, until the end.
+        while self._left or any(job.recording for job in self._jobs.values()):
             done, _ = ray.wait([*self._jobs], timeout=LOOK)
             for reference in done:
                 yield from self._take(reference)

@@ -1,6 +1,6 @@
 """The worker: one recording after the other through the endpoint's handler, in this process.
 
-An exception becomes a record here. What ends a process is the driver's business
+An exception becomes a record here. The driver notices processes that end or hang
 (extras/archive/cluster.py).
 """
 

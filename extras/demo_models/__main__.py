@@ -1,5 +1,5 @@
 """`python -m extras.demo_models [STEP ...]`: makes everything in `demo/` again, or only what the
-named steps make. What steps hand on is under `build/demo`.
+named steps make. Speech is kept under `build/demo`.
 """
 
 from __future__ import annotations

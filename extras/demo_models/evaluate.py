@@ -85,11 +85,12 @@ def _utter(
 def print_diarization(folder: Path) -> None:
     """Print diarization error rates of dialogues by two and three voices."""
     diarizer = load_diarizer(str(folder), None, None, torch.device("cpu"))
-    for name, casts in {
+    groups: dict[str, Sequence[tuple[str, ...]]] = {
         "two espeak voices": [*combinations(ESPEAK, 2)],
         "three espeak voices": [*combinations(ESPEAK, 3)],
         "one espeak, one recorded": [(one, other) for one in ESPEAK for other in RECORDED],
-    }.items():
+    }
+    for name, casts in groups.items():
         scenes = draw_dialogues(casts, DIARIZATION_SEED)
         rate, right = error_rate(diarizer, scenes)
         print(f"{name}: DER {rate:.1%}, right number of speakers in {right} of {len(scenes)}")

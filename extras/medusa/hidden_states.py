@@ -49,7 +49,7 @@ class SpokenWindow(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What the model writes of a window: the prompt, and the tokens that follow it."""
+    """The model's writing of a window: the prompt, and the tokens that follow it."""
 
     window: int
     prompt: Tokens
