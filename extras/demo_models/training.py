@@ -34,7 +34,7 @@ def train(
     Learning rates rise linearly, stay, and fall linearly to zero from half of the steps on.
     """
 
-    def drawn(step: int) -> Batch:
+    def drawn(step: Any) -> Batch:  # noqa: ANN401
         return draw(step, np.random.default_rng([7, step]))
 
     def factor(step: int) -> float:

@@ -70,7 +70,7 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
     silence may precede the first timestamp, and no symbol is suppressed.
     """
     end = tokenizer.eos_token_id
-    generation = generation_config_of(Published(text_entries=end, languages=len(LANGUAGES)))
+    generation: Any = generation_config_of(Published(text_entries=end, languages=len(LANGUAGES)))
     generation.alignment_heads = [list(head) for head in ALIGNMENT_HEADS]
     generation.max_initial_timestamp_index = None
     generation.suppress_tokens = [token for token in generation.suppress_tokens if token > end]

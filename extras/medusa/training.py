@@ -127,7 +127,7 @@ class Examples:
         """Return the share of right drafts at each depth, and the mean length of their chains."""
         guesses = [
             projection.logits(heads(hidden.float())).argmax(dim=-1).T
-            for hidden in self.hidden.split(VALIDATION_BATCH)
+            for hidden in torch.split(self.hidden, VALIDATION_BATCH)
         ]
         right = projection.shortlist[torch.cat(guesses)] == self.wanted
         shares = right.sum(dim=0) / (self.wanted != MISSING).sum(dim=0).clamp(min=1)
@@ -176,7 +176,7 @@ class Training:
         generator = torch.Generator().manual_seed(self.epoch)
         order = torch.randperm(len(self.examples.hidden), generator=generator)
         losses = []
-        for rows in order.to(self.examples.hidden.device).split(self.plan.batch):
+        for rows in torch.split(order.to(self.examples.hidden.device), self.plan.batch):
             loss = self.examples.loss(self.heads, self.projection, rows)
             self.optimizer.zero_grad()
             torch.autograd.backward(loss)
