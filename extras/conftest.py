@@ -1,7 +1,6 @@
 """Fixtures for tests of the extras: those of `tests/`."""
 
 from tests.conftest import (  # noqa: F401
-    assistant_folder,
     every_format,
     no_names_are_looked_up,
     pytest_sessionfinish,

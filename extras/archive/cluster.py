@@ -1,34 +1,37 @@
 """The workers on a Ray cluster: all that knows Ray.
 
-They are a pool of Ray Data's actors. Ray brings each block of work to a free actor, and starts
-again whatever dies, for ever; the marks in the output place (extras/archive/results.py) name the
-recording that kills its workers, and count workers that die while they load. Rows are addresses, so
-that nothing large travels.
+Each worker is an actor that has one recording at a time. So the driver knows which recording a dead
+process had, and gives that recording to a new process, or up. A recording that takes too long ends
+with its process, because nothing else can stop it. Only addresses and records travel.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import os
 import socket
-import warnings
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from extras.archive.manifest import Recording
-from extras.archive.records import Record
+from extras.archive.records import DEADLINE_EXCEEDED, WORKER_DIED, Record
+from extras.archive.results import Results
 from extras.archive.worker import Task, Worker
 
 # A worker on the CPU has at least so many cores by default, where a machine has them.
 CORES_A_WORKER = 4
-# Bytes of shared memory of the cluster on this machine. Addresses and records go through it.
+# Bytes of shared memory of the cluster on this machine.
 OBJECT_STORE = 256 * 2**20
 # Seconds in which a cluster's machine must answer.
 PATIENCE = 20.0
-# What a row of the run tells in its text: a record, or why the run is at its end.
-RECORD, NOT_LOADED, ENDED = "record", "not loaded", "ended"
+# Seconds between two looks at who is late.
+LOOK = 1.0
+# So many processes may die of a recording, or of loading the models.
+MOST_ATTEMPTS = 3
 
 
 class ClusterError(Exception):
@@ -58,8 +61,8 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
     """Return the pool for machines with these resources, `CPU` and `GPU`, by Ray's count.
 
     A whole GPU each where there are any, with its share of the cores, unless `device` is "cpu".
-    Otherwise cores. One core of each machine is left for reading and for Ray itself. `workers` says
-    how many instead, at most as many as there are GPUs. Raises ClusterError if there is no device.
+    Otherwise cores. One core of each machine is left for Ray itself. `workers` says how many
+    instead, at most as many as there are GPUs. Raises ClusterError if there is no device.
     """
     with_gpu = [node for node in nodes if device != "cpu" and node.get("GPU", 0) >= 1]
     if with_gpu:
@@ -76,42 +79,6 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
     while cores > 1 and sum(each // cores for each in free) < count:
         cores -= 1
     return Pool(count, cores)
-
-
-class Actor:
-    """Runs blocks on a worker, in a process of the cluster.
-
-    It raises nothing: Ray would start an actor that raises in its constructor again for ever, and
-    print hundreds of lines each time. The driver ends the run if a row says so.
-    """
-
-    def __init__(self, task: Task) -> None:
-        import ray
-
-        self._fault: dict[str, str] | None = None
-        try:
-            self._worker = Worker(task, str(ray.get_runtime_context().get_actor_id()))
-        except OSError as error:
-            self._fault = _row(ENDED, _line(error))
-        except Exception as error:
-            self._fault = _row(NOT_LOADED, _line(error))
-
-    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, str]]:
-        """Yield the records of a block, or what ends the run."""
-        if self._fault is not None:
-            yield self._fault
-            return
-        block = [Recording(**each) for each in json.loads(row["block"])]
-        try:
-            for each in block:
-                yield _row(RECORD, json.dumps(self._worker.run(each).to_json()))
-        except Exception as error:
-            yield _row(ENDED, _line(error))
-
-
-def _row(kind: str, text: str) -> dict[str, str]:
-    """Return texts, because Ray would give columns types of its own."""
-    return {"kind": kind, "text": text}
 
 
 class Cluster:
@@ -134,7 +101,6 @@ class Cluster:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         try:
             import ray
-            import ray.data
         except ImportError as error:
             raise ClusterError("Ray is missing: scripts/setup --archive installs it") from error
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -158,33 +124,111 @@ class Cluster:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return plan(nodes, self._device, self._workers)
 
-    def run(self, task: Task, blocks: Sequence[Sequence[Recording]]) -> Iterator[Record]:
-        """Yield the records of all recordings, block by block as they are ready.
+    def run(self, task: Task, recordings: Sequence[Recording]) -> Iterator[Record]:
+        """Yield the records of all recordings as they are ready.
 
         Raises LoadError if models do not load, and ClusterError with the reason if workers cannot
         be started or cannot write.
         """
         import ray
 
-        _keep_quiet()
         pool = self.pool()
-        rows = [{"block": json.dumps([each.to_json() for each in block])} for block in blocks]
-        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).flat_map(
-            Actor,
-            fn_constructor_args=(task,),
-            compute=ray.data.ActorPoolStrategy(size=pool.workers, max_tasks_in_flight_per_actor=1),
-            num_cpus=pool.cores,
-            num_gpus=pool.gpus,
-        )
+        actor = ray.remote(num_cpus=pool.cores, num_gpus=pool.gpus)(Worker)
+        yield from _Run(task, recordings, actor).records(pool.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An actor's `attempt` at a recording or, without one, at loading the models. `late` is when
+    it has taken too long, by the monotonic clock.
+    """
+
+    actor: Any
+    attempt: int
+    recording: Recording | None = None
+    late: float = math.inf
+
+
+class _Run:
+    """The recordings that are left, and the job of each actor by the reference to its outcome."""
+
+    def __init__(self, task: Task, recordings: Sequence[Recording], actor: Any) -> None:  # noqa: ANN401
+        self._task, self._actor, self._results = task, actor, Results(task.out)
+        # The largest first, so that no worker is left alone with a long one at the end.
+        ordered = sorted(recordings, key=lambda each: (-each.size, each.id))
+        self._left = deque((recording, 1) for recording in ordered)
+        self._jobs: dict[Any, _Job] = {}
+
+    def records(self, workers: int) -> Iterator[Record]:
+        import ray
+
+        for _ in range(min(workers, len(self._left))):
+            self._start()
+        # An actor may wait for a device that others use, until the end.
+        while self._left or any(job.recording for job in self._jobs.values()):
+            done, _ = ray.wait([*self._jobs], timeout=LOOK)
+            for reference in done:
+                yield from self._take(reference)
+            for reference, job in [*self._jobs.items()]:
+                if job.recording is not None and job.late < time.monotonic():
+                    del self._jobs[reference]
+                    ray.kill(job.actor)
+                    seconds = self._task.deadline_of(job.recording)
+                    late = f"it took over {seconds:.0f} s"
+                    yield self._fail(job.recording, job.attempt, DEADLINE_EXCEEDED, late, seconds)
+                    self._start()
+
+    def _take(self, reference: Any) -> Iterator[Record]:  # noqa: ANN401
+        """Yield the record of a job that has ended, if it has one, and start another job."""
+        import ray
+
+        job = self._jobs.pop(reference)
         try:
-            for row in dataset.iter_rows():
-                if row["kind"] == NOT_LOADED:
-                    raise LoadError(row["text"])
-                if row["kind"] == ENDED:
-                    raise ClusterError(f"the run has ended: {row['text']}")
-                yield Record.read(json.loads(row["text"]))
-        except ray.exceptions.RayError as error:
-            raise ClusterError(f"the run has ended: {_line(error)}") from error
+            record = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            reason = _line(error.cause)
+            if job.recording is None:
+                raise LoadError(reason) from error
+            raise ClusterError(f"the run has ended: {reason}") from error
+        except ray.exceptions.RayError:
+            yield from self._after_death(job)
+            return
+        if self._left:
+            recording, attempt = self._left.popleft()
+            late = time.monotonic() + self._task.deadline_of(recording)
+            following = job.actor.run.remote(recording, attempt)
+            self._jobs[following] = _Job(job.actor, attempt, recording, late)
+        if record is not None:
+            yield record
+
+    def _after_death(self, job: _Job) -> Iterator[Record]:
+        """Let another process try again what a dead one did; yield the record of a recording that
+        is given up. Raises LoadError.
+        """
+        again = job.attempt < MOST_ATTEMPTS
+        if job.recording is None:
+            if not again:
+                raise LoadError(f"the process died {MOST_ATTEMPTS} times while loading the models")
+            self._start(job.attempt + 1)
+            return
+        if again:
+            self._left.appendleft((job.recording, job.attempt + 1))
+        else:
+            died = f"the process that computed it died {MOST_ATTEMPTS} times"
+            yield self._fail(job.recording, job.attempt, WORKER_DIED, died)
+        self._start()
+
+    def _start(self, attempt: int = 1) -> None:
+        if self._left:
+            actor = self._actor.remote(self._task)
+            self._jobs[actor.load.remote()] = _Job(actor, attempt)
+
+    def _fail(
+        self, recording: Recording, attempt: int, code: str, detail: str, seconds: float = 0.0
+    ) -> Record:
+        record = Record(recording.id, recording.path, code, detail, None, seconds, attempt)
+        self._results.write_error(record)
+        return record
 
 
 def _knock(address: str | None) -> None:
@@ -192,19 +236,6 @@ def _knock(address: str | None) -> None:
     host, _, port = (address or "").rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host, int(port)), PATIENCE).close()
-
-
-def _keep_quiet() -> None:
-    """Keep Ray's bars and log off the terminal, and let no long block end the run."""
-    import ray
-
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.verbose_progress = False
-    context.execution_no_progress_timeout_s = 10**9
-    for name in ("ray", "ray.data"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", module="ray")
 
 
 def _line(error: BaseException) -> str:

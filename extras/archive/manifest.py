@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from config import InferenceConfig
@@ -23,9 +23,6 @@ from whosaid.cli.parser import did_you_mean
 # Raise it when other results are to be expected of the same recordings and settings.
 FORM = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# A block of work has at most so many bytes (20 minutes at 64 kbit/s) and so many recordings, and in
-# a small archive so small a share that all workers have some until the end.
-BLOCK_BYTES, BLOCK_RECORDINGS, FEWEST_BLOCKS = 10_000_000, 100, 64
 # For a file that is missing; sizes and times have 64 bits.
 MISSING, MOST = -1, 2**63
 
@@ -46,9 +43,6 @@ class Recording:
     parameters: Mapping[str, Any] | None = None
     name: str | None = None
     result: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def identify(
@@ -170,22 +164,3 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)
         raise ValueError(f"parameters: {unknown[0][:40]!a} is not a parameter{nearest}")
     InferenceConfig.read(parameters)
-
-
-def deal(recordings: Iterable[Recording]) -> list[list[Recording]]:
-    """Return the recordings in blocks of work, the largest first, so that no worker is left alone
-    with a long one at the end.
-    """
-    ordered = sorted(recordings, key=lambda each: (-each.size, each.id))
-    most_bytes = min(BLOCK_BYTES, sum(each.size for each in ordered) / FEWEST_BLOCKS)
-    most_recordings = min(BLOCK_RECORDINGS, max(1, len(ordered) // FEWEST_BLOCKS))
-    blocks: list[list[Recording]] = []
-    size = 0
-    for each in ordered:
-        full = not blocks or len(blocks[-1]) == most_recordings
-        if full or size + each.size > most_bytes:
-            blocks.append([])
-            size = 0
-        blocks[-1].append(each)
-        size += each.size
-    return blocks

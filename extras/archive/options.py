@@ -15,11 +15,81 @@ from whosaid.cli.options import (
     parameters,
     refuse_models_beside_embedded,
 )
-from whosaid.cli.parser import CommandParser, option, some_of, whole_number
+from whosaid.cli.parser import CommandParser, add_options, argument, count, flag, some_of
 
 FORMATS = ("json", "srt", "vtt", "tsv", "rttm", "txt")
 # Seconds, a week: no recording may take longer.
 LONGEST = 7 * 86_400.0
+EXAMPLES = (
+    (
+        "a folder, with subtitles",
+        "python -m extras.archive talks/ --output-dir transcripts --output-format srt"
+        " --model openai/whisper-small",
+    ),
+    (
+        "a bucket, on a cluster, in German",
+        "python -m extras.archive s3://recordings/talks --output-dir s3://transcripts/talks"
+        " --address HEAD:6379 --language de",
+    ),
+    (
+        "what is listed in a file, the models being those of the environment",
+        "python -m extras.archive list.jsonl --output-dir transcripts",
+    ),
+)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST:
+        raise ArgumentTypeError(f"should be more than 0 seconds, and at most {LONGEST:.0f}")
+    return seconds
+
+
+OUTPUT = (
+    argument(
+        "--output-dir",
+        "where results are written; a folder or a URL",
+        "FOLDER",
+        also=("-o", "--out"),
+        dest="out",
+        required=True,
+    ),
+    argument(
+        "--output-format",
+        f"some of {', '.join(FORMATS)}, with commas between them; json is always written",
+        "FORMATS",
+        also=("-f", "--formats"),
+        dest="formats",
+        type=some_of(*FORMATS),
+        default=["json"],
+    ),
+)
+RUN = (
+    argument("--address", "a running Ray cluster; default: this machine", "RAY"),
+    count("--actors", "workers; default: one a GPU, or by cores"),
+    argument(
+        "--allow",
+        "where a list's paths may lie beside its own folder; may be repeated",
+        "PREFIX",
+        action="append",
+        default=[],
+    ),
+    argument(
+        "--deadline",
+        "for one recording; default: 600, and 20 for each 8 kB",
+        "SECONDS",
+        type=_seconds,
+    ),
+    flag("--retry-errors", "try again what failed before", default=False),
+    flag(
+        "--ignore-errors",
+        "exit status 0 though some recordings failed, if the others have results",
+        default=False,
+    ),
+)
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
@@ -31,22 +101,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "python -m extras.archive",
         "Transcribe every recording of an archive, on all cores or GPUs of this machine or on a Ray"
         " cluster. What is done is left alone: a run may be stopped and started again.",
-        (
-            (
-                "a folder, with subtitles",
-                "python -m extras.archive talks/ --output-dir transcripts --output-format srt"
-                " --model openai/whisper-small",
-            ),
-            (
-                "a bucket, on a cluster, in German",
-                "python -m extras.archive s3://recordings/talks --output-dir s3://transcripts/talks"
-                " --address HEAD:6379 --language de",
-            ),
-            (
-                "what is listed in a file, the models being those of the environment",
-                "python -m extras.archive list.jsonl --output-dir transcripts",
-            ),
-        ),
+        EXAMPLES,
         f"{manifest.HELP} Object stores' keys are those of their own variables. The exit status is"
         " 0 when every recording has a result, 1 when some have none, 2 for a wrong command line,"
         " wrong settings or models that do not load, 130 when it was stopped.",
@@ -55,78 +110,11 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder, a recording, or a manifest; a path or a URL"
     )
-    _add_output(parser)
+    add_options(parser, "output", "", OUTPUT)
     add_models(parser, WITHOUT_MODELS)
     add_parameters(parser)
-    _add_run(parser)
+    add_options(parser, "run", "", RUN)
     options: Namespace = parser.parse_args(arguments)
     refuse_models_beside_embedded(parser, options)
     options.parameters, options.written = parameters(options), parser.written
     return options
-
-
-def _add_output(parser: CommandParser) -> None:
-    group = parser.add_argument_group("output")
-    option(
-        group,
-        "--output-dir",
-        "where results are written; a folder or a URL",
-        also=("-o", "--out"),
-        dest="out",
-        required=True,
-        metavar="FOLDER",
-    )
-    option(
-        group,
-        "--output-format",
-        f"some of {', '.join(FORMATS)}, with commas between them; json is always written",
-        also=("-f", "--formats"),
-        dest="formats",
-        type=some_of(*FORMATS),
-        default=["json"],
-        metavar="FORMATS",
-    )
-
-
-def _add_run(parser: CommandParser) -> None:
-    group = parser.add_argument_group("run")
-    option(group, "--address", "a running Ray cluster; default: this machine", metavar="RAY")
-    option(
-        group,
-        "--actors",
-        "workers; default: one a GPU, or by cores",
-        type=whole_number(1),
-        metavar="N",
-    )
-    option(
-        group,
-        "--allow",
-        "where a list's paths may lie beside its own folder; may be repeated",
-        action="append",
-        default=[],
-        metavar="PREFIX",
-    )
-    option(
-        group,
-        "--deadline",
-        "for one recording; default: 600, and 20 for each 8 kB",
-        type=_seconds,
-        metavar="SECONDS",
-    )
-    option(group, "--retry-errors", "try again what failed before", action="store_true")
-    option(
-        group,
-        "--ignore-errors",
-        "exit status 0 though some recordings failed, if the others have results",
-        action="store_true",
-    )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= LONGEST:
-        raise ArgumentTypeError(f"should be more than 0 seconds, and at most {LONGEST:.0f}")
-    return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 
@@ -21,30 +21,27 @@ class Progress:
     The time left follows from bytes, because a recording may last a second or two hours.
     """
 
-    def __init__(
-        self, recordings: Sequence[Recording], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, recordings: Sequence[Recording]) -> None:
         self._sizes = {each.id: each.size for each in recordings}
-        self._left, self._clock = sum(self._sizes.values()), clock
-        self._started = self._shown = clock()
+        self._left = sum(self._sizes.values())
+        self._started = self._shown = time.monotonic()
         # When the first record came, and the bytes that were left then: before it workers were
         # started, which says nothing about the speed.
         self._first: tuple[float, int] | None = None
         self.audio, self.records, self.failures = 0.0, 0, 0
 
     def add(self, record: Record) -> None:
-        now = self._clock()
+        now = time.monotonic()
         self.records += 1
         self.failures += bool(record.code)
         self.audio += record.duration or 0.0
         self._left -= self._sizes.get(record.id, 0)
-        self._first = self._first or (now, self._left)
+        began, left = self._first = self._first or (now, self._left)
         if now - self._shown >= LINES:
             self._shown = now
             line = f"{self.records}/{counted(len(self._sizes))}, {self._speed(now)}"
-            elapsed, size = now - self._first[0], self._first[1] - self._left
-            if size > 0:
-                line += f", {span(self._left * elapsed / size)} left"
+            if left > self._left:
+                line += f", {span(self._left * (now - began) / (left - self._left))} left"
             print(f"{line}, {self.failures} failed", file=sys.stderr, flush=True)
 
     def _speed(self, now: float) -> str:
@@ -55,7 +52,7 @@ class Progress:
     def summary(self) -> str:
         """Return what this run has done, in one line."""
         done = f"{counted(self.records - self.failures)} done and {self.failures} failed"
-        return f"{done}, {self._speed(self._clock())}."
+        return f"{done}, {self._speed(time.monotonic())}."
 
 
 def counted(recordings: int) -> str:

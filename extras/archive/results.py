@@ -4,7 +4,6 @@
     results/NAME.srt, ...    the requested formats, written before the JSON
     index/ID.json            the record of a recording that has a result, with its NAME
     errors/ID.json           the record of a recording that failed
-    attempts/RUN/ID.N        the N-th attempt of a run is running, or its process has died
 
 A recording is done if its entry in the index or its error is there, and each of these appears
 whole, last, and in the same place whoever writes it. Nothing else is remembered. A name belongs to
@@ -30,20 +29,18 @@ from extras.archive.records import Record
 from extras.archive.storage import PARALLEL
 from whosaid.answer.kept import CHANGED, NOT_SAID, Request, is_of
 
-RESULTS, INDEX, ERRORS, ATTEMPTS = "results", "index", "errors", "attempts"
+RESULTS, INDEX, ERRORS = "results", "index", "errors"
 FORMATS: tuple[str, ...] = get_args(OutputFormat)
-# So many processes of one run may die of a recording.
-MOST_ATTEMPTS = 3
 
 
 class Results:
-    """The output place at the address `out`, for the run called `run`.
+    """The output place at the address `out`.
 
     Every method raises OSError if another try is in vain.
     """
 
-    def __init__(self, out: str, run: str) -> None:
-        self._out, self._run = out, run
+    def __init__(self, out: str) -> None:
+        self._out = out
 
     def _address(self, kind: str, name: str) -> str:
         return storage.join(self._out, kind, name)
@@ -94,54 +91,49 @@ class Results:
 
     def _claim(self, record: Record) -> Record:
         """Return the record with a name of its own, and delete an older result of that name."""
-        older = self._holder(record.result)
+        older, _ = self._stored(record.result)
         if older and older.path != record.path:
             record = replace(record, result=with_id(record.result, record.id))
-            older = self._holder(record.result)
+            older, _ = self._stored(record.result)
         if older and older.id != record.id:
             storage.delete(self._address(INDEX, f"{older.id}.json"))
             for ending in FORMATS:
                 storage.delete(self._result(record.result, ending))
         return record
 
-    def _holder(self, name: str) -> Record | None:
-        """Return the record in the result of that name; one without a path if it is not ours."""
+    def _stored(self, name: str) -> tuple[Record | None, dict[str, Any]]:
+        """Return the result of that name; the record has no path if the result is not ours."""
         try:
-            content = storage.read(self._result(name, "json"))
-            return Record.read(json.loads(content)["recording"])
+            answer = json.loads(storage.read(self._result(name, "json")))
+            return Record.read(answer.pop("recording")), answer
         except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError):
-            return Record("", "")
-
-    def reuse(self, recording: Recording, request: Request) -> tuple[bool, str]:
-        """Make the result of an earlier run that of this one, if it gives what is asked for: with
-        new formats and layouts, and with its new entry in the index. Return whether it does and, if
-        it does not, why: the end of a sentence about the answer, "" if there is none.
-        """
-        try:
-            content = storage.read(self._result(recording.result, "json"))
-            answer = json.loads(content)
-            older = Record.read(answer.pop("recording"))
-        except FileNotFoundError:
-            return False, ""
+            return None, {}
         except (ValueError, TypeError, KeyError, AttributeError):
-            return False, NOT_SAID
-        if older.path != recording.path:
-            return False, ""
+            return Record("", ""), {}
+
+    def reuse(self, recording: Recording, request: Request) -> str | None:
+        """Make the result of an earlier run that of this one, if it gives what is asked for: with
+        new formats and layouts, and with its new entry in the index. If it does not, return why:
+        the end of a sentence about the answer, "" if there is none.
+        """
+        older, answer = self._stored(recording.result)
+        if older and not older.path:
+            return NOT_SAID
+        if older is None or older.path != recording.path:
+            return ""
         if why := request.why_not(answer):
-            return False, why
+            return why
         told, digest = {"recording": older.to_json()}, partial(storage.digest, older.path)
         if not is_of(told, recording.size, recording.modified, True, digest):
-            return False, CHANGED
+            return CHANGED
         formats = InferenceConfig.read({"output": request.parameters.get("output", [])}).output
         answer["output"] = self._formats(recording.result)
         answer = request.laid_out(answer, formats)
         if missing := [name for name in formats if name not in answer["output"]]:
-            return False, f"does not give {', '.join(missing)}"
+            return f"does not give {', '.join(missing)}"
         storage.delete(self._address(INDEX, f"{older.id}.json"))
         self._put(replace(older, id=recording.id, modified=recording.modified), answer)
-        return True, ""
+        return None
 
     def _formats(self, name: str) -> dict[str, str]:
         """Return the formats that lie beside an answer."""
@@ -167,33 +159,3 @@ class Results:
         addresses = [self._address(ERRORS, f"{id}.json") for id in wanted]
         with ThreadPoolExecutor(PARALLEL) as threads:
             list(threads.map(storage.delete, addresses))
-
-    def _mark(self, id: str, attempt: int) -> str:
-        return storage.join(self._out, ATTEMPTS, self._run, f"{id}.{attempt}")
-
-    def begin(self, id: str) -> int | None:
-        """Mark one more attempt, and return its number; None after MOST_ATTEMPTS.
-
-        A mark stays until `end`: the process of an attempt that did not come so far died.
-        """
-        for attempt in range(1, MOST_ATTEMPTS + 1):
-            if storage.look(self._mark(id, attempt)) is None:
-                storage.write(self._mark(id, attempt), b"\n")
-                return attempt
-        return None
-
-    def end(self, id: str, attempt: int) -> None:
-        """Take back the marks of all attempts up to this one."""
-        for number in range(attempt, 0, -1):
-            storage.delete(self._mark(id, number))
-
-    def take_back(self, id: str, attempt: int) -> None:
-        """Delete the mark of an attempt that failed by an exception, if possible. Marks that stay
-        are for attempts whose process died.
-        """
-        with suppress(OSError):
-            storage.delete(self._mark(id, attempt))
-
-    def withdraw(self) -> None:
-        """Delete what is left of the marks of a run that has ended."""
-        storage.delete_folder(storage.join(self._out, ATTEMPTS, self._run))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,12 +100,11 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         out=out,
         settings={},
         parameters=parameters,
-        run=uuid.uuid4().hex,
         make_handler=make_handler,
         deadline=options.deadline,
         models=models,
     )
-    return Archive(name_results(unique, places), task, Results(out, task.run))
+    return Archive(name_results(unique, places), task, Results(out))
 
 
 def find(
@@ -137,12 +135,12 @@ def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
     why.
     """
 
-    def look(recording: Recording) -> tuple[bool, str]:
+    def look(recording: Recording) -> str | None:
         return archive.results.reuse(recording, archive.task.request_for(recording))
 
     with ThreadPoolExecutor(storage.PARALLEL) as threads:
         looked = list(zip(left, threads.map(look, left), strict=True))
-    again = [(each, why) for each, (done, why) in looked if not done]
+    again = [(each, why) for each, why in looked if why is not None]
     if done := len(looked) - len(again):
         say(f"{counted(done)} done from the answers that are there")
     for why, number in Counter(why for _, why in again if why).most_common():
@@ -163,7 +161,7 @@ def compute(archive: Archive, left: Sequence[Recording], options: argparse.Names
         done = f", {before} done before" if before else ""
         say(f"{counted(len(left))} to do{done}: {cluster.pool()}")
         progress = Progress(left)
-        for record in cluster.run(archive.task, manifest.deal(left)):
+        for record in cluster.run(archive.task, left):
             seen.add(record.id)
             progress.add(record)
     print(progress.summary())
@@ -209,8 +207,6 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say("stopped; start again to go on")
         return INTERRUPTED
-    finally:
-        results.withdraw()  # what was being computed at an early end is not to blame
     unfinished = [each for each in left if each.id not in seen]
     if unfinished:
         finished = results.finished()

@@ -27,6 +27,8 @@ from hashlib import file_digest
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
+from pyarrow import fs
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -133,8 +135,6 @@ def parts_below(address: str, folder: str) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _store(root: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
     # S3: a small file is one upload, as soon as it is closed, and not one in parts.
     options = "?allow_delayed_open=true" if root.startswith("s3:") else ""
     try:
@@ -149,16 +149,12 @@ def _file_system(address: str) -> tuple[Any, str]:
     if url := URL.fullmatch(address):
         system, root = _store(f"{url[1]}://{url[2]}")
         return system, root.rstrip("/") + url[3]
-    from pyarrow import fs
-
     return fs.LocalFileSystem(), address
 
 
 @patient
 def look(address: str) -> Entry | None:
     """Return the file there, None if there is none. Raises OSError if that cannot be known."""
-    from pyarrow import fs
-
     system, path = _file_system(address)
     info = system.get_file_info(path)
     return _entry(address, info) if info.type == fs.FileType.File else None
@@ -167,8 +163,6 @@ def look(address: str) -> Entry | None:
 @patient
 def is_folder(address: str) -> bool:
     """Return whether there is a folder or, in a store, anything under this name."""
-    from pyarrow import fs
-
     system, path = _file_system(address)
     return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
@@ -182,8 +176,6 @@ def find_files(address: str) -> list[Entry]:
     """
     if not is_url(address):
         return list(_find_local(address))
-    from pyarrow import fs
-
     system, top = _file_system(address)
     found = []
     for info in system.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True)):
@@ -276,11 +268,3 @@ def delete(address: str) -> None:
     system, path = _file_system(address)
     with suppress(FileNotFoundError):
         system.delete_file(path)
-
-
-@patient
-def delete_folder(address: str) -> None:
-    """Delete a folder with all that is in it, if there is one. Raises OSError."""
-    system, path = _file_system(address)
-    with suppress(FileNotFoundError):
-        system.delete_dir(path)

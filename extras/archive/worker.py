@@ -1,21 +1,16 @@
 """The worker: one recording after the other through the endpoint's handler, in this process.
 
-Every recording gets a record, however it ends. An exception becomes a record here. A recording that
-takes too long gets its record from a second thread, which then ends the process, because nothing
-can stop the first thread. A recording whose process died has the mark that was set before it began.
-The driver only has to start dead workers again.
+An exception becomes a record here. The driver notices processes that end or hang
+(extras/archive/cluster.py).
 """
 
 from __future__ import annotations
 
 import base64
-import faulthandler
 import os
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,17 +20,15 @@ from config import ModelSettings
 from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.options import LONGEST
-from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, WORKER_DIED, Record
-from extras.archive.records import DEADLINE_EXCEEDED as DEADLINE
-from extras.archive.results import MOST_ATTEMPTS, Results
+from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, Record
+from extras.archive.results import Results
 from whosaid.answer.kept import Request
 from whosaid.errors import AudioTooLong, EndpointError, ModelError
+from whosaid.runtime.errors import process_ends
 
 # By default a recording has so many seconds, and so many for each byte (20 for a second of audio at
 # 64 kbit/s): a large model on a CPU is slower than speech. At most a week.
 PATIENCE, PATIENCE_A_BYTE = 600.0, 0.0025
-# How long after its deadline a process is ended that runs no Python any more.
-GRACE = 60.0
 EXIT_STATUS = 75
 
 
@@ -54,14 +47,13 @@ class Task:
     """Settings shared by all recordings of a run, sent to every worker.
 
     `settings` are those of `without_token`, and `models` their models as the user names them;
-    `deadline` is in seconds, None for one by size; `run` separates this run's attempts from those
-    of other runs; `make_handler` loads the models that settings name.
+    `deadline` is in seconds, None for one by size; `make_handler` loads the models that settings
+    name.
     """
 
     out: str
     settings: dict[str, Any]
     parameters: dict[str, Any]
-    run: str
     make_handler: Callable[[dict[str, Any]], Handler]
     deadline: float | None = None
     models: Mapping[str, Any] = field(default_factory=dict)
@@ -69,6 +61,10 @@ class Task:
     def request_for(self, recording: Recording) -> Request:
         """Return what is asked for a recording, whose own parameters go before those of the run."""
         return Request(self.models, {**self.parameters, **(recording.parameters or {})})
+
+    def deadline_of(self, recording: Recording) -> float:
+        """Return the seconds that a recording may take."""
+        return self.deadline or min(PATIENCE + PATIENCE_A_BYTE * recording.size, LONGEST)
 
 
 def without_token(settings: ModelSettings) -> dict[str, Any]:
@@ -86,58 +82,31 @@ def load_handler(settings: dict[str, Any]) -> Handler:
 class Worker:
     """A handler and the output place."""
 
-    def __init__(self, task: Task, name: str) -> None:
-        """Load the models; a worker that is started again for one that died has the same `name`.
+    def __init__(self, task: Task) -> None:
+        self.task, self.results = task, Results(task.out)
 
-        Raises RuntimeError, with the reason, if the models do not load, do not take the parameters,
-        or end the process each time.
+    def load(self) -> None:
+        """Load the models. Raises RuntimeError, with the reason, if they do not load or do not take
+        the parameters.
         """
-        self.task, self.results = task, Results(task.out, task.run)
-        attempt = self.results.begin(f"loading-{name}")
-        if attempt is None:
-            raise RuntimeError(f"the process died {MOST_ATTEMPTS} times while loading the models")
         try:
-            self.handler = task.make_handler(task.settings)
-            self.handler.parse({"inputs": "", "parameters": task.parameters})
+            self.handler = self.task.make_handler(self.task.settings)
+            self.handler.parse({"inputs": "", "parameters": self.task.parameters})
         except (SystemExit, EndpointError, ValueError) as error:
             raise RuntimeError(str(error)) from error
-        self.results.end(f"loading-{name}", attempt)
 
-    def run(self, recording: Recording) -> Record:
+    def run(self, recording: Recording, attempt: int = 1) -> Record:
         """Transcribe a recording, unless it is done, and return its record. Raises OSError."""
         if found := self.results.find(recording.id):
             return found
-        record = Record(recording.id, recording.path)
-        attempt = self.results.begin(recording.id)
-        if attempt is None:
-            detail = f"the process that computed it died {MOST_ATTEMPTS} times"
-            died = replace(record, code=WORKER_DIED, detail=detail, attempt=MOST_ATTEMPTS)
-            return self._failed(died)
-        try:
-            return self._attempt(recording, replace(record, attempt=attempt))
-        except Exception:
-            self.results.take_back(recording.id, attempt)
-            raise
-
-    def _attempt(self, recording: Recording, record: Record) -> Record:
-        started, seconds = time.monotonic(), self.task.deadline
-        if seconds is None:
-            seconds = min(PATIENCE + PATIENCE_A_BYTE * recording.size, LONGEST)
-        late = replace(
-            record, code=DEADLINE, detail=f"it took over {seconds:.0f} s", seconds=seconds
+        started = time.monotonic()
+        record, answer = self._transcribe(
+            recording, Record(recording.id, recording.path, attempt=attempt)
         )
-        with _deadline(seconds, lambda: self._failed(late)):
-            record, answer = self._transcribe(recording, record)
         record = replace(record, seconds=round(time.monotonic() - started, 3))
-        if answer is None:
-            return self._failed(record)
-        record = self.results.write(record, answer, recording.result)
-        self.results.end(record.id, record.attempt)
-        return record
-
-    def _failed(self, record: Record) -> Record:
+        if answer is not None:
+            return self.results.write(record, answer, recording.result)
         self.results.write_error(record)
-        self.results.end(record.id, record.attempt)
         return record
 
     def _transcribe(
@@ -161,8 +130,9 @@ class Worker:
         except OSError as error:
             code, detail = UNREADABLE, error.strerror or type(error).__name__
         except EndpointError as error:
-            if isinstance(error, ModelError):
-                _end_with_the_process()
+            if isinstance(error, ModelError) and process_ends():
+                # Its device is lost or its engine stopped: another process has to try again.
+                os._exit(EXIT_STATUS)
             code, detail = error.code, error.text
         except Exception as error:
             code, detail = UNEXPECTED, _origin(error)
@@ -190,38 +160,3 @@ def _origin(error: Exception) -> str:
 
 class _Changed(Exception):
     """A file is another than when the manifest was made."""
-
-
-@contextmanager
-def _deadline(seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
-    """End the process unless the block ends within `seconds`, after `give_up`.
-
-    The C library's own timer ends it some time later, in case a call that keeps the interpreter's
-    lock lets no thread of Python run.
-    """
-
-    def end_process() -> None:
-        try:
-            give_up()
-        finally:
-            os._exit(EXIT_STATUS)
-
-    timer = threading.Timer(seconds, end_process)
-    timer.daemon = True
-    timer.start()
-    faulthandler.dump_traceback_later(seconds + GRACE, exit=True)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        faulthandler.cancel_dump_traceback_later()
-
-
-def _end_with_the_process() -> None:
-    """End the process at once if it is about to end, its device lost or its engine stopped: that is
-    no fault of the recording's, and another process has to try again.
-    """
-    from whosaid.runtime.errors import process_ends
-
-    if process_ends():
-        os._exit(EXIT_STATUS)

@@ -7,20 +7,22 @@ token.
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoProcessor, GenerationConfig, WhisperForConditionalGeneration
+from transformers import AutoProcessor, WhisperForConditionalGeneration
 
 from extras.demo_models.batches import IGNORED, Batch, Targets
-from extras.demo_models.corpus import load_corpus
+from extras.demo_models.corpus import SpokenMel
 from extras.demo_models.recogniser import encode, muon_and_adam
 from extras.demo_models.training import train
 from extras.demo_models.whisper import ALIGNMENT_HEADS, save_checkpoint
+from tests.support.tiny_whispers import without_layers
 
 STEPS, SHARES = 3600, ((0.4, 0.2, 0.4), (0.2, 0.1, 0.7))
 DIVERGENCE_WEIGHT = 0.8
@@ -28,22 +30,23 @@ DIVERGENCE_WEIGHT = 0.8
 TIMESTAMP_WEIGHT = 4.0
 
 
-def build(folder: Path, main: Path, corpus: Path, state: Path, steps: int = STEPS) -> None:
-    """Distil the model in `main` on the clips of `corpus`, and write the assistant to `folder`.
-
-    Resumes from the file `state` if it exists.
-    """
+def build(folder: Path, main: Path, clips: Sequence[SpokenMel], steps: int = STEPS) -> None:
+    """Distil the model in `main` on `clips`, and write the assistant to `folder`."""
     torch.manual_seed(0)
     teacher = WhisperForConditionalGeneration.from_pretrained(main, dtype=torch.float32)
     tokenizer = AutoProcessor.from_pretrained(main).tokenizer
-    student = first_and_last_layers(teacher)
-    targets, clips = Targets.of(teacher, tokenizer), load_corpus(corpus)
+    last = teacher.config.decoder_layers - 1
+    student: Any = without_layers(teacher, (0, last))
+    student.generation_config.alignment_heads = [
+        [1, head] for layer, head in ALIGNMENT_HEADS if layer == last
+    ]
+    targets = Targets(teacher, tokenizer)
     distillation = Distillation(teacher, student, targets.timestamp(0.0))
 
     def draw(step: int, generator: np.random.Generator) -> Batch:
         return targets.draw(clips, step / steps, SHARES, generator)
 
-    train(distillation, draw, distillation.loss, muon_and_adam(distillation), steps, state)
+    train(distillation, draw, distillation.loss, muon_and_adam(distillation), steps)
     save_checkpoint(student, tokenizer, folder)
 
 
@@ -76,30 +79,6 @@ class Distillation(nn.Module):
             divergence = F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
             text = F.nll_loss(student, best, reduction="none")
         return (weight * (DIVERGENCE_WEIGHT * divergence + text)).sum() / weight.sum()
-
-
-def first_and_last_layers(
-    teacher: WhisperForConditionalGeneration,
-) -> WhisperForConditionalGeneration:
-    """Return the teacher with its first and last decoder layers; alignment heads are those of the
-    last.
-    """
-    layers = teacher.model.decoder.layers
-    config = copy.deepcopy(teacher.config)
-    config.decoder_layers = 2
-    student = WhisperForConditionalGeneration(config)
-    student.model.encoder.load_state_dict(teacher.model.encoder.state_dict())
-    decoder = student.model.decoder
-    decoder.load_state_dict(teacher.model.decoder.state_dict(), strict=False)
-    for layer, origin in zip(decoder.layers, (layers[0], layers[-1]), strict=True):
-        layer.load_state_dict(origin.state_dict())
-    student.tie_weights()
-    settings = teacher.generation_config.to_dict()
-    settings["alignment_heads"] = [
-        [1, head] for layer, head in ALIGNMENT_HEADS if layer == len(layers) - 1
-    ]
-    student.generation_config = GenerationConfig.from_dict(settings)
-    return student
 
 
 def _log_probs(model: WhisperForConditionalGeneration, tokens: Tensor, hidden: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ All windows of a batch have the same length, so only tokens are padded.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +23,14 @@ from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_to
 from whosaid.payload.languages import ENGLISH
 
 IGNORED = -100
+SILENCE = 0
 TIMED_SHARE, TRANSLATE_SHARE, OTHER_LANGUAGE_SHARE = 0.7, 0.1, 0.04
 BATCH_SIZES = {4: 20, 10: 8, 30: 3}
 LAST_SHARES_FROM = 0.5
 
 # A token, and when it is spoken, in seconds.
 Timed = tuple[int, tuple[float, float]]
+# Proportions of windows of 4, 10 and 30 s.
 Shares = tuple[float, float, float]
 
 
@@ -38,7 +40,7 @@ class Batch:
 
     `features` (B, 80, T); `tokens` and `targets` (B, L), where `IGNORED` targets have no loss;
     `spans` (B, L, 2), start and end of each target in seconds, NaN if it has no time; `labels`
-    (B, T / 2), the word spoken in each encoder frame.
+    (B, T / 2), the word id + 1 of each encoder frame, SILENCE if none is spoken.
     """
 
     features: Tensor
@@ -48,81 +50,15 @@ class Batch:
     labels: Tensor
 
 
-@dataclass(frozen=True)
 class Targets:
-    """Turns windows into tokens; `words[i]` is the token of word i of `vocabulary()`."""
+    """Turns windows into tokens of a model's vocabulary."""
 
-    special: SpecialTokens
-    words: tuple[int, ...]
-
-    @classmethod
-    def of(cls, model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer) -> Targets:
-        special = read_special_tokens("demo", model.config, model.generation_config, tokenizer)
-        ids = tokenizer.get_vocab()
-        return cls(special, tuple(ids[SPACE + word] for word in vocabulary()))
-
-    def timestamp(self, seconds: float) -> int:
-        """Return the timestamp token nearest to `seconds`."""
-        return self.special.timestamp_begin + round(min(seconds, 30.0) * 50)
-
-    def sequence(self, window: Window, generator: np.random.Generator) -> list[Timed]:
-        """Return <|startoftranscript|> to <|endoftext|>, with token times."""
-        special = self.special
-        task = "translate" if generator.random() < TRANSLATE_SHARE else "transcribe"
-        other = generator.random() < OTHER_LANGUAGE_SHARE
-        language = str(generator.choice(list(special.languages))) if other else ENGLISH
-        whole = all(segment.complete for segment in window.segments)
-        timed = generator.random() < TIMED_SHARE or not whole
-        prompt = [_untimed(token) for token in special.prompt(language, task, timed)]
-        body = self._timed_body(window) if timed else self._words(window.segments)
-        return [*prompt, *body, _untimed(special.end_of_text)]
-
-    def _timed_body(self, window: Window) -> list[Timed]:
-        """Return <|start|> words <|end|> for every segment, times non-decreasing, of a segment that
-        the window cuts only the start; <|0.00|> for silence.
-        """
-        if not window.segments:
-            return [_untimed(self.timestamp(0.0))]
-        body: list[Timed] = []
-        latest = 0.0
-        for segment in window.segments:
-            start = max(latest, float(segment.spans[0, 0]))
-            latest = max(latest, float(segment.spans[-1, 1]))
-            body.append((self.timestamp(start), (start, start)))
-            if not segment.complete:
-                break
-            body += [*self._words([segment]), (self.timestamp(latest), (latest, latest))]
-        return body
-
-    def _words(self, segments: Sequence[Spoken]) -> list[Timed]:
-        return [
-            (self.words[word], (start, end))
-            for segment in segments
-            for word, (start, end) in zip(
-                segment.words.tolist(), segment.spans.tolist(), strict=True
-            )
-        ]
-
-    def collate(self, windows: Sequence[Window], sequences: Sequence[list[Timed]]) -> Batch:
-        """Stack windows and their target tokens into a batch.
-
-        The target after <|startoftranscript|> is English, or <|nospeech|> where nothing is spoken,
-        whatever language the prompt names. Language detection is learnt from it.
-        """
-        ids = [torch.tensor([token for token, _ in sequence]) for sequence in sequences]
-        spans = [torch.tensor([span for _, span in sequence[1:]]) for sequence in sequences]
-        end = self.special.end_of_text
-        targets = pad_sequence([each[1:] for each in ids], True, IGNORED)
-        english, silence = self.special.languages[ENGLISH], self.special.no_speech
-        targets[:, 0] = torch.tensor([english if each.segments else silence for each in windows])
-        targets[:, 1] = IGNORED
-        return Batch(
-            torch.from_numpy(np.stack([window.features for window in windows])),
-            pad_sequence([each[:-1] for each in ids], True, end),
-            targets,
-            pad_sequence(spans, True, math.nan),
-            torch.from_numpy(np.stack([window.labels for window in windows])),
+    def __init__(self, model: WhisperForConditionalGeneration, tokenizer: WhisperTokenizer) -> None:
+        self.special: SpecialTokens = read_special_tokens(
+            "demo", model.config, model.generation_config, tokenizer
         )
+        ids = tokenizer.get_vocab()
+        self._words = [ids[SPACE + word] for word in vocabulary()]
 
     def draw(
         self,
@@ -141,7 +77,74 @@ class Targets:
         odds = first + (last - first) * min(1.0, progress / LAST_SHARES_FROM)
         seconds = int(generator.choice(list(BATCH_SIZES), p=odds))
         windows = [draw_window(corpus, seconds, generator) for _ in range(BATCH_SIZES[seconds])]
-        return self.collate(windows, [self.sequence(window, generator) for window in windows])
+        return self.collate(windows, generator)
+
+    def collate(self, windows: Sequence[Window], generator: np.random.Generator) -> Batch:
+        """Stack windows and their drawn target tokens.
+
+        The target after <|startoftranscript|> is English, or <|nospeech|> if nothing is spoken,
+        whatever language the prompt names. Language detection is learnt from it.
+        """
+        sequences = [self.sequence(window, generator) for window in windows]
+        ids = [torch.tensor([token for token, _ in sequence]) for sequence in sequences]
+        spans = [torch.tensor([span for _, span in sequence[1:]]) for sequence in sequences]
+        targets = pad_sequence([each[1:] for each in ids], True, IGNORED)
+        english, silence = self.special.languages[ENGLISH], self.special.no_speech
+        targets[:, 0] = torch.tensor([english if each.segments else silence for each in windows])
+        targets[:, 1] = IGNORED
+        return Batch(
+            torch.from_numpy(np.stack([window.features for window in windows])),
+            pad_sequence([each[:-1] for each in ids], True, self.special.end_of_text),
+            targets,
+            pad_sequence(spans, True, math.nan),
+            torch.stack([_frame_labels(window) for window in windows]),
+        )
+
+    def sequence(self, window: Window, generator: np.random.Generator) -> list[Timed]:
+        """Return <|startoftranscript|> to <|endoftext|>, with token times."""
+        special = self.special
+        task = "translate" if generator.random() < TRANSLATE_SHARE else "transcribe"
+        other = generator.random() < OTHER_LANGUAGE_SHARE
+        language = str(generator.choice(list(special.languages))) if other else ENGLISH
+        whole = all(segment.complete for segment in window.segments)
+        timed = generator.random() < TIMED_SHARE or not whole
+        body = self._timed_body(window) if timed else self._spoken(window.segments)
+        prompt = special.prompt(language, task, timed)
+        return [*map(_untimed, prompt), *body, _untimed(special.end_of_text)]
+
+    def _timed_body(self, window: Window) -> list[Timed]:
+        """Return <|start|> words <|end|> for every segment, times non-decreasing, of a segment that
+        the window cuts only the start; <|0.00|> for silence.
+        """
+        body, latest = [], 0.0
+        for segment in window.segments:
+            start = max(latest, float(segment.spans[0, 0]))
+            latest = max(latest, float(segment.spans[-1, 1]))
+            body.append((self.timestamp(start), (start, start)))
+            if not segment.complete:
+                break
+            body += [*self._spoken([segment]), (self.timestamp(latest), (latest, latest))]
+        return body or [_untimed(self.timestamp(0.0))]
+
+    def timestamp(self, seconds: float) -> int:
+        """Return the timestamp token nearest to `seconds`."""
+        return self.special.timestamp_begin + round(min(seconds, 30.0) * 50)
+
+    def _spoken(self, segments: Iterable[Spoken]) -> list[Timed]:
+        return [
+            (self._words[word], (start, end))
+            for each in segments
+            for word, (start, end) in zip(each.words.tolist(), each.spans.tolist(), strict=True)
+        ]
+
+
+def _frame_labels(window: Window) -> Tensor:
+    """Return the word id + 1 of each encoder frame (20 ms), SILENCE if none is spoken."""
+    labels = torch.full((window.features.shape[1] // 2,), SILENCE)
+    for segment in window.segments:
+        for word, (start, end) in zip(segment.words.tolist(), segment.spans, strict=True):
+            labels[round(start * 50) : round(end * 50)] = word + 1
+    return labels
 
 
 def _untimed(token: int) -> Timed:

@@ -1,4 +1,4 @@
-"""The training corpus: clips of all training voices, stored as log mel power.
+"""Speech of the training voices: clips as log mel power for Whisper, recordings for Medusa heads.
 
 Speed, reverberation and codecs change a clip once, when it is made. Powers of independent sounds
 add, so gaps, levels, noise and overlaps are drawn anew for every training window (`windows`), as
@@ -7,35 +7,37 @@ additions of mel power, without going back to audio.
 
 from __future__ import annotations
 
+import json
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.progress import track
 from scipy.signal import fftconvolve
 from transformers import WhisperFeatureExtractor
+from transformers.audio_utils import spectrogram, window_function
 
+from extras.demo_models.conversation import encode_opus
+from tests.support.dialogue import Style, draw_dialogue
 from tests.support.speech import (
-    FLITE_PITCH,
-    FRAME,
     Clip,
     Samples,
     draw_clip,
     draw_voice,
-    speakers,
+    espeak_speakers,
+    recorded_speakers,
     through_codec,
     vocabulary,
 )
 from whosaid.timebase import SAMPLE_RATE
 
-MELS = 80
-FFT = 400
-FLOOR = 1e-10
-SHARD_CLIPS = 500
+MELS, FLOOR = 80, 1e-10
+# espeak's oscillators keep their phase, so a process speaks so many clips and ends.
+CLIPS_A_PROCESS = 500
 FLITE_SHARE = 0.15
 SPEED_SHARE, REVERB_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
 DURATION_FACTORS = (0.89, 1.12)
@@ -47,6 +49,9 @@ CODECS = (
     ("ogg", "libopus", 48_000, 24_000),
     ("adts", "aac", 16_000, 24_000),
 )
+# Recordings: seconds of short ones and of ones of several windows, powers of ten of the noise.
+SHORT, LONG, SHORT_SHARE = (6.0, 10.0), (20.0, 70.0), 0.3
+NOISE, OVERLAP_SHARE = (-4.0, -2.0), 0.05
 
 Mel = NDArray[np.float16]
 
@@ -63,65 +68,35 @@ class SpokenMel:
     spans: NDArray[np.float32]
 
 
-@cache
-def mel_filters() -> NDArray[np.float64]:
-    """Whisper's mel filters, (201 frequencies, 80)."""
-    filters: NDArray[np.float64] = WhisperFeatureExtractor(feature_size=MELS).mel_filters
-    return filters
+def build_corpus(path: Path, count: int) -> None:
+    """Speak `count` clips, and write them to `path`."""
+    with get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
+        clips = pool.imap(draw_spoken_mel, range(count), chunksize=CLIPS_A_PROCESS)
+        path.write_bytes(pickle.dumps([*track(clips, "speaking", count)]))
 
 
-def log_mel_power(samples: Samples) -> Mel:
-    """Log10 mel power (frames, 80), as Whisper's feature extractor has it before scaling."""
-    padded = np.pad(samples, (FFT // 2, FFT // 2 + FRAME))
-    frames = np.lib.stride_tricks.sliding_window_view(padded, FFT)[::FRAME]
-    window = np.hanning(FFT + 1)[:-1]
-    power = np.abs(np.fft.rfft(frames * window, axis=1)) ** 2 @ mel_filters()
-    log_power: Mel = np.log10(np.maximum(power, FLOOR)).astype(np.float16)
-    return log_power
+def load_corpus(path: Path) -> list[SpokenMel]:
+    clips: list[SpokenMel] = pickle.loads(path.read_bytes())
+    return clips
 
 
-def build_corpus(folder: Path, clips: int, workers: int = 2) -> Iterator[Path]:
-    """Write `clips` clips in shards, keeping those that exist. Yields the path of each shard."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"shard-{index:03d}.pickle" for index in range(clips // SHARD_CLIPS)]
-    with get_context("spawn").Pool(workers, maxtasksperchild=1) as pool:
-        yield from pool.imap(_write_shard, enumerate(paths))
-
-
-def load_corpus(folder: Path) -> list[SpokenMel]:
-    """Return all clips of the shards that exist."""
-    paths = sorted(folder.glob("shard-*.pickle"))
-    return [clip for path in paths for clip in pickle.loads(path.read_bytes())]
-
-
-def _write_shard(job: tuple[int, Path]) -> Path:
-    """Write one shard, drawn from a seed of its own. It appears under its name when complete."""
-    index, path = job
-    if not path.exists():
-        generator = np.random.default_rng([2026, index])
-        clips = [_spoken_mel(_draw_training_clip(generator)) for _ in range(SHARD_CLIPS)]
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(pickle.dumps(clips))
-        partial.rename(path)
-    return path
-
-
-def _spoken_mel(clip: Clip) -> SpokenMel:
-    words = [vocabulary().index(word.text) for word in clip.words]
-    spans = [(word.start, word.end) for word in clip.words]
-    return SpokenMel(
-        log_mel_power(clip.samples), np.array(words, np.int16), np.array(spans, np.float32)
-    )
-
-
-def _draw_training_clip(generator: np.random.Generator) -> Clip:
-    """Return a clip of a training voice; flite's voices are drawn more often than one espeak
-    variant.
+def build_recordings(folder: Path, count: int) -> None:
+    """Write `count` dialogues to `folder` as audio files with a manifest, as `extras.medusa`
+    trains on anybody's recordings.
     """
-    recorded = generator.random() < FLITE_SHARE
-    names = [name for name in speakers("training") if (name in FLITE_PITCH) == recorded]
-    voice = draw_voice(names[int(generator.integers(len(names)))], generator)
-    clip = draw_clip(voice, generator)
+    folder.mkdir(parents=True, exist_ok=True)
+    with get_context("spawn").Pool(2) as pool:
+        entries = pool.imap(partial(_record, folder), range(count), chunksize=8)
+        manifest = [*track(entries, "recording", count)]
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def draw_spoken_mel(number: int) -> SpokenMel:
+    """Draw a clip from a generator seeded with `number`, which may change its speed, reverberate
+    it, and pass it through a codec.
+    """
+    generator = np.random.default_rng([2026, number])
+    clip = draw_clip(draw_voice(_draw_names(generator, 1)[0], generator), generator)
     if generator.random() < SPEED_SHARE:
         clip = perturb_speed(clip, generator.uniform(*DURATION_FACTORS))
     if generator.random() < REVERB_SHARE:
@@ -129,19 +104,62 @@ def _draw_training_clip(generator: np.random.Generator) -> Clip:
     if generator.random() < CODEC_SHARE:
         codec = CODECS[int(generator.integers(len(CODECS)))]
         clip = replace(clip, samples=through_codec(clip.samples, *codec))
-    return clip
+    words = [vocabulary().index(word.text) for word in clip.words]
+    spans = [(word.start, word.end) for word in clip.words]
+    return SpokenMel(
+        log_mel_power(clip.samples), np.array(words, np.int16), np.array(spans, np.float32)
+    )
+
+
+def _record(folder: Path, number: int) -> dict[str, str]:
+    """Write a dialogue drawn from a generator seeded with `number`; return its manifest entry."""
+    generator = np.random.default_rng([14, number])
+    seconds = float(generator.uniform(*(SHORT if generator.random() < SHORT_SHARE else LONG)))
+    style = Style(noise=10 ** generator.uniform(*NOISE), overlap_share=OVERLAP_SHARE)
+    voices = [draw_voice(name, generator) for name in _draw_names(generator, 2)]
+    scene = draw_dialogue(voices, seconds, style, generator)
+    path = folder / f"{number:04d}.ogg"
+    path.write_bytes(encode_opus(scene.samples))
+    text = " ".join(word.text for word in scene.words)
+    return {"path": path.name, "language": "en", "text": text}
+
+
+def _draw_names(generator: np.random.Generator, count: int) -> list[str]:
+    """Return `count` training voices of one synthesiser. A voice of flite is drawn more often than
+    an espeak variant.
+    """
+    recorded = generator.random() < FLITE_SHARE
+    names = recorded_speakers("training") if recorded else espeak_speakers("training")
+    return [str(name) for name in generator.choice(names, count, replace=False)]
+
+
+def log_mel_power(samples: Samples) -> Mel:
+    """Log10 mel power (frames, 80), as Whisper's feature extractor has it before scaling."""
+    whisper = _extractor()
+    log_power: NDArray[np.float64] = spectrogram(
+        samples,
+        window_function(whisper.n_fft, "hann"),
+        frame_length=whisper.n_fft,
+        hop_length=whisper.hop_length,
+        power=2.0,
+        mel_filters=whisper.mel_filters,
+        log_mel="log10",
+        mel_floor=FLOOR,
+    )
+    return log_power.T.astype(np.float16)
+
+
+@cache
+def _extractor() -> WhisperFeatureExtractor:
+    return WhisperFeatureExtractor(feature_size=MELS)
 
 
 def perturb_speed(clip: Clip, factor: float) -> Clip:
     """Resample to `factor` times the duration; pitch and formants fall with it."""
-    count = round(len(clip.samples) * factor)
-    samples = np.interp(
-        np.arange(count) / factor, np.arange(len(clip.samples)), clip.samples
-    ).astype(np.float32)
-    words = tuple(
-        replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words
-    )
-    return Clip(samples, words)
+    times = np.arange(round(len(clip.samples) * factor)) / factor
+    samples = np.interp(times, np.arange(len(clip.samples)), clip.samples).astype(np.float32)
+    words = (replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words)
+    return Clip(samples, tuple(words))
 
 
 def _reverberate(samples: Samples, generator: np.random.Generator) -> Samples:

@@ -8,7 +8,6 @@ where it speaks alone. The loss is additive angular margin softmax (Deng et al.,
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from torch import Tensor, nn
 from torch.nn import functional
 
-from extras.demo_models.mixtures import SPEAKERS_A_VOICE, ClipBank, compose
+from extras.demo_models.mixtures import SPEAKERS_A_VOICE, VOICES_A_SCENE, Bank, compose, stack
 from extras.demo_models.training import train
 from whosaid.timebase import SAMPLE_RATE
 
@@ -75,15 +74,20 @@ class VoiceClassifier(nn.Module):
         return functional.cross_entropy(SCALE * torch.where(target, penalised, cosine), speakers)
 
 
-def train_embedding(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
-    """Train the network on scenes from `bank`, resuming from `checkpoint` if it exists."""
-    model = VoiceClassifier(bank.speakers)
+def train_embedding(bank: Bank, steps: int) -> WeSpeakerResNet34:
+    model = VoiceClassifier(len(bank))
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def draw(step: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
         alone_yet = step < STEPS / 3
-        seconds, odds = (SINGLE_SECONDS, SINGLE_ODDS) if alone_yet else (SECONDS, ODDS)
-        return draw_batch(bank, rng, model.network, round(rng.uniform(*seconds), 1), odds)
+        between, odds = (SINGLE_SECONDS, SINGLE_ODDS) if alone_yet else (SECONDS, ODDS)
+        seconds = round(rng.uniform(*between), 1)
+        scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
+        frames = model.network.num_frames(round(seconds * SAMPLE_RATE))
+        waveforms, active = stack(scenes, (np.arange(frames) + 0.5) * seconds / frames)
+        alone = active * (active.sum(-1, keepdim=True) == 1)
+        cast = [(*scene.cast, 0, 0)[:VOICES_A_SCENE] for scene in scenes]
+        return waveforms, alone.transpose(1, 2), torch.tensor(cast)
 
     def loss_of(step: int, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         waveforms, alone, speakers = batch
@@ -92,31 +96,8 @@ def train_embedding(bank: ClipBank, checkpoint: Path) -> WeSpeakerResNet34:
         return model.loss(model.embed(waveforms, alone)[enough], speakers[enough], margin)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=1e-2)
-    train(model, draw, loss_of, [optimizer], STEPS, checkpoint)
+    train(model, draw, loss_of, [optimizer], steps)
     return model.network
-
-
-def draw_batch(
-    bank: ClipBank,
-    rng: np.random.Generator,
-    network: WeSpeakerResNet34,
-    seconds: float,
-    odds: tuple[float, ...],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw a batch of scenes.
-
-    Returns waveforms (batch, 1, samples), which voice speaks alone in each frame (batch, voices,
-    frames) of 0 and 1, and the speaker of each voice (batch, voices).
-    """
-    scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
-    frames = network.num_frames(round(seconds * SAMPLE_RATE))
-    active = np.stack(
-        [scene.activity((np.arange(frames) + 0.5) * seconds / frames) for scene in scenes]
-    )
-    alone = active * (active.sum(-1, keepdims=True) == 1)
-    cast = np.array([(*scene.cast, 0, 0)[: active.shape[-1]] for scene in scenes])
-    waveforms = torch.from_numpy(np.stack([scene.samples for scene in scenes]))[:, None]
-    return waveforms, torch.from_numpy(alone).transpose(1, 2), torch.from_numpy(cast)
 
 
 def weighted_statistics(frames: Tensor, weights: Tensor) -> Tensor:

@@ -6,12 +6,14 @@ a clip are the reference for when its voice speaks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.signal import lfilter
+from torch import Tensor
 
 from tests.support.speech import MARGIN, Samples, draw_clip, draw_voice, speakers
 from whosaid.timebase import SAMPLE_RATE
@@ -19,33 +21,11 @@ from whosaid.timebase import SAMPLE_RATE
 # Every training voice speaks with this many accents, pitches and speeds; each is one speaker.
 SPEAKERS_A_VOICE, CLIPS_A_SPEAKER = 8, 12
 VOICES_A_SCENE = 3
-PADDED_SHARE = 0.15
+PADDED_SHARE, CLEAN_SHARE = 0.15, 0.1
 
-
-@dataclass(frozen=True)
-class ClipBank:
-    """Clean clips end to end, int16 at 16 kHz.
-
-    Clip i is `samples[bounds[i]:bounds[i + 1]]`, spoken by `speaker[i]`.
-    """
-
-    samples: NDArray[np.int16]
-    bounds: NDArray[np.int64]
-    speaker: NDArray[np.int64]
-
-    @property
-    def speakers(self) -> int:
-        """The number of speakers, which are numbered from 0."""
-        return int(np.max(self.speaker)) + 1
-
-    def clip(self, number: int) -> Samples:
-        """Return one clip, float32."""
-        start, stop = self.bounds[number], self.bounds[number + 1]
-        return self.samples[start:stop].astype(np.float32) / np.float32(32768)
-
-    def draw(self, rng: np.random.Generator, speaker: int) -> Samples:
-        """Return one of the speaker's clips, float32."""
-        return self.clip(int(rng.choice(np.flatnonzero(self.speaker == speaker))))
+# The clips of each speaker.
+Bank = Sequence[Sequence[Samples]]
+Odds = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -56,46 +36,32 @@ class Scene:
     cast: tuple[int, ...]
     turns: tuple[tuple[int, float, float], ...]
 
-    def activity(
-        self, times: NDArray[np.float64], voices: int = VOICES_A_SCENE
-    ) -> NDArray[np.float32]:
-        """Return the voices that speak at `times` (frames,) in seconds: (frames, voices) of 0 and
-        1.
-        """
-        active = np.zeros((len(times), voices), np.float32)
+    def activity(self, times: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return 1 for the voices that speak at `times` (frames,) in seconds: (frames, voices)."""
+        active = np.zeros((len(times), VOICES_A_SCENE), np.float32)
         for who, start, end in self.turns:
             active[(times >= start) & (times < end), who] = 1
         return active
 
 
-def load_bank(path: Path) -> ClipBank:
-    """Load the clips of the training voices from the .npz file `path`.
-
-    Where it is missing they are synthesised first, which takes minutes.
-    """
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **vars(_synthesise(np.random.default_rng(0))))
-    with np.load(path) as arrays:
-        return ClipBank(**arrays)
-
-
-def _synthesise(rng: np.random.Generator) -> ClipBank:
+def speak_bank() -> Bank:
+    """Synthesise the clips of the training voices, which takes minutes."""
+    rng = np.random.default_rng(0)
     cast = [draw_voice(name, rng) for name in speakers("training") for _ in range(SPEAKERS_A_VOICE)]
-    clips = [draw_clip(voice, rng).samples for voice in cast for _ in range(CLIPS_A_SPEAKER)]
-    return ClipBank(
-        (np.concatenate(clips).clip(-1, 1) * 32767).astype(np.int16),
-        np.cumsum([0, *map(len, clips)]),
-        np.repeat(np.arange(len(cast)), CLIPS_A_SPEAKER),
-    )
+    return [[draw_clip(voice, rng).samples for _ in range(CLIPS_A_SPEAKER)] for voice in cast]
 
 
-def compose(
-    bank: ClipBank, rng: np.random.Generator, seconds: float, cast_odds: tuple[float, ...]
-) -> Scene:
+def stack(scenes: Sequence[Scene], times: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """Return waveforms (batch, 1, samples) and activity at `times` (batch, frames, voices)."""
+    samples = np.stack([scene.samples for scene in scenes])[:, None]
+    active = np.stack([scene.activity(times) for scene in scenes])
+    return torch.from_numpy(samples), torch.from_numpy(active)
+
+
+def compose(bank: Bank, rng: np.random.Generator, seconds: float, cast_odds: Odds) -> Scene:
     """Compose a scene; `cast_odds[k]` is the probability of k voices. At most two speak at once."""
     voices = rng.choice(len(cast_odds), p=cast_odds)
-    cast = tuple(int(s) for s in rng.choice(bank.speakers, voices, replace=False))
+    cast = tuple(int(speaker) for speaker in rng.choice(len(bank), voices, replace=False))
     samples = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
     turns: list[tuple[int, float, float]] = []
     if cast:
@@ -103,7 +69,8 @@ def compose(
         tilts = rng.uniform(-0.4, 0.4, len(cast))
         clock, busy_until, who = rng.uniform(-3, 1.5), -np.inf, int(rng.integers(len(cast)))
         while clock < seconds:
-            clip = lfilter([1, -tilts[who]], [1], bank.draw(rng, cast[who]))
+            clips = bank[cast[who]]
+            clip = lfilter([1, -tilts[who]], [1], clips[int(rng.integers(len(clips)))])
             clip *= gains[who] / max(float(np.sqrt(np.mean(clip**2))), 1e-4)
             _add_clip(samples, clip, round(clock * SAMPLE_RATE))
             end = clock + len(clip) / SAMPLE_RATE
@@ -111,9 +78,10 @@ def compose(
             # The next turn starts after the end of the turn before this one: never three at once.
             free_from, busy_until = busy_until, max(busy_until, end)
             who, clock = _next_turn(rng, who, len(cast), clock, end, free_from)
+    if rng.random() >= CLEAN_SHARE:
+        _add_noise(samples, rng)
     # The pipeline pads the last window of a recording with zeros; some scenes here end so too.
     length = rng.uniform(0, seconds) if rng.random() < PADDED_SHARE else seconds
-    samples = _add_noise(samples, rng)
     samples[round(length * SAMPLE_RATE) :] = 0
     kept = tuple((who, start, min(end, length)) for who, start, end in turns if start < length)
     return Scene(samples, cast, kept)
@@ -138,11 +106,7 @@ def _add_clip(samples: Samples, clip: Samples, at: int) -> None:
         samples[begin:end] += clip[begin - at : end - at]
 
 
-def _add_noise(samples: Samples, rng: np.random.Generator) -> Samples:
-    """Add noise of 1e-4 to 1e-2 rms, white to brownish; a tenth of the scenes stays clean."""
-    if rng.random() < 0.1:
-        return samples
+def _add_noise(samples: Samples, rng: np.random.Generator) -> None:
+    """Add noise of 1e-4 to 1e-2 rms, white to brownish."""
     noise = lfilter([1], [1, -rng.uniform(0, 0.97)], rng.standard_normal(len(samples)))
-    scaled = noise * (10 ** rng.uniform(-4, -2) / noise.std())
-    noisy: Samples = samples + scaled.astype(np.float32)
-    return noisy
+    samples += (noise * (10 ** rng.uniform(-4, -2) / noise.std())).astype(np.float32)

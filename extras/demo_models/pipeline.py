@@ -18,22 +18,21 @@ from pyannote.audio import Model
 from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34
 from scipy.linalg import eigh
 
-from extras.demo_models import embedding, segmentation
-from extras.demo_models.checksums import write_checksums
-from extras.demo_models.mixtures import ClipBank, load_bank
+from extras.demo_models.embedding import STEPS as EMBEDDING_STEPS
+from extras.demo_models.embedding import train_embedding
+from extras.demo_models.mixtures import Bank, speak_bank
+from extras.demo_models.segmentation import STAGES, train_segmentation
+from extras.demo_models.whisper import write_checksums
 
-PLDA_DIMENSION = 64
+SEGMENTATION_STEPS, PLDA_DIMENSION = STAGES[-1][0], 64
 Matrix = NDArray[np.float64]
 
 
-def build(folder: Path, work: Path) -> None:
-    """Train both networks and write the pipeline's weights to `folder`.
-
-    The clip bank and checkpoints are kept under `work`, from which training resumes.
-    """
-    bank = load_bank(work / "clips.npz")
-    segmenter = segmentation.train_segmentation(bank, work / "segmentation.pt")
-    embedder = embedding.train_embedding(bank, work / "embedding.pt")
+def build(folder: Path, steps: int | None = None) -> None:
+    """Train both networks, each for all its `steps`, and write the pipeline's weights."""
+    bank = speak_bank()
+    segmenter = train_segmentation(bank, steps or SEGMENTATION_STEPS)
+    embedder = train_embedding(bank, steps or EMBEDDING_STEPS)
     save_model(segmenter, folder / "segmentation")
     save_model(embedder, folder / "embedding")
     save_plda(*embed_clips(embedder, bank), folder / "plda")
@@ -61,15 +60,14 @@ def save_model(model: Model, folder: Path) -> None:
     torch.save(checkpoint, folder / "pytorch_model.bin")
 
 
-def embed_clips(network: WeSpeakerResNet34, bank: ClipBank) -> tuple[Matrix, NDArray[np.int64]]:
-    """Embeddings (clips, 256) of every third clip of the bank, and their speakers (clips,)."""
-    chosen = np.arange(0, len(bank.speaker), 3)
+def embed_clips(network: WeSpeakerResNet34, bank: Bank) -> tuple[Matrix, NDArray[np.int64]]:
+    """Embeddings (clips, 256) of every third clip of each speaker, and their speakers (clips,)."""
+    chosen = [(speaker, clip) for speaker, clips in enumerate(bank) for clip in clips[::3]]
     with torch.inference_mode():
         vectors = [
-            network(torch.from_numpy(bank.clip(int(clip)))[None, None])[0].double().numpy()
-            for clip in chosen
+            network(torch.from_numpy(clip)[None, None])[0].double().numpy() for _, clip in chosen
         ]
-    return np.stack(vectors), bank.speaker[chosen]
+    return np.stack(vectors), np.array([speaker for speaker, _ in chosen])
 
 
 def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None:

@@ -7,9 +7,8 @@ dropped when the model is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import WhisperForConditionalGeneration
-from transformers.models.whisper.modeling_whisper import WhisperAttention
 
 from extras.demo_models.batches import IGNORED, Batch, Targets
-from extras.demo_models.corpus import load_corpus
+from extras.demo_models.corpus import SpokenMel
 from extras.demo_models.training import train
 from extras.demo_models.whisper import ALIGNMENT_HEADS, demo_tokenizer, new_model, save_checkpoint
 from tests.support.speech import vocabulary
@@ -34,21 +32,19 @@ TOLERANCE = 0.2
 TIMESTAMP_SPREAD = (0.05, 0.1, 0.2, 0.3, 0.2, 0.1, 0.05)
 
 
-def build(folder: Path, corpus: Path, state: Path, steps: int = STEPS) -> None:
-    """Train on the clips of `corpus` and write the model to `folder`.
-
-    Resumes from the file `state` if it exists.
-    """
+def build(folder: Path, clips: Sequence[SpokenMel], steps: int = STEPS) -> None:
+    """Train on `clips` and write the model to `folder`."""
     torch.manual_seed(0)
     tokenizer = demo_tokenizer()
     model = new_model(tokenizer)
-    targets, clips = Targets.of(model, tokenizer), load_corpus(corpus)
+    model.set_attn_implementation("eager")  # which returns its attention
+    targets = Targets(model, tokenizer)
     objectives = Objectives(model, len(vocabulary()), targets.timestamp(0.0))
 
     def draw(step: int, generator: np.random.Generator) -> Batch:
         return targets.draw(clips, step / steps, SHARES, generator)
 
-    train(objectives, draw, objectives.loss, muon_and_adam(objectives), steps, state)
+    train(objectives, draw, objectives.loss, muon_and_adam(objectives), steps)
     save_checkpoint(model, tokenizer, folder)
 
 
@@ -90,20 +86,22 @@ class Objectives(nn.Module):
         self.model = model
         self.frame_head = nn.Linear(model.config.d_model, words + 1)
         self.first_timestamp = first_timestamp
-        self.guidance = Guidance(model)
 
     def loss(self, _: int, batch: Batch) -> Tensor:
         """Return the weighted sum of the losses of text, frames and guidance."""
         with torch.autocast("cpu", torch.bfloat16):
             hidden = encode(self.model, batch.features)
             decoded = self.model.model.decoder(
-                batch.tokens, encoder_hidden_states=hidden, use_cache=False
+                batch.tokens,
+                encoder_hidden_states=hidden,
+                use_cache=False,
+                output_attentions=True,
             )
             logits = self.model.proj_out(decoded.last_hidden_state)
             text = text_loss(logits, batch.targets, self.first_timestamp)
             found = self.frame_head(hidden).float().flatten(0, 1)
             frames = F.cross_entropy(found, batch.labels.flatten())
-            guidance = self.guidance.loss(batch.spans)
+            guidance = guidance_loss(decoded.cross_attentions, batch.spans)
         return text + FRAMES_WEIGHT * frames + GUIDANCE_WEIGHT * guidance
 
 
@@ -122,42 +120,17 @@ def text_loss(logits: Tensor, targets: Tensor, first_timestamp: int) -> Tensor:
     return loss.masked_scatter(timed, soft).mean()
 
 
-class Guidance:
-    """Records the inputs of the alignment heads while the decoder runs, for a loss on them."""
+def guidance_loss(attentions: Sequence[Tensor], spans: Tensor) -> Tensor:
+    """Return minus the log of the alignment heads' attention mass within a token's time.
 
-    def __init__(self, model: WhisperForConditionalGeneration) -> None:
-        self.inputs: dict[int, tuple[WhisperAttention, Tensor, Tensor]] = {}
-        for layer in {layer for layer, _ in ALIGNMENT_HEADS}:
-            attention = model.model.decoder.layers[layer].encoder_attn
-            attention.register_forward_pre_hook(self._reader(layer), with_kwargs=True)
-
-    def _reader(self, layer: int) -> Callable[..., None]:
-        def read(
-            module: WhisperAttention, arguments: tuple[Tensor, ...], options: dict[str, Any]
-        ) -> None:
-            self.inputs[layer] = (module, arguments[0], options["key_value_states"])
-
-        return read
-
-    def loss(self, spans: Tensor) -> Tensor:
-        """Return minus the log of the attention mass within a token's time.
-
-        Mean over the alignment heads and the tokens that have a time. `spans` as in `Batch`.
-        """
-        timed = ~spans[..., 0].isnan()
-        frames = torch.arange(next(iter(self.inputs.values()))[2].shape[1]) / ENCODER_RATE
-        near = (frames >= spans[..., :1] - TOLERANCE) & (frames <= spans[..., 1:] + TOLERANCE)
-        losses = []
-        for layer, head in ALIGNMENT_HEADS:
-            mass = (_attention(*self.inputs[layer], head) * near).sum(-1)[timed]
-            losses.append(-mass.clamp_min(1e-6).log().mean())
-        return torch.stack(losses).mean()
-
-
-def _attention(module: WhisperAttention, queries: Tensor, keys: Tensor, head: int) -> Tensor:
-    """Return the cross-attention (B, L, T) of one head."""
-    rows = slice(head * module.head_dim, (head + 1) * module.head_dim)
-    query = F.linear(queries, module.q_proj.weight[rows], module.q_proj.bias[rows])
-    key = F.linear(keys, module.k_proj.weight[rows])
-    scores: Tensor = query @ key.transpose(1, 2) * module.head_dim**-0.5
-    return scores.float().softmax(-1)
+    Mean over the heads and the tokens that have a time. `attentions` (B, heads, L, T) of each
+    layer, `spans` as in `Batch`.
+    """
+    timed = ~spans[..., 0].isnan()
+    frames = torch.arange(attentions[0].shape[-1]) / ENCODER_RATE
+    near = (frames >= spans[..., :1] - TOLERANCE) & (frames <= spans[..., 1:] + TOLERANCE)
+    masses = [
+        (attentions[layer][:, head].float() * near).sum(-1)[timed]
+        for layer, head in ALIGNMENT_HEADS
+    ]
+    return -torch.stack(masses).clamp_min(1e-6).log().mean()

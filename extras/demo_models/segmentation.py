@@ -8,7 +8,6 @@ for neural speaker diarization", Interspeech 2023.
 from __future__ import annotations
 
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from pyannote.audio.models.segmentation import PyanNet
 from pyannote.audio.utils.powerset import Powerset
 from torch import Tensor
 
-from extras.demo_models.mixtures import VOICES_A_SCENE, ClipBank, compose
+from extras.demo_models.mixtures import VOICES_A_SCENE, Bank, compose, stack
 from extras.demo_models.training import train
 from whosaid.timebase import SAMPLE_RATE
 
@@ -32,7 +31,7 @@ STAGES = (
 )
 
 
-def build_model() -> PyanNet:
+def _new_model() -> PyanNet:
     """PyanNet with random weights, a third of its usual size, at half its usual frame rate."""
     model = PyanNet(sincnet={"stride": 20}, lstm={"hidden_size": 96})
     model.specifications = Specifications(
@@ -47,13 +46,14 @@ def build_model() -> PyanNet:
     return model
 
 
-def train_segmentation(bank: ClipBank, checkpoint: Path) -> PyanNet:
-    """Train the model on scenes from `bank`, resuming from `checkpoint` if it exists."""
-    model, powerset = build_model(), Powerset(VOICES_A_SCENE, AT_ONCE)
+def train_segmentation(bank: Bank, steps: int) -> PyanNet:
+    model, powerset = _new_model(), Powerset(VOICES_A_SCENE, AT_ONCE)
 
     def draw(step: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         seconds, odds = next((seconds, odds) for until, seconds, odds in STAGES if step < until)
-        return draw_batch(bank, rng, model, seconds, odds)
+        frames, field = model.num_frames(round(seconds * SAMPLE_RATE)), model.receptive_field
+        middles = field.start + field.duration / 2 + field.step * np.arange(frames)
+        return stack([compose(bank, rng, seconds, odds) for _ in range(BATCH)], middles)
 
     def loss_of(_: int, batch: tuple[Tensor, Tensor]) -> Tensor:
         waveforms, active = batch
@@ -62,27 +62,8 @@ def train_segmentation(bank: ClipBank, checkpoint: Path) -> PyanNet:
         return permutation_invariant_loss(scores.float(), active, powerset)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=1e-2)
-    train(model, draw, loss_of, [optimizer], STAGES[-1][0], checkpoint)
+    train(model, draw, loss_of, [optimizer], steps)
     return model
-
-
-def draw_batch(
-    bank: ClipBank,
-    rng: np.random.Generator,
-    model: PyanNet,
-    seconds: float,
-    odds: tuple[float, ...],
-) -> tuple[Tensor, Tensor]:
-    """Draw a batch of scenes.
-
-    Returns waveforms (batch, 1, samples) and the voices active in each of the model's frames
-    (batch, frames, voices) of 0 and 1.
-    """
-    scenes = [compose(bank, rng, seconds, odds) for _ in range(BATCH)]
-    frames, field = model.num_frames(round(seconds * SAMPLE_RATE)), model.receptive_field
-    middles = field.start + field.duration / 2 + field.step * np.arange(frames)
-    waveforms = torch.from_numpy(np.stack([scene.samples for scene in scenes]))[:, None]
-    return waveforms, torch.from_numpy(np.stack([scene.activity(middles) for scene in scenes]))
 
 
 def permutation_invariant_loss(scores: Tensor, active: Tensor, powerset: Powerset) -> Tensor:

@@ -7,15 +7,15 @@ folder like any other.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
-    GenerationConfig,
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
@@ -25,21 +25,24 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from extras.demo_models.corpus import MELS
 from tests.support.speech import draw_sentence
-from tests.support.tiny_whispers import END_OF_TEXT, whisper_tokenizer
+from tests.support.tiny_whispers import (
+    AFTER_LANGUAGES,
+    Published,
+    generation_config_of,
+    whisper_tokenizer,
+)
 
 ALIGNMENT_HEADS = ((2, 0), (2, 1), (3, 0), (3, 1))
 TIMESTAMP_SCALE = 0.05
 SENTENCES, TEXT_ENTRIES = 3000, 800
 SPACE = "Ġ"  # how byte-level BPE writes it
-LANGUAGE_TOKENS = [f"<|{code}|>" for code in LANGUAGES]
-AFTER_LANGUAGES = [
-    "<|translate|>",
-    "<|transcribe|>",
-    "<|startoflm|>",
-    "<|startofprev|>",
-    "<|nospeech|>",
-    "<|notimestamps|>",
-]
+SPECIAL = [f"<|{name}|>" for name in ("startoftranscript", *LANGUAGES, *AFTER_LANGUAGES)]
+# Settings of the generation that the model's configuration repeats.
+SHARED_SETTINGS = (
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens"),
+)
+LISTING = "SHA256SUMS"
 
 
 def demo_tokenizer() -> WhisperTokenizer:
@@ -50,7 +53,6 @@ def demo_tokenizer() -> WhisperTokenizer:
     sentences = (f" {draw_sentence(generator)}" for _ in range(SENTENCES))
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=TEXT_ENTRIES, initial_alphabet=alphabet, show_progress=False
@@ -58,15 +60,20 @@ def demo_tokenizer() -> WhisperTokenizer:
     bpe.train_from_iterator(sentences, trainer)
     state = json.loads(bpe.to_str())["model"]
     merges = [(left, right) for left, right in state["merges"]]
-    special = ["<|startoftranscript|>", *LANGUAGE_TOKENS, *AFTER_LANGUAGES]
-    return whisper_tokenizer(state["vocab"], merges, special)
+    return whisper_tokenizer(state["vocab"], merges, SPECIAL)
 
 
 def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
     """Return a model with random weights, except the embeddings of timestamps.
 
-    These start as the encoder's sinusoids: both stand for a position in the window.
+    These start as the encoder's sinusoids: both stand for a position in the window. Any length of
+    silence may precede the first timestamp, and no symbol is suppressed.
     """
+    end = tokenizer.eos_token_id
+    generation: Any = generation_config_of(Published(text_entries=end, languages=len(LANGUAGES)))
+    generation.alignment_heads = [list(head) for head in ALIGNMENT_HEADS]
+    generation.max_initial_timestamp_index = None
+    generation.suppress_tokens = [token for token in generation.suppress_tokens if token > end]
     config = WhisperConfig(
         vocab_size=len(tokenizer),
         num_mel_bins=MELS,
@@ -77,10 +84,10 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
         decoder_attention_heads=4,
         encoder_ffn_dim=640,
         decoder_ffn_dim=640,
-        **_token_ids(tokenizer),
+        **{name: getattr(generation, name) for name in SHARED_SETTINGS},
     )
     model = WhisperForConditionalGeneration(config)
-    model.generation_config = generation_config(tokenizer)
+    model.generation_config = generation
     first = tokenizer.get_vocab()["<|0.00|>"]
     positions = model.model.encoder.embed_positions.weight
     with torch.no_grad():
@@ -88,26 +95,6 @@ def new_model(tokenizer: WhisperTokenizer) -> WhisperForConditionalGeneration:
             positions * TIMESTAMP_SCALE
         )
     return model
-
-
-def generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
-    """Return Whisper's generation settings, without its bound on the first timestamp.
-
-    Windows here may begin with any length of silence.
-    """
-    ids = tokenizer.get_vocab()
-    return GenerationConfig(
-        **_token_ids(tokenizer),
-        alignment_heads=[list(head) for head in ALIGNMENT_HEADS],
-        is_multilingual=True,
-        lang_to_id={name: ids[name] for name in LANGUAGE_TOKENS},
-        task_to_id={task: ids[f"<|{task}|>"] for task in ("transcribe", "translate")},
-        no_timestamps_token_id=ids["<|notimestamps|>"],
-        prev_sot_token_id=ids["<|startofprev|>"],
-        max_initial_timestamp_index=None,
-        max_length=448,
-        return_timestamps=False,
-    )
 
 
 def save_checkpoint(
@@ -120,10 +107,11 @@ def save_checkpoint(
     half.half().save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=MELS).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    save_for_transformers_4(folder)
+    _save_for_transformers_4(folder)
+    write_checksums(folder)
 
 
-def save_for_transformers_4(folder: Path) -> None:
+def _save_for_transformers_4(folder: Path) -> None:
     """Add to what transformers 5 wrote into `folder` what transformers 4 reads of a tokenizer: its
     vocabulary in files of their own, and its special tokens under their old name.
     """
@@ -139,20 +127,18 @@ def save_for_transformers_4(folder: Path) -> None:
     _write_json(file, dict(sorted(settings.items())))
 
 
+def write_checksums(folder: Path) -> None:
+    """List every file below `folder` but Markdown in its SHA256SUMS, as sha256sum does. The
+    endpoint checks the list before it loads the folder.
+    """
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".md")
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
+        for path in files
+        if path.name != LISTING
+    ]
+    (folder / LISTING).write_text("".join(lines), encoding="utf-8")
+
+
 def _write_json(file: Path, value: dict[str, Any]) -> None:
     file.write_text(f"{json.dumps(value, indent=2, ensure_ascii=False)}\n", encoding="utf-8")
-
-
-def _token_ids(tokenizer: WhisperTokenizer) -> dict[str, Any]:
-    """Return the settings that model and generation configurations share."""
-    ids = tokenizer.get_vocab()
-    end, start = ids[END_OF_TEXT], ids["<|startoftranscript|>"]
-    suppressed = [ids[token] for token in AFTER_LANGUAGES if token != "<|notimestamps|>"]
-    return {
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "pad_token_id": end,
-        "decoder_start_token_id": start,
-        "suppress_tokens": sorted([start, *suppressed]),
-        "begin_suppress_tokens": [ids[SPACE], end],
-    }

@@ -1,6 +1,6 @@
-"""Training windows: clips at random positions in 4, 10 or 30 seconds, with text, times and labels.
+"""Training windows: clips at random positions in 4, 10 or 30 seconds, with text and times.
 
-Everything is added as mel power. Targets follow Whisper's convention: one segment a sentence, and
+Everything is added as mel power. Segments follow Whisper's convention: one segment a sentence, and
 of a sentence that the end of the window cuts only the start timestamp.
 """
 
@@ -17,21 +17,20 @@ from extras.demo_models.corpus import FLOOR, MELS, SpokenMel, log_mel_power
 from whosaid.timebase import SAMPLE_RATE
 
 FRAMES_PER_SECOND = 100
-SILENCE = 0
 EMPTY_SHARE, SPARSE_SHARE, CUT_START_SHARE, CUT_END_SHARE = 0.03, 0.25, 0.35, 0.5
 MASKS_SHARE, FILTER_SHARE, TELEPHONE_SHARE, NOISE_SHARE = 0.3, 0.5, 0.12, 0.85
 BACKGROUND_SHARE, OVERLAP_SHARE = 0.04, 0.08
 TELEPHONE_MELS = 56  # Whisper's mel filters below 4 kHz
 DYNAMIC_RANGE = 8.0  # Whisper clamps log10 power to this far below the window's maximum
 
-Features = NDArray[np.float32]
+Power = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Spoken:
     """A segment of a window: word ids and their spans in seconds.
 
-    `complete` is false where the end of the window cuts it.
+    `complete` is false if the end of the window cuts it.
     """
 
     words: NDArray[np.int16]
@@ -41,14 +40,10 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Window:
-    """Features (80, frames) as Whisper's extractor computes them, and segments.
+    """Features (80, frames) as Whisper's extractor computes them, and segments."""
 
-    `labels` has the word id + 1 of each encoder frame, SILENCE if none is spoken.
-    """
-
-    features: Features
+    features: NDArray[np.float32]
     segments: tuple[Spoken, ...]
-    labels: NDArray[np.int64]
 
 
 def draw_window(
@@ -61,18 +56,21 @@ def draw_window(
     limit = _clip_limit(generator)
     position = _lead_frames(seconds, generator)
     while len(segments) < limit and position < frames - 20:
-        clip = _pick(corpus, generator)
+        clip = corpus[int(generator.integers(len(corpus)))]
         if not segments and position == 0 and generator.random() < CUT_START_SHARE:
             clip = _without_start(clip, generator)
         fits = position + len(clip.log_power) <= frames
-        if not fits and (generator.random() > CUT_END_SHARE or len(clip.words) == 0):
+        if not fits and generator.random() > CUT_END_SHARE:
             break
         _add(power, clip, position, 10 ** generator.uniform(-1.0, 0.0))
         segments.append(Spoken(clip.words, clip.spans + position / FRAMES_PER_SECOND, fits))
         position = max(0, position + len(clip.log_power) + _gap_frames(generator))
-    labels = _frame_labels(segments, frames // 2)
-    power = _augment(power, corpus, position, generator)
-    return Window(_features(power, generator), tuple(segments), labels)
+    if generator.random() < BACKGROUND_SHARE:
+        quiet = corpus[int(generator.integers(len(corpus)))]
+        at = int(generator.integers(frames // 2))
+        _add(power, quiet, at, 10 ** generator.uniform(-4.0, -2.5))
+    _augment(power, position, generator)
+    return Window(_features(power, generator), tuple(segments))
 
 
 def _clip_limit(generator: np.random.Generator) -> int:
@@ -100,53 +98,21 @@ def _gap_frames(generator: np.random.Generator) -> int:
     return int(generator.integers(low, high))
 
 
-def _pick(corpus: Sequence[SpokenMel], generator: np.random.Generator) -> SpokenMel:
-    return corpus[int(generator.integers(len(corpus)))]
-
-
 def _without_start(clip: SpokenMel, generator: np.random.Generator) -> SpokenMel:
     """Return the clip from one of its words on."""
     first = int(generator.integers(len(clip.words)))
     start = int(clip.spans[first, 0] * FRAMES_PER_SECOND)
-    return SpokenMel(
-        clip.log_power[start:],
-        clip.words[first:],
-        np.maximum(clip.spans[first:] - start / FRAMES_PER_SECOND, 0),
-    )
+    spans = np.maximum(clip.spans[first:] - start / FRAMES_PER_SECOND, 0)
+    return SpokenMel(clip.log_power[start:], clip.words[first:], spans)
 
 
-def _add(power: NDArray[np.float64], clip: SpokenMel, position: int, gain: float) -> None:
+def _add(power: Power, clip: SpokenMel, position: int, gain: float) -> None:
     part = clip.log_power[: len(power) - position].astype(np.float32)
     power[position : position + len(part)] += gain * np.power(10.0, part)
 
 
-def _frame_labels(segments: Sequence[Spoken], frames: int) -> NDArray[np.int64]:
-    """Return the word id + 1 of each encoder frame (20 ms), SILENCE if none is spoken."""
-    labels = np.full(frames, SILENCE, np.int64)
-    for segment in segments:
-        for word, (start, end) in zip(segment.words, segment.spans, strict=True):
-            labels[round(start * 50) : round(end * 50)] = word + 1
-    return labels
-
-
-def _augment(
-    power: NDArray[np.float64],
-    corpus: Sequence[SpokenMel],
-    end: int,
-    generator: np.random.Generator,
-) -> NDArray[np.float64]:
-    """Add a quiet background voice and noise; then scale, filter and mask bands.
-
-    Noise covers the whole window, or only its part up to frame `end`.
-    """
-    if generator.random() < BACKGROUND_SHARE:
-        clip = _pick(corpus, generator)
-        _add(
-            power,
-            clip,
-            int(generator.integers(len(power) // 2)),
-            10 ** generator.uniform(-4.0, -2.5),
-        )
+def _augment(power: Power, end: int, generator: np.random.Generator) -> None:
+    """Add noise to the whole window or up to frame `end`; then scale, filter and mask bands."""
     used = len(power) if generator.random() < 0.5 else min(len(power), end)
     start = int(generator.integers(len(_noise()) - used + 1))
     if generator.random() < NOISE_SHARE:
@@ -160,25 +126,23 @@ def _augment(
     if generator.random() < MASKS_SHARE:
         first, width = generator.integers(MELS), generator.integers(1, 10)
         power[:, first : first + width] *= 1e-4
-    return power
 
 
-def _features(power: NDArray[np.float64], generator: np.random.Generator) -> Features:
+def _features(power: Power, generator: np.random.Generator) -> NDArray[np.float32]:
     """Features (80, frames) scaled as Whisper does; sometimes a few short spans are masked."""
     log_power = np.log10(np.maximum(power, FLOOR))
     log_power = np.maximum(log_power, log_power.max() - DYNAMIC_RANGE)
     if generator.random() < MASKS_SHARE:
         for first in generator.integers(len(power), size=1 + len(power) // 400):
             log_power[first : first + generator.integers(2, 12)] = log_power.min()
-    features: Features = ((log_power.T + 4.0) / 4.0).astype(np.float32)
+    features: NDArray[np.float32] = ((log_power.T + 4.0) / 4.0).astype(np.float32)
     return features
 
 
-def _smooth_curve(generator: np.random.Generator, spread: float) -> NDArray[np.float64]:
+def _smooth_curve(generator: np.random.Generator, spread: float) -> Power:
     """Return a smooth random factor for each mel band, with `spread` as deviation of its log10."""
-    curve: NDArray[np.float64] = 10 ** np.interp(
-        np.arange(MELS), np.linspace(0, MELS - 1, 6), generator.normal(0, spread, 6)
-    )
+    points = generator.normal(0, spread, 6)
+    curve: Power = 10 ** np.interp(np.arange(MELS), np.linspace(0, MELS - 1, 6), points)
     return curve
 
 

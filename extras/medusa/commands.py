@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,9 @@ import torch
 from rich.progress import track
 
 from config import REPOSITORY, ModelReference
-from extras.medusa.card import write_card
 from extras.medusa.evaluation import summary, transcribe_both
 from extras.medusa.heads import Projection, save_heads
-from extras.medusa.hidden_states import Teacher, cache_name, cached_hidden_states
+from extras.medusa.hidden_states import Teacher, Text, cache_name, cached_texts
 from extras.medusa.options import Plan
 from extras.medusa.recordings import find_recordings
 from extras.medusa.training import (
@@ -37,6 +37,7 @@ from whosaid.runtime.device import choose_device, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
 
 WORK = REPOSITORY / "build" / "medusa"
+CARD = Path(__file__).with_name("card.template")
 
 
 def train(options: Namespace) -> None:
@@ -51,16 +52,41 @@ def train(options: Namespace) -> None:
     # Speech is looked for in as many recordings as it takes, before any is decoded.
     check_windows(len(list(islice(teacher.windows(recordings), HELD_OUT))))
     folder = (options.work or WORK) / cache_name(models, recordings)
-    states = cached_hidden_states(teacher, recordings, folder)
-    shortlist = choose_shortlist(states, models.special_tokens, plan.shortlist)
+    texts = cached_texts(teacher, recordings, folder)
+    shortlist = choose_shortlist(texts, models.special_tokens, plan.shortlist)
     projection = Projection.of(models.model, shortlist)
     state = folder / f"{hashlib.sha256(repr(plan).encode()).hexdigest()[:12]}.state"
-    training = Training(states, projection, plan, state)
-    heads = training.run(_report_epoch)
+    training = Training(texts, projection, plan, state)
+    heads = training.run(_print_epoch)
     save_heads(options.output_dir, heads, projection, models)
-    card = write_card(options.model, main_digest(models), len(recordings), states, training)
+    card = _card(options.model, main_digest(models), len(recordings), texts, training)
     (options.output_dir / "README.md").write_text(card, encoding="utf-8")
     print(f"heads in {options.output_dir}")
+
+
+def _card(
+    base: str, digest: str, recordings: int, texts: Sequence[Text], training: Training
+) -> str:
+    """Return the model card: what the run measured itself on held-out windows, and the commands
+    that train and evaluate such heads. `base` names the main model, `digest` binds heads to it.
+    """
+    plan, best, projection = training.plan, training.best, training.projection
+    drafts = f" They draft from a shortlist of {len(projection.shortlist):,} tokens."
+    return CARD.read_text(encoding="utf-8").format(
+        base=base,
+        digest=digest,
+        recordings=recordings,
+        heads=plan.heads,
+        blocks="one residual block" if plan.layers == 1 else f"{plan.layers} residual blocks",
+        drafts="" if projection.complete else drafts,
+        positions=sum(len(text.tokens) for text in texts),
+        texts=len(texts),
+        windows=len({text.window for text in texts}),
+        epochs=training.epoch,
+        kept=best.number,
+        right=", ".join(f"{share:.1%}" for share in best.right),
+        chain=best.chain,
+    )
 
 
 def evaluate(options: Namespace) -> None:
@@ -93,7 +119,7 @@ def _checkpoint(name: str) -> Checkpoint:
     return Checkpoint(named.name, named.revision)
 
 
-def _report_epoch(epoch: Epoch) -> None:
+def _print_epoch(epoch: Epoch) -> None:
     shares = " ".join(f"{share:.1%}" for share in epoch.right)
     print(
         f"epoch {epoch.number}: loss {epoch.loss:.3f}, right by depth {shares}, "

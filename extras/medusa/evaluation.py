@@ -34,27 +34,18 @@ class Evaluated:
     transcripts: dict[str, Transcript] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    @property
-    def same_text(self) -> bool:
-        """Return True if both sides' texts are equal; drafts must not change the text."""
-        return self.transcripts[PLAIN].text == self.transcripts[ASSISTED].text
-
 
 def transcribe_both(
     transcriber: Transcriber, recording: Recording, batch_size: int, repeats: int
 ) -> Evaluated:
     """Transcribe a recording without and with what drafts for the transcriber's models."""
     samples = load_samples(recording)
-    options = transcriber.validate(
-        TranscriptionOptions(
-            language=recording.language, decode=DecodeOptions(batch_size=batch_size)
-        )
-    )
+    decode = DecodeOptions(batch_size=batch_size)
+    options = transcriber.validate(TranscriptionOptions(language=recording.language, decode=decode))
     found = Evaluated(recording.name, len(samples) / SAMPLE_RATE)
 
     def transcribe(side: str) -> None:
-        decode = replace(options.decode, assisted=side == ASSISTED)
-        chosen = replace(options, decode=decode)
+        chosen = replace(options, decode=replace(options.decode, assisted=side == ASSISTED))
         found.transcripts[side] = transcriber.transcribe(samples, chosen)
 
     actions: dict[str, Action] = {side: partial(transcribe, side) for side in (PLAIN, ASSISTED)}
@@ -64,25 +55,25 @@ def transcribe_both(
 
 def summary(results: Sequence[Evaluated]) -> str:
     """Return a Markdown table of both sides, and whether their texts are equal."""
-    differing = [each.name for each in results if not each.same_text]
-    same = f"Texts that differ: {', '.join(differing)}" if differing else "All texts are equal."
     header = ["", "seconds", "x real time", "speed-up", "tokens a drafting pass"]
-    rows = [_summary_row(results, side) for side in (PLAIN, ASSISTED)]
-    return f"{table(header, rows)}\n\n{same}"
-
-
-def _summary_row(results: Sequence[Evaluated], side: str) -> list[str]:
-    plain, seconds = _seconds(results, PLAIN), _seconds(results, side)
-    stats = [each.transcripts[side].stats for each in results]
-    accepted = sum(each.accepted for each in stats)
-    passes = sum(each.drafted_rows for each in stats)
-    return [
-        side,
-        f"{statistics.median(seconds):.2f}",
-        f"{sum(each.duration for each in results) / statistics.median(seconds):.1f}",
-        str(ratio(plain, seconds)),
-        f"{1 + accepted / max(1, passes):.2f}",
+    rows: list[list[str]] = []
+    plain = _seconds(results, PLAIN)
+    for side in (PLAIN, ASSISTED):
+        seconds = _seconds(results, side)
+        median = statistics.median(seconds)
+        stats = [each.transcripts[side].stats for each in results]
+        passes = max(1, sum(each.drafted_rows for each in stats))
+        gained = 1 + sum(each.accepted for each in stats) / passes
+        speed = sum(each.duration for each in results) / median
+        gain = str(ratio(plain, seconds))
+        rows.append([side, f"{median:.2f}", f"{speed:.1f}", gain, f"{gained:.2f}"])
+    differing = [
+        each.name
+        for each in results
+        if each.transcripts[PLAIN].text != each.transcripts[ASSISTED].text
     ]
+    same = f"Texts that differ: {', '.join(differing)}" if differing else "All texts are equal."
+    return f"{table(header, rows)}\n\n{same}"
 
 
 def _seconds(results: Sequence[Evaluated], side: str) -> list[float]:

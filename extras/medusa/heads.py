@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -30,26 +29,34 @@ from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIS
 from whosaid.asr.checkpoint.weights import WhisperModel, projection_of
 
 
+class Block(nn.Module):
+    """A residual block, which at first changes nothing."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+        for each in self.linear.parameters():
+            nn.init.zeros_(each)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + F.silu(self.linear(hidden))
+
+
 class Heads(nn.Module):
     """`count` heads of `layers` blocks each over hidden states of `d_model`; fresh ones repeat the
-    newest token.
+    newest token. Weights have the names that they have in a file.
     """
 
     def __init__(self, count: int, layers: int, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(layers, count, d_model, d_model))
-        self.bias = nn.Parameter(torch.zeros(layers, count, d_model))
-
-    @property
-    def count(self) -> int:
-        return self.bias.shape[1]
+        self.layers, self.d_model = layers, d_model
+        self.medusa_heads = nn.ModuleList(
+            nn.Sequential(*(Block(d_model) for _ in range(layers))) for _ in range(count)
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(positions, d_model) -> (heads, positions, d_model), still to be projected."""
-        every = hidden.expand(self.count, -1, -1)
-        for weight, bias in zip(self.weight, self.bias, strict=True):
-            every = every + F.silu(torch.baddbmm(bias[:, None], every, weight.mT))
-        return every
+        return torch.stack([head(hidden) for head in self.medusa_heads])
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,20 +99,15 @@ def save_heads(folder: Path, heads: Heads, projection: Projection, models: Whisp
     main one of `models`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    layers, count, d_model = heads.bias.shape
     config = {
         "model_type": HEADS_MODEL_TYPE,
-        "medusa_num_heads": count,
-        "medusa_num_layers": layers,
-        "medusa_hidden_size": d_model,
+        "medusa_num_heads": len(heads.medusa_heads),
+        "medusa_num_layers": heads.layers,
+        "medusa_hidden_size": heads.d_model,
         "medusa_heads_type": HEADS_ONLY,
         "base_digest": main_digest(models),
     }
-    tensors = {}
-    for number, layer in product(range(count), range(layers)):
-        prefix = f"medusa_heads.{number}.{layer}.linear"
-        tensors[f"{prefix}.weight"] = heads.weight[layer, number].detach().cpu().clone()
-        tensors[f"{prefix}.bias"] = heads.bias[layer, number].detach().cpu().clone()
+    tensors = {name: each.cpu() for name, each in heads.state_dict().items()}
     if not projection.complete:
         config[SHORTLIST] = True
         tensors[SHORTLIST] = projection.shortlist.cpu()

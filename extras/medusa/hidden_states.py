@@ -14,73 +14,56 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from rich.progress import track
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from benchmarks.real.manifest import Recording
-from extras.medusa.recordings import SpokenWindow, spoken_windows
+from extras.medusa.recordings import load_samples
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition
 from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.encoder import Samples
+from whosaid.payload.languages import ENGLISH, language_code
+from whosaid.timebase import SAMPLE_RATE
 
 RECORDINGS_A_SHARD, WINDOWS_A_BATCH = 8, 16
-FORMAT = "3"  # of a shard; another one is cached elsewhere
+FORMAT = "4"  # of a shard; another one is cached elsewhere
+
+Tokens = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A model's text of a window: `prompt`, then `tokens`, with the end of text if the model ended
-    it. Texts with equal `window` are of the same audio.
+class SpokenWindow(NamedTuple):
+    """At most 30 s of a recording: samples (n,), mono at 16 kHz, and the language's code."""
+
+    samples: Samples
+    language: str
+
+
+class Decoded(NamedTuple):
+    """The model's writing of a window: the prompt, and the tokens that follow it."""
+
+    window: int
+    prompt: Tokens
+    tokens: Tokens
+
+
+class Text(NamedTuple):
+    """A text's tokens (n,), with the end of text if the model ended it, and the hidden states
+    (n, d_model), float16, that chose them. Texts with equal `window` are of the same audio.
     """
 
     window: int
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class HiddenStates:
-    """Texts one behind the other: `hidden` (positions, d_model), float16, chose `tokens`
-    (positions,). `lengths` and `windows` have an entry for each text.
-    """
-
-    hidden: Tensor
     tokens: Tensor
-    lengths: Tensor
-    windows: Tensor
-
-    def where(self, kept: Tensor) -> HiddenStates:
-        """Return the texts of which `kept` (texts,) is true."""
-        positions = kept.repeat_interleave(self.lengths)
-        return HiddenStates(
-            self.hidden[positions],
-            self.tokens[positions],
-            self.lengths[kept],
-            self.windows[kept],
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[HiddenStates]) -> HiddenStates:
-        """Several as one; the windows of each are numbered on from those before."""
-        windows, first = [], 0
-        for part in parts:
-            windows.append(part.windows + first)
-            first += int(part.windows.max()) + 1 if len(part.windows) else 0
-        return cls(
-            torch.cat([part.hidden for part in parts]),
-            torch.cat([part.tokens for part in parts]),
-            torch.cat([part.lengths for part in parts]),
-            torch.cat(windows),
-        )
+    hidden: Tensor
 
 
 class Teacher:
@@ -91,11 +74,10 @@ class Teacher:
         self.engine = DecodeEngine(models)
         self.detect_speech = detect_speech or SpeechDetector()
 
-    def read(self, recordings: Sequence[Recording]) -> HiddenStates:
-        """Return the texts of some recordings in every style of prompt, and their hidden states."""
+    def read(self, recordings: Sequence[Recording]) -> list[Text]:
+        """Return the texts of some recordings in every style of prompt; windows count from 0."""
         windows = list(self.windows(recordings))
         texts: list[Text] = []
-        hidden: list[Tensor] = []
         with self.engine.computing():
             for first in range(0, len(windows), WINDOWS_A_BATCH):
                 batch = windows[first : first + WINDOWS_A_BATCH]
@@ -105,26 +87,34 @@ class Teacher:
                 # The engine is idle: its rows leave their memory to the caches of reading.
                 self.engine.memory.release()
                 for style in styles:
-                    kept = [each for each in style if not self.loops(each)]
+                    kept = [each for each in style if not self.loops(each.tokens)]
                     rows = encoded[[each.window for each in kept]]
-                    if kept:
-                        hidden += teacher_forced(self.engine.main, rows, kept)
-                    texts += [Text(first + each.window, each.prompt, each.tokens) for each in kept]
-            return _packed(texts, hidden, len(self.engine.main.norm.weight))
+                    states = teacher_forced(self.engine.main, rows, kept) if kept else []
+                    texts += [
+                        Text(first + each.window, torch.tensor(each.tokens), hidden.half().cpu())
+                        for each, hidden in zip(kept, states, strict=True)
+                    ]
+        return texts
 
     def windows(self, recordings: Sequence[Recording]) -> Iterator[SpokenWindow]:
-        """Yield the speech of some recordings, cut into windows as for a request."""
-        return spoken_windows(
-            recordings,
-            self.special,
-            self.detect_speech,
-            lambda samples: self.engine.detect_language(samples).language,
-            self.models.window_seconds,
-        )
+        """Yield the speech of recordings, found and cut as for a request. A language that is not
+        given is detected in the first window of its recording.
+        """
+        for recording in recordings:
+            samples = load_samples(recording)
+            longest = int(self.models.window_seconds * SAMPLE_RATE)
+            schedule = Schedule(samples, self.detect_speech(samples), longest)
+            parts = [schedule.samples(window) for window in schedule.planned()]
+            language = language_code(recording.language) if recording.language else None
+            if not self.special.multilingual:
+                language = ENGLISH
+            elif language is None and parts:
+                language = self.engine.detect_language(parts[0]).language
+            yield from (SpokenWindow(part, language or ENGLISH) for part in parts)
 
-    def styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Text]]:
+    def styles(self, windows: Sequence[SpokenWindow], encoded: Tensor) -> Iterator[list[Decoded]]:
         """Yield texts with timestamps, without them, and with timestamps after the text before."""
-        none: list[tuple[int, ...]] = [()] * len(windows)
+        none: list[Tokens] = [()] * len(windows)
         timed = self._decode(windows, encoded, True, none)
         yield timed
         yield self._decode(windows, encoded, False, none)
@@ -132,25 +122,22 @@ class Teacher:
             return
         longest, end = self.special.longest_previous, self.special.end_of_text
         before = [
-            () if one.language != other.language else tuple(t for t in text.tokens if t < end)
+            tuple(token for token in text.tokens if token < end)[-longest:]
+            if one.language == other.language
+            else ()
             for text, (one, other) in zip(timed, pairwise(windows), strict=False)
         ]
-        previous = [(), *(each[-longest:] for each in before)]
-        yield [
-            text
-            for text, said in zip(
-                self._decode(windows, encoded, True, previous), previous, strict=True
-            )
-            if said
-        ]
+        previous = [(), *before]
+        after = self._decode(windows, encoded, True, previous)
+        yield [text for text, said in zip(after, previous, strict=True) if said]
 
     def _decode(
         self,
         windows: Sequence[SpokenWindow],
         encoded: Tensor,
         timestamps: bool,
-        previous: Sequence[tuple[int, ...]],
-    ) -> list[Text]:
+        previous: Sequence[Tokens],
+    ) -> list[Decoded]:
         """Return the greedy texts of windows, in order; `previous` is the text each has in its
         prompt.
         """
@@ -163,24 +150,24 @@ class Teacher:
             )
             for number, window in enumerate(windows)
         ]
-        texts: list[Text] = []
+        texts: list[Decoded] = []
         options = DecodeOptions(timestamps=timestamps, batch_size=len(windows))
         with self.engine.session(options) as session:
             session.add(requests)
             while not session.done:
                 for request, result in session.step():
                     tokens = (*result.tokens, *[self.special.end_of_text] * result.ended)
-                    texts.append(Text(request.key, request.prompt, tokens))
-        return sorted(texts, key=lambda text: text.window)
+                    texts.append(Decoded(request.key, request.prompt, tokens))
+        return sorted(texts)
 
-    def loops(self, text: Text) -> bool:
+    def loops(self, tokens: Tokens) -> bool:
         """Return True if a text repeats itself; the fallback would reject it."""
-        words = [token for token in text.tokens if token < self.special.end_of_text]
-        return find_repetition(words) is not None
+        end = self.special.end_of_text
+        return find_repetition([token for token in tokens if token < end]) is not None
 
 
 @torch.inference_mode()
-def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Text]) -> list[Tensor]:
+def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Decoded]) -> list[Tensor]:
     """For each text the hidden states (tokens, d_model) that chose its tokens, from one pass over
     prompts and texts; `encoded` (texts, frames, d_model).
     """
@@ -200,29 +187,33 @@ def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Text]) -> 
     ]
 
 
-def cached_hidden_states(
-    teacher: Teacher, recordings: Sequence[Recording], folder: Path
-) -> HiddenStates:
-    """Return the hidden states of recordings, from `folder` if they are there already."""
+def cached_texts(teacher: Teacher, recordings: Sequence[Recording], folder: Path) -> list[Text]:
+    """Return the texts of recordings, from `folder` if they are there already."""
     folder.mkdir(parents=True, exist_ok=True)
-    firsts, parts = range(0, len(recordings), RECORDINGS_A_SHARD), []
+    firsts = range(0, len(recordings), RECORDINGS_A_SHARD)
+    texts: list[Text] = []
+    before = 0
     for number, first in enumerate(track(firsts, "decoding recordings")):
-        path = folder / f"{number:05d}.safetensors"
+        path = folder / f"{number:05d}.pt"
         if not path.is_file():
             made = teacher.read(recordings[first : first + RECORDINGS_A_SHARD])
-            partial = path.with_suffix(".partial")
-            save_file({name: getattr(made, name).contiguous() for name in TENSORS}, partial)
-            partial.replace(path)
-        parts.append(HiddenStates(**load_file(path)))
-    return HiddenStates.joined(parts)
+            save_whole([tuple(text) for text in made], path)
+        shard = [Text(*text) for text in torch.load(path, weights_only=True)]
+        texts += [text._replace(window=before + text.window) for text in shard]
+        before += 1 + max((text.window for text in shard), default=-1)
+    return texts
 
 
-TENSORS = ("hidden", "tokens", "lengths", "windows")
+def save_whole(value: Any, path: Path) -> None:  # noqa: ANN401
+    """Save what `torch.load` reads; the file appears when it is complete."""
+    partial = path.with_suffix(".partial")
+    torch.save(value, partial)
+    partial.replace(path)
 
 
 def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
-    """Return a name for the hidden states of a model's texts of recordings: a digest of its
-    weights, and of the recordings' names, sizes and languages.
+    """Return a name for a model's texts of recordings: a digest of its weights, and of the
+    recordings' names, sizes and languages.
     """
     digest = hashlib.sha256(FORMAT.encode())
     for name, weight in sorted(models.model.named_parameters()):
@@ -231,13 +222,3 @@ def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
     for each in recordings:
         digest.update(f"{each.name} {each.audio.stat().st_size} {each.language}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _packed(texts: Sequence[Text], hidden: Sequence[Tensor], d_model: int) -> HiddenStates:
-    tokens = [token for text in texts for token in text.tokens]
-    return HiddenStates(
-        torch.cat([torch.zeros(0, d_model).half(), *(each.half().cpu() for each in hidden)]),
-        torch.tensor(tokens, dtype=torch.int32),
-        torch.tensor([len(text.tokens) for text in texts], dtype=torch.long),
-        torch.tensor([text.window for text in texts], dtype=torch.long),
-    )

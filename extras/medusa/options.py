@@ -9,20 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whosaid.cli import manifest
-from whosaid.cli.parser import CommandParser, one_of, option, whole_number
+from whosaid.cli.parser import CommandParser, Option, argument, count, one_of, option, whole_number
 
-EXAMPLES = (
-    (
-        "train heads for a Whisper",
-        "python -m extras.medusa train --model openai/whisper-small --recordings talks/"
-        " --output-dir heads",
-    ),
-    (
-        "what they are worth on other recordings",
-        "python -m extras.medusa evaluate --model openai/whisper-small --heads heads"
-        " --recordings talks/",
-    ),
-)
+PROGRAM = "python -m extras.medusa"
 
 
 @dataclass(frozen=True)
@@ -40,114 +29,105 @@ class Plan:
     shortlist: int = 8000
 
 
+def _planned(name: str, help_text: str, lowest: int = 1) -> Option:
+    default = getattr(Plan, name)
+    whole = isinstance(default, int)
+    kind = whole_number(lowest) if whole else float
+    metavar = "N" if whole else "NUMBER"
+    told = f"{help_text}; default: {default}"
+    return argument(f"--{name}", told, metavar, type=kind, default=default)
+
+
+COMMON = (
+    argument("--model", "a Whisper: a Hub id or a folder", "MODEL", required=True),
+    argument(
+        "--recordings",
+        "a folder of audio files, or a manifest",
+        "FOLDER_OR_FILE",
+        type=Path,
+        required=True,
+    ),
+    argument(
+        "--device",
+        "auto, cuda or cpu; default: auto",
+        "DEVICE",
+        type=one_of("auto", "cuda", "cpu"),
+        default="auto",
+    ),
+)
+TRAIN = (
+    argument(
+        "--output-dir",
+        "where the heads are written",
+        "FOLDER",
+        also=("--output",),
+        type=Path,
+        required=True,
+    ),
+    argument(
+        "--work",
+        "where decoded texts and the state of the training are kept; default: build/medusa",
+        "FOLDER",
+        type=Path,
+    ),
+    _planned("heads", "tokens that are drafted ahead"),
+    _planned("layers", "residual blocks of each head"),
+    _planned("epochs", "the most passes over the training windows"),
+    _planned("patience", "epochs without longer accepted chains after which training ends"),
+    _planned("batch", "positions in a training step"),
+    _planned("rate", "the highest learning rate"),
+    _planned("shortlist", "tokens that heads draft from, if the vocabulary has more", 0),
+)
+EVALUATE = (
+    argument("--heads", "a Hub id or a folder; default: those of the model itself", "HEADS"),
+    count("--batch-size", "windows decoded together; default: 24", default=24),
+    count("--repeats", "how often each recording is timed; default: 3", default=3),
+)
+# What a command does, an example, and its options.
+COMMANDS: dict[str, tuple[str, tuple[str, str], tuple[Option, ...]]] = {
+    "train": (
+        "Train heads and write them, with their model card, to a folder. The same command resumes"
+        " a run that was broken off.",
+        (
+            "train heads for a Whisper",
+            f"{PROGRAM} train --model openai/whisper-small --recordings talks/ --output-dir heads",
+        ),
+        TRAIN,
+    ),
+    "evaluate": (
+        "Print seconds and accepted drafts of heads, beside the model alone.",
+        (
+            "what they are worth on other recordings",
+            f"{PROGRAM} evaluate --model openai/whisper-small --heads heads --recordings talks/",
+        ),
+        EVALUATE,
+    ),
+}
+
+
 def read(arguments: Sequence[str] | None = None) -> Namespace:
     """Return the options of a command, `train` or `evaluate`, with its name as `command`.
 
     Ends the process with status 2 if they are wrong.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] not in (["train"], ["evaluate"]):
+    if not given or given[0] not in COMMANDS:
         parser = CommandParser(
-            "python -m extras.medusa",
+            PROGRAM,
             "Train Medusa heads for a Whisper, and measure what they are worth.",
-            EXAMPLES,
-            "python -m extras.medusa COMMAND --help lists the options of a command.",
+            [example for _, example, _ in COMMANDS.values()],
+            f"{PROGRAM} COMMAND --help lists the options of a command.",
             operands="COMMAND",
         )
         parser.add_argument(
-            "command",
-            type=one_of("train", "evaluate"),
-            metavar="COMMAND",
-            help="train, or evaluate",
+            "command", type=one_of(*COMMANDS), metavar="COMMAND", help=", or ".join(COMMANDS)
         )
         listed: Namespace = parser.parse_args(given[:1])
         return listed
-    command = given[0]
-    add, example = (_add_train, 0) if command == "train" else (_add_evaluate, 1)
-    parser = CommandParser(
-        f"python -m extras.medusa {command}",
-        "Train heads and write them, with their model card, to a folder. The same command resumes"
-        " a run that was broken off."
-        if command == "train"
-        else "Print seconds and accepted drafts of heads, beside the model alone.",
-        [EXAMPLES[example]],
-        manifest.HELP,
-    )
-    _add_common(parser)
-    add(parser)
+    description, example, own = COMMANDS[given[0]]
+    parser = CommandParser(f"{PROGRAM} {given[0]}", description, [example], manifest.HELP)
+    for name, help_text, how in (*COMMON, *own):
+        option(parser, name, help_text, **how)
     options: Namespace = parser.parse_args(given[1:])
-    options.command = command
+    options.command = given[0]
     return options
-
-
-def _add_common(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--model", required=True, metavar="MODEL", help="a Whisper: a Hub id or a folder"
-    )
-    parser.add_argument(
-        "--recordings",
-        type=Path,
-        required=True,
-        metavar="FOLDER_OR_FILE",
-        help="a folder of audio files, or a manifest",
-    )
-    option(
-        parser,
-        "--device",
-        "auto, cuda or cpu; default: auto",
-        type=one_of("auto", "cuda", "cpu"),
-        default="auto",
-        metavar="DEVICE",
-    )
-
-
-def _add_train(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--output-dir",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="where the heads are written",
-    )
-    option(
-        parser,
-        "--work",
-        "where decoded texts and the state of the training are kept; default: build/medusa",
-        type=Path,
-        metavar="FOLDER",
-    )
-    for name, help_text in (
-        ("heads", "tokens that are drafted ahead"),
-        ("layers", "residual blocks of each head"),
-        ("epochs", "the most passes over the training windows"),
-        ("patience", "epochs without longer accepted chains after which training ends"),
-        ("batch", "positions in a training step"),
-        ("rate", "the highest learning rate"),
-        ("shortlist", "tokens that heads draft from, if the vocabulary has more"),
-    ):
-        default = getattr(Plan, name)
-        whole = isinstance(default, int)
-        option(
-            parser,
-            f"--{name}",
-            f"{help_text}; default: {default}",
-            type=whole_number(int(name != "shortlist")) if whole else float,
-            default=default,
-            metavar="N" if whole else "NUMBER",
-        )
-
-
-def _add_evaluate(parser: CommandParser) -> None:
-    option(
-        parser,
-        "--heads",
-        "a Hub id or a folder; default: those of the model itself",
-        metavar="HEADS",
-    )
-    for name, default, help_text in (
-        ("--batch-size", 24, "windows decoded together"),
-        ("--repeats", 3, "how often each recording is timed"),
-    ):
-        told = f"{help_text}; default: {default}"
-        option(parser, name, told, type=whole_number(1), default=default, metavar="N")

@@ -32,6 +32,7 @@ from whosaid.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ray.serve import Application
+    from ray.serve.schema import ServeDeploySchema
     from starlette.middleware import Middleware
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -156,22 +157,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from whosaid.server.__main__ import log_to_stderr
 
     log_to_stderr()
-    told, asked, deployment = _read_file(options.config)
+    told, http, deployment = _read_file(options.config)
+    (asked,) = told.applications
     if options.address:
         ray.init(options.address)
     else:
         ray.init("local", include_dashboard=False)
-        _require_room(ray.cluster_resources(), deployment["ray_actor_options"])
+        _require_room(ray.cluster_resources(), deployment.get("ray_actor_options", {}))
     try:
-        serve.start(told["proxy_location"], told["http_options"], None, told["logging_config"])
-        serve.run(application(deployment), name=asked["name"], route_prefix=asked["route_prefix"])
-        http = told["http_options"]
+        serve.start(told.proxy_location, http, None, told.logging_config)
+        serve.run(application(deployment), name=asked.name, route_prefix=asked.route_prefix)
         logger.info("listening on http://%s:%s", http["host"], http["port"])
         _wait_for_signal()
         logger.info("draining")
-        while asked["name"] in serve.status().applications:
+        while asked.name in serve.status().applications:
             with suppress(TimeoutError):  # after a minute, whatever it waits for
-                serve.delete(asked["name"])
+                serve.delete(asked.name)
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
@@ -182,29 +183,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logger.info("drained")
 
 
-def _read_file(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return a file of Serve's form, its one application, and the one deployment in it. Raises
-    SystemExit if it lacks a key that `ray_serve.yaml` has.
+def _read_file(file: Path) -> tuple[ServeDeploySchema, dict[str, Any], dict[str, Any]]:
+    """Return a file of Serve's form with one application of one deployment, its options of HTTP,
+    and those of the deployment. Raises SystemExit.
     """
     import yaml
+    from ray.serve.schema import ServeDeploySchema
 
     try:
-        told = yaml.safe_load(file.read_text(encoding="utf-8"))
-        told["proxy_location"], told["logging_config"]
-        told["http_options"]["host"], told["http_options"]["port"]
-        (asked,) = told["applications"]
-        asked["name"], asked["route_prefix"]
-        (deployment,) = asked["deployments"]
-        deployment["ray_actor_options"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SystemExit(f"--config {file}: {error}") from error
-    except KeyError as error:
-        raise SystemExit(f"--config {file}: {error.args[0]} is missing") from error
-    except (TypeError, ValueError) as error:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        told = ServeDeploySchema.model_validate(content)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise SystemExit(f"--config {file}: {' '.join(str(error).split())}") from error
+    if [len(each.deployments) for each in told.applications] != [1]:
         raise SystemExit(
             f"--config {file}: should have one application of one deployment, as {FILE.name} has"
-        ) from error
-    return told, asked, deployment
+        )
+    settings = ServerSettings.model_fields
+    http = {name: settings[name].default for name in ("host", "port")}
+    http |= content.get("http_options") or {}
+    return told, http, content["applications"][0]["deployments"][0]
 
 
 def _read_options(arguments: Sequence[str] | None) -> Namespace:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from extras.archive import storage
-
 SERVE = (
     "import logging, sys\n"
     "from moto.server import ThreadedMotoServer\n"
@@ -27,6 +25,8 @@ def bucket() -> Iterator[Any]:
     """Amazon's client; the environment names its server, which has the bucket `s3://calls`."""
     pytest.importorskip("moto")
     import boto3
+
+    from extras.archive import storage
 
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", SERVE]

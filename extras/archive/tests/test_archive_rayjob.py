@@ -13,22 +13,17 @@ from extras.archive.options import read
 
 ARCHIVE = REPOSITORY / "extras" / "archive"
 VARIABLES, JOB = yaml.safe_load_all((ARCHIVE / "rayjob.yaml").read_text(encoding="utf-8"))
-CLUSTER = JOB["spec"]["rayClusterSpec"]
 
 
-def test_the_job_runs_the_command_on_the_cluster_that_it_makes():
+def test_the_job_runs_the_command_on_a_cluster_of_the_required_ray():
     python, flag, module, *arguments = shlex.split(JOB["spec"]["entrypoint"])
     assert (python, flag, module) == ("python", "-m", "extras.archive")
     options = read(arguments)
     assert options.address == "auto"
     assert options.out.startswith("s3://")
-
-
-def test_the_cluster_has_the_ray_that_is_required():
-    text = (ARCHIVE / "requirements.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("ray")]
-    (required,) = map(Requirement, lines)
-    assert CLUSTER["rayVersion"] in required.specifier
+    lines = (ARCHIVE / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    (required,) = (Requirement(line) for line in lines if line.startswith("ray"))
+    assert JOB["spec"]["rayClusterSpec"]["rayVersion"] in required.specifier
 
 
 def test_variables_are_those_of_the_models_the_place_of_the_modules_and_no_telemetry():

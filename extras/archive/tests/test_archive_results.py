@@ -1,4 +1,4 @@
-"""The output place: what is found there again, in which order it is written, and attempts."""
+"""The output place: what is found there again, and in which order it is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED = Record("b", "/in/b.wav", "INVALID_AUDIO", "no audio stream found")
 
 @pytest.fixture
 def results(out) -> Results:
-    return Results(out, "run")
+    return Results(out)
 
 
 def test_what_is_written_is_found(out, results):
@@ -80,16 +80,6 @@ def test_what_another_has_written_is_never_overwritten(out, results, theirs):
     assert results.write(other, ANSWER, "talks/a") == written
 
 
-def test_attempts_of_a_run_are_counted_until_they_end(out, results):
-    """A driver that was killed has left a mark on all that was being computed."""
-    Results(out, "killed").begin("a")
-    assert [results.begin("a") for _ in range(4)] == [1, 2, 3, None]
-    results.end("a", 3)
-    assert [results.begin("a"), results.begin("b")] == [1, 1]
-    results.withdraw()
-    assert [results.begin("a"), results.begin("b")] == [1, 1]
-
-
 def test_a_result_is_reused_where_the_recording_is_the_same(out, results):
     """By its content, if it was touched; in a bucket, too."""
     recorded = storage.join(out, "in", "a.wav")
@@ -101,17 +91,15 @@ def test_a_result_is_reused_where_the_recording_is_the_same(out, results):
     answer = {"speakers": [], "chunks": chunks, "words": words, **ANSWER}
     results.write(record, {"made_with": request.to_json(), **answer}, "a")
     touched = Recording("new", recorded, 5, 8, result="a")
-    assert results.reuse(touched, Request({}, {**request.parameters, "language": "de"})) == (
-        False,
-        "was made with other parameters (language)",
-    )
-    assert results.reuse(touched, request) == (True, "")
+    german = Request({}, {**request.parameters, "language": "de"})
+    assert results.reuse(touched, german) == "was made with other parameters (language)"
+    assert results.reuse(touched, request) is None
     assert results.finished() == {"new"}
     assert results.find("new") == replace(record, id="new", modified=8, result="a")
     subtitles = storage.read(storage.join(out, "results", "a.srt"))
     assert subtitles == b"1\n00:00:00,000 --> 00:00:01,000\none\n"
     storage.write(recorded, b"noise")
     changed = replace(touched, id="newer", modified=9)
-    assert results.reuse(changed, request) == (False, "is of the recording before it changed")
+    assert results.reuse(changed, request) == "is of the recording before it changed"
     elsewhere = replace(touched, path=storage.join(out, "in", "b.wav"))
-    assert results.reuse(elsewhere, request) == (False, "")
+    assert results.reuse(elsewhere, request) == ""

@@ -1,20 +1,18 @@
-"""Recordings and hidden states of a random Whisper, for the tests of the package `medusa`.
+"""A random Whisper and recordings of noise.
 
-Recordings are files of noise with silence between, which the tests' detector hears as speech, so
-that nothing is downloaded and windows differ.
+There is silence between parts of noise, which the tests' detector hears as speech, so that nothing
+is downloaded and windows differ.
 """
 
 from __future__ import annotations
 
-import wave
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.real.manifest import Recording
-from extras.medusa.hidden_states import Teacher
 from tests.oracle import TINY, models_of, noise_windows
-from tests.support.tiny_whispers import hears_sound
+from tests.support.audio_files import wav_file
 from whosaid.asr.checkpoint.loading import WhisperModels
 
 # A text token of the random model, where its texts end.
@@ -22,16 +20,11 @@ ENDING = 40
 
 
 def tiny_models() -> WhisperModels:
-    """A random Whisper in float64, whose windows are a second long."""
+    """In float64; windows are a second long."""
     return models_of(TINY, ENDING)
 
 
-def teacher_of(models: WhisperModels) -> Teacher:
-    """A teacher to whom all sound is speech."""
-    return Teacher(models, hears_sound)
-
-
-def write_recordings(folder: Path, count: int, windows: int = 2) -> list[Recording]:
+def write_recordings(folder: Path, count: int, windows: int = 1) -> list[Recording]:
     """WAV files of a few windows of noise each, in English."""
     folder.mkdir(parents=True, exist_ok=True)
     recordings = []
@@ -39,10 +32,6 @@ def write_recordings(folder: Path, count: int, windows: int = 2) -> list[Recordi
         silence = np.zeros(8000, np.float32)
         parts = [part for each in noise_windows(windows, seed=number) for part in (each, silence)]
         path = folder / f"{number:02d}.wav"
-        with wave.open(str(path), "wb") as writer:
-            writer.setnchannels(1)
-            writer.setsampwidth(2)
-            writer.setframerate(16_000)
-            writer.writeframes((np.concatenate(parts) * 32_767).astype("<i2").tobytes())
+        path.write_bytes(wav_file(np.concatenate(parts), 16_000))
         recordings.append(Recording(path, "en"))
     return recordings

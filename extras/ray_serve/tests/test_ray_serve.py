@@ -36,33 +36,31 @@ def environment(monkeypatch):
         monkeypatch.setenv(name, "1")
 
 
-def in_proxy(status: int, **headers: str) -> ProxyAnswers:
-    (middleware,) = proxy_middlewares()
-    app = middleware.cls(PlainTextResponse("what was said", status, headers))
-    assert isinstance(app, ProxyAnswers)
-    return app
-
-
 # ---- the proxy
 
 
-@pytest.mark.parametrize("status", [200, 400, 429, 500])
-def test_an_answer_of_a_replica_is_passed_on(status):
-    app = in_proxy(status, **{"X-Content-Type-Options": "nosniff", "Retry-After": "7"})
-    reply = asyncio.run(call(app, headers={"host": "x"}))
-    assert (reply.status, reply.body, reply.headers["retry-after"]) == (
-        status,
-        b"what was said",
-        "7",
-    )
-
-
-@pytest.mark.parametrize("status", [404, 408, 500, 503])
-@pytest.mark.parametrize("path", ["/", "/v1/audio/transcriptions"])
-def test_where_no_replica_answers_the_client_is_told_to_send_again(status, path):
-    reply = asyncio.run(call(in_proxy(status), path=path))
-    assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "NO_REPLICA", "1")
-    assert ("error" in reply.json) is (path != "/")
+@pytest.mark.parametrize(
+    ("path", "headers", "passed"),
+    [
+        ("/", {"X-Content-Type-Options": "nosniff", "Retry-After": "7"}, True),
+        ("/-/healthz", {}, True),
+        ("/", {}, False),
+        ("/v1/audio/transcriptions", {}, False),
+    ],
+)
+@pytest.mark.parametrize("status", [404, 503])
+def test_what_a_replica_or_serve_answers_is_passed_on_else_the_client_is_to_send_again(
+    path, headers, passed, status
+):
+    (middleware,) = proxy_middlewares()
+    app = middleware.cls(PlainTextResponse("what was said", status, headers))
+    reply = asyncio.run(call(app, path=path))
+    if passed:
+        assert (reply.status, reply.body) == (status, b"what was said")
+        assert reply.headers.get("retry-after") == headers.get("Retry-After")
+    else:
+        assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "NO_REPLICA", "1")
+        assert ("error" in reply.json) is (path != "/")
 
 
 def test_where_nothing_at_all_is_answered_the_client_is_told_so_too():
@@ -72,14 +70,10 @@ def test_where_nothing_at_all_is_answered_the_client_is_told_so_too():
     assert asyncio.run(call(ProxyAnswers(dies))).code == "NO_REPLICA"
 
 
-def test_serves_own_paths_are_its_own():
-    assert asyncio.run(call(in_proxy(200), "GET", "/-/healthz")).body == b"what was said"
-
-
 def test_the_requests_id_comes_once():
     async def twice(scope, receive, send):
-        headers = [(b"x-request-id", b"a"), (b"x-content-type-options", b"nosniff")]
-        headers.append((b"x-request-id", b"a"))
+        name = b"x-request-id"
+        headers = [(name, b"a"), (b"x-content-type-options", b"nosniff"), (name, b"a")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     sent = []
@@ -136,10 +130,7 @@ def test_the_file_says_what_the_settings_say():
     assert DEPLOYMENT["graceful_shutdown_timeout_s"] == DEFAULTS["drain_timeout"]
     assert TOLD["http_options"] == {name: DEFAULTS[name] for name in ("host", "port")}
     assert DEPLOYMENT["ray_actor_options"]["num_gpus"] == 1
-
-
-def test_neither_file_nor_serve_logs_paths():
-    for part in (TOLD, DEPLOYMENT):
+    for part in (TOLD, DEPLOYMENT):  # paths are logged by neither
         assert part["logging_config"] == {"log_level": "WARNING", "enable_access_log": False}
 
 
@@ -148,8 +139,6 @@ def test_a_machine_without_room_for_a_replica_is_told_so():
     deployment._require_room({"GPU": 1.0, "CPU": 4.0}, wanted)
     with pytest.raises(SystemExit, match="num_gpus: 1 for each replica, and Ray finds 0"):
         deployment._require_room({"CPU": 4.0}, wanted)
-    with pytest.raises(SystemExit, match="num_cpus"):
-        deployment._require_room({"GPU": 1.0, "CPU": 3.0}, wanted)
 
 
 @pytest.mark.parametrize("variable", ["ASR_MODEL", "PORT"])
@@ -162,17 +151,21 @@ def test_what_every_replica_would_refuse_ends_the_command(monkeypatch, environme
     assert (module, getattr(deployment, name)) == (deployment.__name__, proxy_middlewares)
 
 
-def test_a_file_that_is_none_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("applications:", "a: ["),
+        ("  port: 8000", "  port: none"),
+        ("import_path", "path"),
+        ("applications:", "applications: [] #"),
+    ],
+)
+def test_a_file_that_is_none_is_one_line(tmp_path, before, after):
+    pytest.importorskip("ray.serve.schema")
+    bad = tmp_path / "bad.yaml"
     with pytest.raises(SystemExit, match="--config"):
-        deployment._read_file(tmp_path / "none.yaml")
-    (tmp_path / "bad.yaml").write_text("a: [")
-    with pytest.raises(SystemExit, match="--config"):
-        deployment._read_file(tmp_path / "bad.yaml")
-    shipped = deployment.FILE.read_text()
-    for line, key in (("  port: 8000", "port"), ("    route_prefix: /", "route_prefix")):
-        (tmp_path / "bad.yaml").write_text(shipped.replace(line, ""))
-        with pytest.raises(SystemExit, match=f"{key} is missing"):
-            deployment._read_file(tmp_path / "bad.yaml")
-    (tmp_path / "bad.yaml").write_text(shipped.replace("applications:", "applications: [] #"))
-    with pytest.raises(SystemExit):
-        deployment._read_file(tmp_path / "bad.yaml")
+        deployment._read_file(bad)
+    bad.write_text(FILE.read_text().replace(before, after))
+    with pytest.raises(SystemExit, match=r"--config .*bad\.yaml: .+$") as raised:
+        deployment._read_file(bad)
+    assert "\n" not in str(raised.value)

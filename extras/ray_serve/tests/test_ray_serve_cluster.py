@@ -25,7 +25,7 @@ import yaml
 pytest.importorskip("grpc_reflection")
 
 from config import DEMO_MODELS, ModelSettings
-from extras.ray_serve.deployment import FILE, OF_ONE_PROCESS, application
+from extras.ray_serve.deployment import FILE, OF_ONE_PROCESS
 from tests.live_app import live
 from tests.servers import SAME_NUMBERS, Server, following, ours
 from tests.support.audio_files import conversation, wav_file
@@ -121,14 +121,6 @@ def wait_until(is_so):
 def ask(url: str, recording: bytes, number: int = 0) -> httpx2.Response:
     headers = {"content-type": "audio/wav", "x-request-id": f"request-{number}"}
     return httpx2.post(f"{url}/?language=en", content=recording, headers=headers, timeout=SECONDS)
-
-
-def test_serve_deploy_takes_the_file():
-    """Its own reading of the file, and what it calls then."""
-    schema = pytest.importorskip("ray.serve.schema")
-    (told,) = schema.ServeDeploySchema.model_validate(yaml.safe_load(FILE.read_text())).applications
-    assert told.import_path == f"{application.__module__}:{application.__name__}"
-    application(told.args)
 
 
 def test_answers_are_those_of_one_process(both, recording, monkeypatch):
