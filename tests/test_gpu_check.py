@@ -33,7 +33,6 @@ from config import REPOSITORY, ModelSettings
 from whosaid.runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
-DOCUMENT = REPOSITORY / "docs" / "gpu.md"
 SECTIONS = ["Machine", *sections.SECTIONS, "Log"]
 LONGEST_PAGE = 100  # lines
 CPU = torch.device("cpu")
@@ -71,7 +70,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     hear the conversation to a pause in which two have spoken.
     """
     until = 9.9
-    beginning = recording.read_conversation().lasting(until)
+    beginning = recording.lasting(recording.read_conversation(), until)
     truth = json.loads(recording.TRUTH.read_text(encoding="utf-8"))["words"]
     said = sum(word["end"] < until for word in truth)
     words = recording.spoken_words()[:said]
@@ -233,7 +232,10 @@ def hangs(*_):
 
 @pytest.mark.parametrize(
     ("run", "found"),
-    [(aborts, "its process was ended by signal 6"), (hangs, "its process did not end within 0 s")],
+    [
+        pytest.param(aborts, "its process was ended by signal 6", marks=pytest.mark.reliability),
+        (hangs, "its process did not end within 0 s"),
+    ],
 )
 def test_a_process_that_aborts_or_hangs_spoils_its_own_section_only(
     run, found, monkeypatch, capsys
@@ -247,21 +249,7 @@ def test_a_process_that_aborts_or_hangs_spoils_its_own_section_only(
     assert capsys.readouterr().err.startswith("Texts: ")
 
 
-# Memory by shapes
-
-
-def rows_of_table(text):
-    """The cells of the rows about models."""
-    lines = [line for line in text.splitlines() if re.match(r"\| [\w.+ -]+ \| \d", line)]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in rows if len(row) == 3 + len(memory.BATCHES)]
-
-
-def test_the_documented_table_is_that_of_the_arithmetic():
-    table = rows_of_table(memory.memory_table())
-    assert len(table) == len(memory.PAIRS)
-    assert rows_of_table(DOCUMENT.read_text(encoding="utf-8")) == table
-
-
-def test_the_documented_devices_are_those_of_the_arithmetic():
-    assert memory.device_table() in DOCUMENT.read_text(encoding="utf-8")
+def test_the_documented_tables_of_memory_are_those_of_the_arithmetic():
+    document = (REPOSITORY / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert memory.memory_table() in document
+    assert memory.device_table() in document

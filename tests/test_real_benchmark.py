@@ -4,7 +4,6 @@ the same sentence alike.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from multiprocessing import get_context
@@ -23,21 +22,12 @@ from benchmarks.real import bench
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Heard, Ours, Setting, Spec
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.results import EMPTY, add_answer, add_recording, cells, recordings, specs
 from benchmarks.real.scoring import Score, is_by_character, score
 from config import DEMO_MODELS
 from tests.support.speech import Voice, speak
 from whosaid.timebase import SAMPLE_RATE
 
 SENTENCE = "is there a hotel near the museum"
-SETTINGS = {
-    "model": "whisper-base",
-    "precision": "float32",
-    "batch size": 24,
-    "device": "CPU",
-    "processor": "Z80",
-    "torch threads": 2,
-}
 
 
 def english(name: str, text: str = "red green blue grey", reference: str = "truth") -> Recording:
@@ -50,14 +40,22 @@ def manifest(folder: Path, *entries: object) -> Path:
     return path
 
 
-def test_a_manifest_names_recordings_beside_it(tmp_path):
-    (tmp_path / "a.wav").touch()
-    (tmp_path / "b.wav").touch()
-    spoken = {"audio": "a.wav", "language": "fr", "reference": "large", "text": "oui"}
-    path = manifest(tmp_path, spoken, {"audio": "b.wav", "language": None})
-    first, second = load_manifests([path])
-    assert first == Recording(tmp_path / "a.wav", "fr", "oui", "large")
-    assert (second.name, second.language, second.text) == ("b.wav", None, "")
+def test_every_form_of_a_manifest_is_read_alike(tmp_path):
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).touch()
+    lines = tmp_path / "list.jsonl"
+    lines.write_text(
+        '{"path": "a.wav", "name": "call-1", "parameters": {"language": "de"}}\n\n'
+        '{"path": "b.wav", "text": "oui", "reference": "large", "language": null}\n'
+    )
+    last = {"audio": "b.wav", "text": "oui", "reference": "large"}
+    listed = manifest(tmp_path, {"audio": "a.wav", "language": "de"}, last)
+    expected = [
+        Recording(tmp_path / "a.wav", "de"),
+        Recording(tmp_path / "b.wav", None, "oui", "large"),
+    ]
+    for each in (lines, listed):
+        assert load_manifests([each]) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,21 +95,6 @@ def test_what_is_no_manifest_is_one_line(text, said, tmp_path):
     assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="No such file"):
         load_manifests([tmp_path / "nothing.json"])
-
-
-def test_every_form_of_a_manifest_is_read_alike(tmp_path):
-    (tmp_path / "a.wav").write_bytes(b"123")
-    (tmp_path / "b.wav").write_bytes(b"123")
-    lines = tmp_path / "list.jsonl"
-    lines.write_text(
-        '{"path": "a.wav", "name": "call-1", "parameters": {"language": "de"}}\n\n'
-        '{"path": "b.wav", "text": "oui"}\n'
-    )
-    entries = [{"audio": "a.wav", "language": "de"}, {"audio": "b.wav", "text": "oui"}]
-    listed = manifest(tmp_path, *entries)
-    expected = [Recording(tmp_path / "a.wav", "de"), Recording(tmp_path / "b.wav", text="oui")]
-    for each in (lines, listed):
-        assert load_manifests([each]) == expected
 
 
 def test_an_engine_is_a_form_with_its_own_settings():
@@ -159,37 +142,16 @@ def test_languages_without_spaces_are_scored_by_character():
     assert score(recording, "你好世间。") == Score(1, 0, 0, 4)
 
 
-def example(engines: dict[str, list[str]], heard: list[Recording]) -> dict:
-    """Results as a run keeps them: texts by engine, one for each recording."""
-    results = {**copy.deepcopy(EMPTY), "settings": SETTINGS}
-    for recording in heard:
-        add_recording(results, recording, 60.0)
-    for name, texts in engines.items():
-        for recording, text in zip(heard, texts, strict=False):
-            for repeat, seconds in enumerate((2.0, 4.0, 3.0)):
-                answer = Heard(text, seconds, 100.0 + repeat)
-                add_answer(results, recording, Spec.parse(name), answer, first=not repeat)
-    return json.loads(json.dumps(results))
-
-
-def test_results_keep_texts_and_scores_are_made_of_them():
-    heard = [english("a"), english("b", "")]
-    results = example({"ours": ["red green pink grey", "you"]}, heard)
-    first, second = cells(results, specs(results)[0], recordings(results))
-    assert (first.score, first.seconds, first.peak) == (Score(1, 0, 0, 4), 3.0, 102.0)
-    assert second.score.insertions == 1
-
-
 class Repeats:
     """An engine that writes its own name, and the time of `Repeats.now`."""
 
     now = "first"
 
-    def __init__(self, spec, setting):
-        self.spec = spec
+    def __init__(self, name, *_):
+        self.name = name
 
-    def transcribe(self, recording):
-        return Heard(f"{self.spec.name} {self.now}", 1.0, 100.0)
+    def call(self, method, recording):
+        return Heard(f"{self.name} {self.now}", 1.0, 100.0)
 
     def close(self):
         pass
@@ -206,7 +168,7 @@ def measure(tmp_path, monkeypatch):
     def setting(options):
         return Setting(tmp_path, tmp_path, "cpu", options.precision, 1, 24, words=False)
 
-    monkeypatch.setattr(bench, "EngineProcess", Repeats)
+    monkeypatch.setattr(bench, "Apart", Repeats)
     monkeypatch.setattr(bench, "_setting", setting)
 
     def run_with(*options: str, now: str) -> dict[str, dict[str, str]]:
@@ -285,14 +247,15 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     assert re.search(r"^left out: sequential@nope: .*compute type.*$", printed.err, re.MULTILINE)
     results = json.loads(output.read_text())
     engines.remove("sequential@nope")
-    assert [spec.name for spec in specs(results)] == engines
-    for spec in specs(results):
-        (cell,) = cells(results, spec, recordings(results))
+    assert list(results["answers"]) == engines
+    (recording,) = load_manifests([spoken])
+    for name, answers in results["answers"].items():
+        answer = answers["sentence.wav"]
         # The demo's model may add a word without timestamps, which it was not trained for, and
         # where faster-whisper's fallback samples.
-        may_add = spec.name in ("batched", "sequential:beam_size=5")
-        assert cell.score.count.errors <= may_add, spec.name
-        assert 100 < cell.peak < 3000
+        may_add = name in ("batched", "sequential:beam_size=5")
+        assert score(recording, answer["text"]).count.errors <= may_add, name
+        assert 100 < answer["peak"] < 3000
     assert (tmp_path / "real.md").is_file()
     assert "<!--" not in printed.out
     assert NOTHING not in printed.out

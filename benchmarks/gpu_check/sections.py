@@ -7,9 +7,11 @@ says how its process ended if the section itself reported nothing.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from benchmarks.gpu_check.checks import check_diarization, check_load, check_requests, check_texts
 from benchmarks.gpu_check.page import Finding, Page, failure
 from benchmarks.gpu_check.speed import check_memory, check_speed
-from benchmarks.gpu_check.subject import Subject, log_kept
+from benchmarks.gpu_check.subject import Subject
 from config import ModelSettings
 from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
@@ -61,9 +63,15 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
             subject.load()
         return SECTIONS[section](subject)
 
-    with log_kept() as records:
+    logger, warnings = logging.getLogger("endpoint"), BufferingHandler(sys.maxsize)
+    warnings.setLevel(logging.WARNING)
+    logger.addHandler(warnings)
+    try:
         page.check(section, check)
-    return Outcome(page.sections[section], records.messages, subject.loaded)
+    finally:
+        logger.removeHandler(warnings)
+    messages = [record.getMessage() for record in warnings.buffer]
+    return Outcome(page.sections[section], messages, hasattr(subject, "transcriber"))
 
 
 def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:

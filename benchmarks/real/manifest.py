@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.cli.manifest import read_manifest
+from whosaid.timebase import SAMPLE_RATE
 
 TRUTH = "truth"
+LIMITS = AudioLimits(max_seconds=24 * 3600.0, max_bytes=2**31)
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,10 @@ class Recording:
     @property
     def name(self) -> str:
         return self.audio.name
+
+    def samples(self) -> NDArray[np.float32]:
+        """Return the samples (n,), mono at 16 kHz, by this project's decoder."""
+        return decode_audio(self.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
 
 
 def load_manifests(files: list[Path]) -> list[Recording]:
