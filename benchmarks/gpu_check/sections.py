@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from benchmarks.gpu_check.checks import check_diarization, check_load, check_requests, check_texts
-from benchmarks.gpu_check.page import Finding, Page, failure
+from benchmarks.gpu_check.page import Finding, failure, findings_of
 from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject
 from config import ModelSettings
@@ -56,7 +56,6 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     device = choose_device(settings.device, nvidia_device_present())
     prepare_device(device)
     subject = Subject(settings, device, choose_dtype(settings.dtype, device), quick)
-    page = Page("", "")
 
     def check() -> list[Finding]:
         if section not in LOADING_ITSELF:
@@ -67,11 +66,11 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     warnings.setLevel(logging.WARNING)
     logger.addHandler(warnings)
     try:
-        page.check(section, check)
+        findings = findings_of(check)
     finally:
         logger.removeHandler(warnings)
     messages = [record.getMessage() for record in warnings.buffer]
-    return Outcome(page.sections[section], messages, hasattr(subject, "transcriber"))
+    return Outcome(findings, messages, hasattr(subject, "transcriber"))
 
 
 def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:

@@ -21,7 +21,6 @@ from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.runtime.errors import loading
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
@@ -42,7 +41,6 @@ class Subject:
     dtype: torch.dtype
     quick: bool
     recording: Samples = field(default_factory=read_conversation)
-    detect_speech: DetectSpeech = field(default_factory=SpeechDetector)
     load_seconds: float = 0.0
     allocated_before: int = 0
     transcriber: Transcriber = field(init=False)
@@ -71,9 +69,7 @@ class Subject:
             self.allocated_before = torch.cuda.memory_allocated(self.device)
         started = time.perf_counter()
         models = load_models(self.settings, self.device, self.dtype)
-        self.transcriber = Transcriber(
-            models, detect_speech=self.detect_speech, cuda_graphs=self.settings.cuda_graphs
-        )
+        self.transcriber = Transcriber(models, cuda_graphs=self.settings.cuda_graphs)
         self.load_seconds = time.perf_counter() - started
 
     def reference(self) -> DecodeEngine:
@@ -124,12 +120,7 @@ def language_of(models: WhisperModels) -> str | None:
 
 def model_name(model: ModelReference | None) -> str:
     """Return a hub id, or a folder, relative to this repository if it is inside."""
-    if model is None:
-        return "none"
-    path = Path(model.name)
-    if path.is_relative_to(REPOSITORY):
-        return path.relative_to(REPOSITORY).as_posix()
-    return model.name if model.revision is None else f"{model.name}@{model.revision}"
+    return str(model or "none").removeprefix(f"{REPOSITORY}/")
 
 
 def _checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:
