@@ -43,7 +43,6 @@ class Interval:
 
 
 def pooled(counts: Sequence[Count]) -> Count:
-    """Return the sum of the counts."""
     return Count(sum(count.errors for count in counts), sum(count.total for count in counts))
 
 

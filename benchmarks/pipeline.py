@@ -15,7 +15,7 @@ CHUNK_SECONDS = 30
 
 
 class Pipeline:
-    """The pipeline on a model's weights; greedy unless told otherwise."""
+    """The pipeline on a model's weights; greedy unless `generate` says otherwise."""
 
     def __init__(self, models: WhisperModels) -> None:
         self._pipeline = AutomaticSpeechRecognitionPipeline(

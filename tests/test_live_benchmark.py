@@ -15,11 +15,9 @@ import pytest
 from websockets.asyncio.server import serve
 
 from benchmarks import harness
-from benchmarks.live import speech
 from benchmarks.live.local_agreement import Agreement, Listener
 from benchmarks.live.replay import PIECE, Arrival, Replay, replay
 from benchmarks.live.scoring import Told, delays, session_of
-from benchmarks.live.speech import joined, with_pause
 from benchmarks.options import read_bench, run
 from benchmarks.report import read
 from whosaid.timebase import SAMPLE_RATE
@@ -193,8 +191,7 @@ def test_a_client_sends_its_samples_in_pieces_and_times_what_comes():
     assert done.spoken == pytest.approx(len(samples) / SAMPLE_RATE)
     (arrival,) = done.arrivals
     # The second piece was spoken at 0.2 s, and not sent before.
-    assert 0.2 <= arrival.second <= done.closed
-    assert done.closed >= done.spoken
+    assert arrival.second >= 0.2
     assert done.failure == ""
 
 
@@ -211,15 +208,6 @@ def test_a_session_that_is_refused_or_ends_otherwise_has_failed():
     assert "429" in refused.failure
     assert (refused.spoken, refused.arrivals) == (0.0, [])
     assert asyncio.run(replay("http://127.0.0.1:1", silence, None)).failure
-
-
-def test_a_long_session_has_every_recording_and_pauses():
-    pieces = [speech.Speech(None, np.full(SAMPLE_RATE, value, np.float32)) for value in (0.25, 0.5)]
-    samples = joined(pieces, 12.0)
-    assert len(samples) == 12 * SAMPLE_RATE
-    middle = samples[SAMPLE_RATE // 4 :: SAMPLE_RATE // 2]
-    assert middle.tolist() == ([0.25] * 2 + [0] * 3 + [0.5] * 2 + [0] * 3) * 2 + [0.25] * 2 + [0, 0]
-    assert np.array_equal(with_pause(samples)[: len(samples)], samples)
 
 
 @pytest.mark.reliability

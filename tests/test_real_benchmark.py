@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 import soundfile
 
-pytest.importorskip("pyarrow")
-
+from benchmarks.counts import Count
 from benchmarks.options import DEFAULT, FORMS, SHORT, read_bench, run
 from benchmarks.pages import NOTHING
 from benchmarks.real import bench
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import Heard, Ours, Setting, Spec
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.scoring import Score, is_by_character, score
+from benchmarks.real.scoring import is_by_character, score
 from config import DEMO_MODELS
 from tests.support.speech import Voice, speak
 from whosaid.timebase import SAMPLE_RATE
@@ -59,38 +58,25 @@ def test_every_form_of_a_manifest_is_read_alike(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
-    [
-        ([{"audio": "no.wav"}], r"manifest.json, entry 1: there is no .*/no\.wav"),
-        ([{"text": "hello"}], r'manifest.json, entry 1: should be an object with a "path"'),
-        (["a.wav"], r'entry 1: should be an object with a "path", such as \{"path": "talk.wav"'),
-        ([{"path": "a.wav"}, {"audio": "a.wav", "txt": ""}], "entry 2: 'txt' is none of .*; did"),
-        ([{"path": "a.wav", "text": 7}], "entry 1: text: should be text"),
-        ([{"audio": "a.wav"}, {"audio": "a.wav"}], "more than one recording is called a.wav"),
-    ],
-)
-def test_a_wrong_manifest_is_one_line(entries, said, tmp_path):
-    (tmp_path / "a.wav").touch()
-    with pytest.raises(ValueError, match=said) as raised:
-        load_manifests([manifest(tmp_path, *entries)])
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"{}", "line 1: should be an object with a"),
-        (b"nothing", "line 1: is not JSON; write a line"),
+        (b'[{"audio": "no.wav"}]', r"entry 1: there is no .*/no\.wav"),
+        (b'["a.wav"]', r'entry 1: should be an object with a "path", such as \{"path": "talk.wav"'),
+        (
+            b'[{"path": "a.wav"}, {"audio": "a.wav", "txt": ""}]',
+            "entry 2: 'txt' is none of .*; did",
+        ),
+        (b'{"path": "a.wav", "text": 7}', "line 1: text: should be text"),
+        (b'{"path": "a.wav"}\n{"path": "a.wav"}', "more than one recording is called a.wav"),
         (b'{"path": "a.wav"}\n{"path": "b.wav"', "line 2: is not JSON; write a line"),
         (b'[{"path": "a.wav"},\n{"path" "b.wav"}]', "line 2: is not JSON; write a line"),
-        (b'{\n"path": "a.wav"\n}', "line 1: is not JSON; write a line"),
         (b"\xff", "is not text in UTF-8"),
     ],
 )
-def test_what_is_no_manifest_is_one_line(text, said, tmp_path):
+def test_a_wrong_manifest_is_one_line(text, said, tmp_path):
     (tmp_path / "a.wav").touch()
     (tmp_path / "list.jsonl").write_bytes(text)
-    with pytest.raises(ValueError, match=rf"list\.jsonl.*{said}") as raised:
+    with pytest.raises(ValueError, match=said) as raised:
         load_manifests([tmp_path / "list.jsonl"])
     assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="No such file"):
@@ -115,31 +101,30 @@ def test_a_text_that_is_no_engine_is_refused(text):
 
 def test_english_is_scored_by_its_own_normaliser():
     recording = english("a", "The colour of two Hats isn't red.")
-    assert score(recording, "the color of 2 hats is not red") == Score(0, 0, 0, 8)
-    assert score(Recording(Path("a"), "fr", "Deux l'homme!"), "deux l homme").count.errors == 0
+    assert score(recording, "the color of 2 hats is not red") == Count(0, 8)
+    assert score(Recording(Path("a"), "fr", "Deux l'homme!"), "deux l homme").errors == 0
 
 
-def test_errors_are_those_of_jiwer_by_kind():
+def test_errors_are_those_of_jiwer():
     random = np.random.default_rng(0)
     for _ in range(50):
-        expected = list(random.choice(list("abcdef"), random.integers(1, 9)))
-        found = list(random.choice(list("abcdef"), random.integers(1, 9)))
-        counted = score(Recording(Path("x"), "fr", " ".join(expected)), " ".join(found))
-        wer = jiwer.wer(" ".join(expected), " ".join(found))
-        assert counted.count.rate == pytest.approx(wer)
-        assert counted.insertions - counted.deletions == len(found) - len(expected)
+        expected, found = (
+            " ".join(random.choice(list("abcdef"), random.integers(1, 9))) for _ in range(2)
+        )
+        rate = score(Recording(Path("x"), "fr", expected), found).rate
+        assert rate == pytest.approx(jiwer.wer(expected, found))
 
 
 def test_where_nobody_speaks_every_word_is_invented():
-    assert score(english("a", ""), "Thank you. Thank you.") == Score(0, 0, 4, 0)
-    assert score(english("a", ""), " ...") == Score(0, 0, 0, 0)
-    assert score(english("a"), "") == Score(0, 4, 0, 4)
+    assert score(english("a", ""), "Thank you. Thank you.") == Count(4, 0)
+    assert score(english("a", ""), " ...") == Count(0, 0)
+    assert score(english("a"), "") == Count(4, 4)
 
 
 def test_languages_without_spaces_are_scored_by_character():
     recording = Recording(Path("a"), "zh", "你好、世界")
     assert is_by_character(recording)
-    assert score(recording, "你好世间。") == Score(1, 0, 0, 4)
+    assert score(recording, "你好世间。") == Count(1, 4)
 
 
 class Repeats:
@@ -200,20 +185,12 @@ def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
     assert kept == {"batched": {"a.wav": "batched fourth", "b.wav": "batched fourth"}}
 
 
-def test_results_of_other_settings_or_recordings_are_neither_mixed_nor_lost(
-    measure, tmp_path, capsys
-):
-    before = measure("--engines", "ours", now="first")
-    said = r"kept\.json has results with precision float32, and this run has int8\. --fresh drops"
-    with pytest.raises(SystemExit, match=said):
-        measure("--engines", "batched", "--precision", "int8", now="second")
+def test_another_recording_of_the_same_name_is_not_mixed_with_the_first(measure, tmp_path, capsys):
+    measure("--engines", "ours", now="first")
     soundfile.write(tmp_path / "a.wav", np.zeros(2 * SAMPLE_RATE), SAMPLE_RATE)
     with pytest.raises(AssertionError):
         measure("--engines", "batched", now="second")
     assert "a.wav lasts 2.000 s; the earlier results have another" in capsys.readouterr().err
-    soundfile.write(tmp_path / "a.wav", np.zeros(SAMPLE_RATE), SAMPLE_RATE)
-    after = measure("--engines", "batched", now="third")
-    assert after["ours"] == before["ours"]
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +231,7 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
         # The demo's model may add a word without timestamps, which it was not trained for, and
         # where faster-whisper's fallback samples.
         may_add = name in ("batched", "sequential:beam_size=5")
-        assert score(recording, answer["text"]).count.errors <= may_add, name
+        assert score(recording, answer["text"]).errors <= may_add, name
         assert 100 < answer["peak"] < 3000
     assert (tmp_path / "real.md").is_file()
     assert "<!--" not in printed.out

@@ -68,12 +68,10 @@ def measure(options: Namespace, path: Path) -> None:
     with started(OURS, environment) as url, closing(rival) if rival else nullcontext():
         plays = Plays(url, speech)
         for each in speech:
+            file_text, _ = plays.known[each.recording.name]
             results.content["recordings"][each.recording.name] = {
-                "language": each.recording.language,
-                "text": each.recording.text,
-                "reference": each.recording.reference,
-                "seconds": round(each.seconds, 2),
-                "file": plays.known[each.recording.name][0],
+                **each.recording.facts(each.seconds),
+                "file": file_text,
             }
         beside = body_of(joined(speech, file), diarize=False)
         for part, measured in _measured(plays, rival, clients, seconds, beside):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.counts import pooled
-from benchmarks.real.manifest import Recording
+from benchmarks.real.manifest import recordings_of
 from benchmarks.real.scoring import score
 from benchmarks.report import Tables
 
@@ -57,30 +56,25 @@ def _errors(results: Results) -> list[dict[str, str]]:
     """Return word errors of the recordings that one client sent to the end and every engine
     transcribed.
     """
-    recordings = results["recordings"]
     alone = (cell for cell in results["ours"] if cell["clients"] == 1 and not cell["beside"])
     ours = [each for cell in alone for each in cell["sessions"] if each["whole"]]
     texts = {
-        "the file": {name: each["file"] for name, each in recordings.items()},
+        "the file": {name: each["file"] for name, each in results["recordings"].items()},
         "completed": {each["recording"]: each["completed"] for each in ours},
         "deltas": {each["recording"]: each["deltas"] for each in ours},
     }
     if results["theirs"]:
         texts[THEIRS] = {each["recording"]: each["deltas"] for each in results["theirs"]}
-    heard = [
-        Recording(Path(name), each["language"], each["text"], each["reference"])
-        for name, each in recordings.items()
-        if all(name in known for known in texts.values())
-    ]
+    heard = recordings_of(results, texts)
     rows = []
     for who, known in texts.items() if heard else ():
-        count = pooled([score(each, known[each.name]).count for each in heard if each.text])
-        silent = [score(each, known[each.name]).insertions for each in heard if not each.text]
+        count = pooled([score(each, known[each.name]) for each in heard if each.text])
+        silent = [score(each, known[each.name]).errors for each in heard if not each.text]
         rows.append(
             {
                 "": who,
                 "word errors": f"{count.rate:.1%} of {count.total:.0f}",
-                "words where nobody speaks": str(sum(silent)),
+                "words where nobody speaks": f"{sum(silent):.0f}",
             }
         )
     return rows

@@ -36,7 +36,6 @@ class Plays:
         self.known = {each.recording.name: ask(url, each) for each in speech}
 
     def one(self, each: Speech) -> Cell:
-        """Measure one client with one recording."""
         return asyncio.run(self._session(each, None))
 
     def theirs(self, rival: Apart, each: Speech) -> Cell:

@@ -19,7 +19,7 @@ def figures(results: Results) -> Tables:
         what = (cell["models"], cell["seconds"], cell["users"])
         users.setdefault(what, {})[cell["server"]] = cell
     return {
-        "users": [_users(*what, servers) for what, servers in users.items()],
+        "users": [_users(what, servers) for what, servers in users.items()],
         "beside": [
             {**_where(cell), "long": _seconds(cell["long"]), **_times(cell)}
             for cell in results["beside"]
@@ -31,8 +31,9 @@ def figures(results: Results) -> Tables:
     }
 
 
-def _users(models: str, seconds: int, users: int, servers: Mapping[str, Results]) -> dict[str, str]:
+def _users(what: tuple[Any, ...], servers: Mapping[str, Results]) -> dict[str, str]:
     """Return a row with the figures of both servers, "-" for a server that was not measured."""
+    models, seconds, users = what
     row = {"models": models, "audio": f"{seconds} s", "users": str(users)}
     for server in (OURS, HF_SERVE):
         times = _times(servers[server]) if server in servers else {}

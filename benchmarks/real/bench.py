@@ -30,7 +30,7 @@ from whosaid.timebase import SAMPLE_RATE
 
 __all__ = ["figures", "measure"]
 
-PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer")
+PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "rapidfuzz")
 EMPTY: dict[str, Any] = {"recordings": {}, "answers": {}}
 
 
@@ -68,12 +68,7 @@ def add_recording(results: dict[str, Any], recording: Recording, seconds: float)
             f"{recording.name} lasts {seconds:.3f} s; the earlier results have another recording of"
             f" that name, of {kept['seconds']} s: rename it, or drop those results with --fresh"
         )
-    results["recordings"][recording.name] = {
-        "language": recording.language,
-        "text": recording.text,
-        "reference": recording.reference,
-        "seconds": round(seconds, 3),
-    }
+    results["recordings"][recording.name] = recording.facts(seconds)
 
 
 def add_answer(

@@ -179,7 +179,6 @@ class Pipeline:
         self.setting, self.options = setting, spec.options
 
     def transcribe(self, recording: Recording) -> str:
-        """Return the text of a whole recording."""
         task = {"task": "transcribe", "language": recording.language} if self.multilingual else {}
         timestamps = "word" if self.setting.words else True
         samples, options = recording.samples(), {**task, **self.options}

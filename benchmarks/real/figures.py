@@ -7,30 +7,25 @@ drawn for both engines.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.counts import difference, points, pooled
+from benchmarks.counts import Count, difference, points, pooled
 from benchmarks.options import OURS
 from benchmarks.real.engines import Spec
-from benchmarks.real.manifest import TRUTH, Recording
-from benchmarks.real.scoring import Score, is_by_character, score
+from benchmarks.real.manifest import TRUTH, Recording, recordings_of
+from benchmarks.real.scoring import is_by_character, score
 from benchmarks.report import Tables
 
 FEWEST = 6  # recordings; intervals of fewer prove nothing
 # Scores by engine, and then by recording.
-Scores = Mapping[str, Mapping[Recording, Score]]
+Scores = Mapping[str, Mapping[Recording, Count]]
 
 
 def figures(results: dict[str, Any]) -> Tables:
     """Return a row for each engine, about the recordings that every engine transcribed."""
     answers = results["answers"]
-    heard = [
-        Recording(Path(name), kept["language"], kept["text"], kept["reference"])
-        for name, kept in results["recordings"].items()
-        if all(name in texts for texts in answers.values())
-    ]
+    heard = recordings_of(results, answers)
     scores = {
         engine: {each: score(each, texts[each.name]["text"]) for each in heard}
         for engine, texts in answers.items()
@@ -48,17 +43,17 @@ def figures(results: dict[str, Any]) -> Tables:
         row = {"engine": engine}
         for kind, some in kinds.items():
             if some:
-                count = pooled([scores[engine][each].count for each in some])
+                count = pooled([scores[engine][each] for each in some])
                 row[f"{kind}, of {count.total:.0f}"] = f"{count.rate:.1%}"
         seconds = sum(median(texts[each.name]["seconds"]) for each in heard)
         peaks = (texts[each.name]["peak"] for each in heard)
-        invented = (scores[engine][each].insertions for each in heard if not each.text)
+        invented = (scores[engine][each].errors for each in heard if not each.text)
         row |= {
             "ours less theirs, points": _less(engine, scores, spoken or words),
             "seconds": f"{seconds:.1f}",
             "x real time": f"{audio / seconds:.1f}" if seconds else "",
             "memory, MiB": f"{max(peaks, default=0.0):.0f}",
-            "words where nobody speaks": str(sum(invented)),
+            "words where nobody speaks": f"{sum(invented):.0f}",
         }
         rows.append(row)
     return {"engines": rows}
@@ -71,6 +66,6 @@ def _less(engine: str, scores: Scores, some: Sequence[Recording]) -> str:
     if not some or not ours or (beside := (same or ours)[0].name) == engine:
         return ""
     less = difference(
-        [scores[beside][each].count for each in some], [scores[engine][each].count for each in some]
+        [scores[beside][each] for each in some], [scores[engine][each] for each in some]
     )
     return points(less) if len(some) >= FEWEST else f"{100 * less.value:+.1f}"

@@ -8,6 +8,7 @@ code; without one every engine detects it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,29 @@ class Recording:
     def name(self) -> str:
         return self.audio.name
 
+    def facts(self, seconds: float) -> dict[str, Any]:
+        """Return a recording of `seconds` as results have it, by its name."""
+        return {
+            "language": self.language,
+            "text": self.text,
+            "reference": self.reference,
+            "seconds": round(seconds, 3),
+        }
+
     def samples(self) -> NDArray[np.float32]:
         """Return the samples (n,), mono at 16 kHz, by this project's decoder."""
         return decode_audio(self.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
+
+
+def recordings_of(
+    results: Mapping[str, Any], texts: Mapping[str, Mapping[str, object]]
+) -> list[Recording]:
+    """Return the recordings of results of which every engine has a text."""
+    return [
+        Recording(Path(name), kept["language"], kept["text"], kept["reference"])
+        for name, kept in results["recordings"].items()
+        if all(name in known for known in texts.values())
+    ]
 
 
 def load_manifests(files: list[Path]) -> list[Recording]:

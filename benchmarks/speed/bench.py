@@ -28,7 +28,6 @@ from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import MIN_REPEATS, Action, ratio, repeats_within, time_interleaved
 from tests.support.speech import Samples
-from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import DecodeStats
 
 # A first repeat that took longer, in seconds, counts; a shorter one was for warming up.
@@ -87,8 +86,7 @@ class Bench:
 
     def measure(self, cell: Cell, budget: float) -> dict[str, Any]:
         """Return the cell's figures as they are kept; `budget` is in seconds for more repeats."""
-        windows = self._windows(cell)
-        actions = self._actions(cell, windows)
+        actions = self._actions(cell)
         self.ours.assisted_stats = DecodeStats()
         seconds = time_interleaved(actions, 1, self.device)
         spent = sum(sum(times) for times in seconds.values())
@@ -102,7 +100,6 @@ class Bench:
             "models": self.pair.name,
             "cell": cell.name,
             "batch": cell.batch,
-            "audio": cell.seconds or sum(map(len, windows)) / SAMPLE_RATE,
             "seconds": seconds,
             "acceptance": self.ours.assisted_stats.acceptance,
         }
@@ -113,9 +110,8 @@ class Bench:
         count = 4 * cell.batch
         return cut(recording(count * cell.window), cell.window)[:count]
 
-    def _actions(self, cell: Cell, windows: list[Samples]) -> dict[str, Action]:
-        """Return the action of each column of a cell."""
-        batch = cell.batch
+    def _actions(self, cell: Cell) -> dict[str, Action]:
+        windows, batch = self._windows(cell), cell.batch
         own: Callable[..., object] = partial(self.ours.decode, windows, batch)
         actions: dict[str, Action] = {CT2: partial(self.ctranslate2.decode, windows, batch)}
         if cell.seconds:

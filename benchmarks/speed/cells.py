@@ -39,7 +39,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell's name in the table."""
         if not self.seconds:
             return f"{4 * self.batch} windows of {self.window} s"
         return f"{self.seconds} s" if self.seconds < 600 else f"{self.seconds // 60} min"

@@ -83,15 +83,18 @@ def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
 
 def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
     """Chunks with the words that, joined, are their text."""
-    words = [
-        Word(each["word"], *each["timestamp"], each.get("speaker"), each["probability"])
-        for each in answer["words"]
-    ]
+    words = list(map(_word, answer["words"]))
     for entry in answer["chunks"]:
         taken: list[Word] = []
         while words and len("".join(word.text for word in taken)) < len(entry["text"]):
             taken.append(words.pop(0))
-        yield Chunk(entry["text"], *entry["timestamp"], words=tuple(taken))
+        start, end = entry["timestamp"]
+        yield Chunk(entry["text"], start, end, words=tuple(taken))
+
+
+def _word(entry: dict[str, Any]) -> Word:
+    start, end = entry["timestamp"]
+    return Word(entry["word"], start, end, entry.get("speaker"), entry["probability"])
 
 
 def read_rttm(rttm: str) -> Iterator[SpeakerTurn]:

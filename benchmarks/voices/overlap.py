@@ -75,7 +75,6 @@ class GivenTurns:
         return self.diarizer.capabilities
 
     def diarize(self, *arguments: Any, **named: Any) -> Diarization:  # noqa: ANN401
-        """Return the turns that are set, else those of the diarizer."""
         if self.turns is None:
             return self.diarizer.diarize(*arguments, **named)
         return Diarization(self.turns, tuple(make_exclusive(self.turns)))
@@ -132,7 +131,6 @@ class OverlapBench:
         }
 
     def recognise(self, samples: Samples) -> tuple[Word, ...]:
-        """Return the words of a single voice."""
         return self._ask(samples, diarize=False).words
 
     def words_of(
