@@ -77,8 +77,7 @@ def test_a_ratio_is_of_medians_and_inside_its_interval():
 def test_the_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says():
     random = np.random.default_rng(0)
     draws = [
-        ratio(random.lognormal(0.0, 0.2, 15) * 2, random.lognormal(0.0, 0.2, 15))
-        for _ in range(50)
+        ratio(random.lognormal(0.0, 0.2, 15) * 2, random.lognormal(0.0, 0.2, 15)) for _ in range(50)
     ]
     assert sum(each.low <= 2 <= each.high for each in draws) >= 44
 
