@@ -20,27 +20,41 @@ class EngineFailed(Exception):
 
 
 class Apart:
-    """A process in which functions of modules are called, one after the other."""
+    """An object that `make` returns in a process of its own, where its methods are called."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, make: Callable[..., object], *arguments: object) -> None:
         self.name = name
         self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+        self._run(_make, make, *arguments)
 
-    def call(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """Return what the function returns there; if it fails, end the process and raise
-        EngineFailed.
-        """
-        try:
-            return self._pool.submit(_call, function, *arguments).result()
-        except (EngineFailed, BrokenProcessPool) as error:
-            self.close()
-            raise EngineFailed(f"{self.name}: {error}") from None
+    def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Return what the method returns; if it fails, end the process and raise EngineFailed."""
+        return self._run(_call, method, *arguments)
 
     def close(self) -> None:
         self._pool.shutdown()
 
+    def _run(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        try:
+            return self._pool.submit(_in_one_line, function, *arguments).result()
+        except (EngineFailed, BrokenProcessPool) as error:
+            self.close()
+            raise EngineFailed(f"{self.name}: {error}") from None
 
-def _call(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+
+# In the process
+_made: list[Any] = []
+
+
+def _make(make: Callable[..., object], *arguments: object) -> None:
+    _made.append(make(*arguments))
+
+
+def _call(method: str, *arguments: object) -> object:
+    return getattr(_made[0], method)(*arguments)
+
+
+def _in_one_line(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
     warnings.simplefilter("ignore")
     try:
         return function(*arguments)

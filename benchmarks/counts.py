@@ -1,12 +1,13 @@
-"""Errors out of a total, and how sure a comparison of two systems on the same recordings is.
+"""Errors out of a total, and how sure a comparison of two systems is.
 
-Whole recordings are resampled with both systems' errors on them (paired percentile bootstrap, Efron
-1979) because errors within a recording depend on each other.
+Intervals are paired percentile bootstraps (Efron 1979). Whole recordings, or whole repeats, are
+resampled with both systems' figures of them, because those depend on each other. With few of them
+intervals are wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,19 +38,27 @@ class Interval:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
+
 
 def pooled(counts: Sequence[Count]) -> Count:
-    """Return the sum of the counts."""
     return Count(sum(count.errors for count in counts), sum(count.total for count in counts))
+
+
+def bootstrap(size: int, statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]]) -> Interval:
+    """Return a statistic of `size` observations with its interval; `statistic` takes the indices of
+    several draws (draws, size) and returns the value of each.
+    """
+    drawn = np.random.default_rng(0).integers(size, size=(RESAMPLES, size))
+    (value,) = statistic(np.arange(size)[None])
+    low, high = np.percentile(statistic(drawn), [TAIL, 100 - TAIL])
+    return Interval(float(value), float(low), float(high))
 
 
 def difference(ours: Sequence[Count], theirs: Sequence[Count]) -> Interval:
     """Return our pooled rate less theirs; negative if ours is better."""
-    drawn = np.random.default_rng(0).integers(len(ours), size=(RESAMPLES, len(ours)))
-    whole = np.arange(len(ours))[None]
-    value = _rates(ours, whole) - _rates(theirs, whole)
-    low, high = np.percentile(_rates(ours, drawn) - _rates(theirs, drawn), [TAIL, 100 - TAIL])
-    return Interval(float(value[0]), float(low), float(high))
+    return bootstrap(len(ours), lambda drawn: _rates(ours, drawn) - _rates(theirs, drawn))
 
 
 def points(between: Interval) -> str:

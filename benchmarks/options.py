@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from whosaid.cli import manifest
-from whosaid.cli.parser import CommandParser, one_of, option, whole_number
+from whosaid.cli.parser import CommandParser, Option, argument, count, flag, one_of, option
 
 # The engines of `scripts/bench real`, and short names for some of their settings.
 OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
@@ -76,31 +76,16 @@ def _read_options(name: str, arguments: Sequence[str]) -> Namespace:
     return found
 
 
-# An option: its name, its help, and what argparse needs to know.
-Option = tuple[str, str, dict[str, Any]]
-
-
-def _flag(name: str, told: str, **how: Any) -> Option:  # noqa: ANN401
-    return name, told, {"action": "store_true", **how}
-
-
-def _value(name: str, told: str, metavar: str, default: Any = None, **how: Any) -> Option:  # noqa: ANN401
-    if default:
-        shown = " ".join(map(str, default)) if isinstance(default, list | tuple) else default
-        told = f"{told}; default: {shown}"
-    return name, told, {"metavar": metavar, "default": default, **how}
-
-
-def _number(name: str, told: str, default: int | None = None, **how: Any) -> Option:  # noqa: ANN401
-    return _value(name, told, "N", default, type=whole_number(1), **how)
-
-
 def _only(name: str, what: str) -> Option:
-    return _value(name, f"only {what} whose name contains TEXT", "TEXT", "")
+    return argument(name, f"only {what} whose name contains TEXT", "TEXT", default="")
 
 
 def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option:  # noqa: ANN401
-    return _value(name, told, metavar, type=Path, **how)
+    return argument(name, told, metavar, type=Path, **how)
+
+
+def _precision(told: str) -> Option:
+    return argument("--precision", f"{told}; {SHOWN}", "PRECISION", default="float32")
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -110,17 +95,20 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-QUICK = _flag("--quick", "a short smoke test, whose figures prove nothing")
+SHOWN = "default: %(default)s"
+QUICK = flag("--quick", "a short smoke test, whose figures prove nothing")
 KEPT = (
-    _flag("--fresh", "drop earlier results; default: keep what this run does not measure anew"),
-    _flag("--render", "measure nothing: write the earlier results"),
+    flag("--fresh", "drop earlier results; default: keep what this run does not measure anew"),
+    flag("--render", "measure nothing: write the earlier results"),
 )
-PUBLISH = _flag("--publish", "write the page of docs/benchmarks; default: one beside the results")
+PUBLISH = flag(
+    "--publish", "write the page of docs/benchmarks; default: one beside the results", default=False
+)
 FETCHED = "the one that scripts/demo fetched"
 
 MODELS = (
-    _value("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-    _value("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
+    argument("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
+    argument("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
 )
 OUTPUT = _path("--output", "where results are; default: in build/bench", "FILE")
 
@@ -139,8 +127,8 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _path("--recordings", "conversations and their manifest.json"),
             *MODELS,
             _only("--only", "recordings"),
-            _number("--repeats", "how often each is timed", 3),
-            _flag("--ours", "not pyannote.audio: what it found earlier is kept"),
+            count("--repeats", f"how often each is timed; {SHOWN}", default=3),
+            flag("--ours", "not pyannote.audio: what it found earlier is kept"),
             *KEPT,
         ),
     ),
@@ -152,9 +140,16 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _path("--voices", "single voices to mix, files called SPEAKER-..."),
             _path("--recordings", "conversations too, as of voices, whose words are known"),
             *MODELS,
-            _value("--only", 'recordings whose name contains TEXT, or "mixed"', "TEXT", ""),
-            _value("--split", "speakers of --voices: train, dev or test", "SPLIT", "test"),
-            _value(
+            argument(
+                "--only", 'recordings whose name contains TEXT, or "mixed"', "TEXT", default=""
+            ),
+            argument(
+                "--split",
+                f"speakers of --voices: train, dev or test; {SHOWN}",
+                "SPLIT",
+                default="test",
+            ),
+            argument(
                 "--parameters",
                 "sets of request parameters to compare; default: {}",
                 "JSON",
@@ -170,14 +165,20 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "word errors, seconds and memory of several engines on your recordings",
         (
             _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
-            _value("--model", "a Whisper: a folder or a Hub id", "MODEL"),
-            _value("--engines", "what is compared", "ENGINE", DEFAULT, nargs="+"),
+            argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
+            argument(
+                "--engines",
+                f"what is compared; default: {' '.join(DEFAULT)}",
+                "ENGINE",
+                default=DEFAULT,
+                nargs="+",
+            ),
             _only("--only", "recordings"),
-            _value("--precision", "of every engine that names none", "PRECISION", "float32"),
-            _number("--batch-size", "windows decoded together", 24),
-            _number("--threads", "of every engine; default: torch's"),
-            _number("--repeats", "how often each recording is transcribed", 1),
-            _flag("--words", "ask every engine for the times of words too"),
+            _precision("of every engine that names none"),
+            count("--batch-size", f"windows decoded together; {SHOWN}", default=24),
+            count("--threads", "of every engine; default: torch's"),
+            count("--repeats", f"how often each recording is transcribed; {SHOWN}", default=1),
+            flag("--words", "ask every engine for the times of words too", default=False),
             OUTPUT,
             *KEPT,
         ),
@@ -193,7 +194,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 action="append",
                 default=[],
             ),
-            _flag("--no-demo", "without the demo models", dest="demo", action="store_false"),
+            flag("--no-demo", "without the demo models", False, dest="demo", default=True),
             *KEPT,
         ),
     ),
@@ -206,22 +207,19 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 "--recordings", "recordings and their manifest.json; default: synthetic dialogues"
             ),
             _only("--only", "recordings"),
-            _path(
-                "--model",
-                f"a Whisper; default: the demo model, for --recordings {FETCHED}",
-            ),
-            _value("--precision", "of the weights", "PRECISION", "float32"),
-            _value(
+            _path("--model", f"a Whisper; default: the demo model, for --recordings {FETCHED}"),
+            _precision("of the weights"),
+            argument(
                 "--rival-precision", "faster-whisper's; default: that of --precision", "PRECISION"
             ),
-            _number("--clients", "at once; default: 1 4 16", nargs="+"),
-            _value(
+            count("--clients", "at once; default: 1 4 16", nargs="+"),
+            argument(
                 "--seconds",
                 "of a measurement of several clients; default: 180",
                 "SECONDS",
                 type=float,
             ),
-            _flag("--no-rival", "without faster-whisper", dest="rival", action="store_false"),
+            flag("--no-rival", "without faster-whisper", False, dest="rival", default=True),
             *KEPT,
         ),
     ),

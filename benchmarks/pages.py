@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import PAGES, Tables, listed, table_of
+from benchmarks.report import PAGES, Tables, table
 
 PLACE = re.compile(r"<!-- figures: ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 NOTHING = "Not measured."
-SETTINGS = "settings"
 
 
 def publish(
@@ -25,12 +24,14 @@ def publish(
     copy beside the file of `results`.
     """
     page = PAGES / f"{name}.md"
-    figures = {key: table_of(rows) for key, rows in tables.items()}
-    text = page.read_text(encoding="utf-8")
+    figures = {key: _markdown(rows) for key, rows in tables.items()}
+    figures["settings"] = "; ".join(f"{key}: {value}" for key, value in settings.items())
     written = page if in_place else results.with_suffix(".md")
-    written.write_text(fill(text, {**figures, SETTINGS: listed(settings)}), encoding="utf-8")
-    print(terminal_text(figures))
-    print(f"\nWritten to {written}, where each figure is explained.")
+    written.write_text(fill(page.read_text(encoding="utf-8"), figures), encoding="utf-8")
+    for key, rows in tables.items():
+        if rows:
+            print(f"{key}\n\n{_for_terminal(rows)}\n")
+    print(f"Written to {written}, where each figure is explained.")
 
 
 def fill(page: str, figures: Mapping[str, str]) -> str:
@@ -46,19 +47,19 @@ def fill(page: str, figures: Mapping[str, str]) -> str:
     )
 
 
-def terminal_text(figures: Mapping[str, str]) -> str:
-    """Return the figures for a terminal, each below its name, tables with aligned columns."""
-    return "\n\n".join(f"{name}\n\n{_aligned(text)}" for name, text in figures.items() if text)
+def _markdown(rows: list[dict[str, str]]) -> str:
+    """Return a table of rows. Raises ValueError if their columns differ."""
+    header = list(rows[0]) if rows else []
+    if any(list(row) != header for row in rows):
+        raise ValueError(f"not every row of a table has the columns {', '.join(header)}")
+    return table(header, [list(row.values()) for row in rows])
 
 
-def _aligned(text: str) -> str:
-    """Return Markdown with the cells of each column of its table padded to one width."""
-    rows = [line[2:-2].split(" | ") for line in text.split("\n") if line.startswith("| ")]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=False)]
-    lines = []
-    for line in text.split("\n"):
-        if line.startswith("| "):
-            first, *cells = line[2:-2].split(" | ")
-            line = "  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
-        lines.append(line)
-    return "\n".join(line for line in lines if line.strip("-: ") or not line)
+def _for_terminal(rows: list[dict[str, str]]) -> str:
+    """Return a table with the cells of each column padded to one width."""
+    columns = [[name, *(row[name] for row in rows)] for name in rows[0]]
+    widths = [max(map(len, column)) for column in columns]
+    return "\n".join(
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
+        for first, *cells in zip(*columns, strict=True)
+    )

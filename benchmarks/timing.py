@@ -1,8 +1,7 @@
-"""Times and memory of actions beside each other, and how sure a ratio of times is.
+"""Times and memory of actions beside each other.
 
 Compared functions run interleaved in one process, so a machine that is slow for a minute is slow
-for all of them. Intervals are percentile bootstraps over whole repeats (Efron 1979): with few
-repeats they are wide.
+for all of them.
 """
 
 from __future__ import annotations
@@ -11,31 +10,18 @@ import ctypes
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.counts import Interval, bootstrap
+
 MIN_REPEATS, MAX_REPEATS = 3, 15
-RESAMPLES = 4_000
-TAIL = 2.5  # percent on either side of a 95% interval
 STATUS = Path("/proc/self/status")
 RESET_PEAK = Path("/proc/self/clear_refs")
 
 Action = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of two medians with the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 def time_interleaved(
@@ -68,13 +54,12 @@ def repeats_within(seconds: float, one_repeat: float) -> int:
     return max(MIN_REPEATS, min(MAX_REPEATS, int(seconds / one_repeat)))
 
 
-def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
     """Return the ratio of two lists' medians from the same repeats, with its 95% interval."""
     above, below = np.asarray(numerator), np.asarray(denominator)
-    drawn = np.random.default_rng(0).integers(len(above), size=(RESAMPLES, len(above)))
-    ratios = np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
-    low, high = np.percentile(ratios, [TAIL, 100 - TAIL])
-    return Ratio(float(np.median(above) / np.median(below)), float(low), float(high))
+    return bootstrap(
+        len(above), lambda drawn: np.median(above[drawn], axis=1) / np.median(below[drawn], axis=1)
+    )
 
 
 def reset_peak() -> None:

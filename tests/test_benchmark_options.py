@@ -1,4 +1,4 @@
-"""The command lines of scripts/bench and scripts/gpu-check, as a bare Python reads them."""
+"""The command lines of scripts/bench and scripts/gpu-check."""
 
 from __future__ import annotations
 
@@ -8,61 +8,64 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.options import BENCHMARKS
+from benchmarks.options import BENCHMARKS, read_bench, read_gpu_check
 from config import REPOSITORY
 from whosaid.cli.manifest import EXAMPLE
 
 
-def read(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """By an interpreter with its standard library alone."""
+def ended(read, arguments, capsys):
+    """The status and what was printed of a reading that ends the process."""
+    with pytest.raises(SystemExit) as raised:
+        read(arguments)
+    printed = capsys.readouterr()
+    return raised.value.code, printed.out, printed.err
+
+
+def test_a_bare_python_reads_the_options():
+    """An interpreter with its standard library alone, as the scripts start it."""
     script = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
-        "from whosaid.cli.__main__ import COMMANDS, function\n"
-        "function(COMMANDS[sys.argv[1]].read)(sys.argv[2:])"
+        "from benchmarks.options import BENCHMARKS, read_bench, read_gpu_check\n"
+        "read_gpu_check([])\n"
+        "for name in BENCHMARKS: read_bench([name, '--render'])"
     )
-    command = [sys.executable, "-I", "-S", "-c", script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True)
 
 
-def test_the_help_has_a_line_for_each_benchmark_and_each_is_there():
-    shown = read("bench", "--help").stdout
+def test_the_help_has_a_line_for_each_benchmark_and_each_is_there(capsys):
+    _, shown, _ = ended(read_bench, ["--help"], capsys)
     for name, (module, line, _) in BENCHMARKS.items():
         assert f"  # {line}\n  scripts/bench {name}" in shown
         assert find_spec(module) is not None
+        status, own, said = ended(read_bench, [name, "--help"], capsys)
+        assert (status, said) == (0, "")
+        assert own.startswith(f"usage: scripts/bench {name} ")
+        assert (EXAMPLE in " ".join(own.split())) == (name in ("real", "live"))
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_the_help_of_every_benchmark_needs_the_standard_library_alone(name):
-    done = read("bench", name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: scripts/bench {name} ")
-
-
-@pytest.mark.parametrize("name", ["real", "live"])
-def test_the_help_shows_a_line_of_a_manifest(name):
-    shown = " ".join(read("bench", name, "--help").stdout.split())
-    assert EXAMPLE in shown
+def test_options_have_defaults():
+    assert read_bench([]).benchmark == "speed"
+    assert read_bench(["load", "--no_demo"]).demo is False
+    assert read_bench(["--quick", "--publish"]).publish is False
+    real = read_bench(["real", "--render"])
+    assert (real.repeats, real.batch_size, real.words, real.publish) == (1, 24, False, False)
+    assert read_bench(["live"]).rival is True
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("read", "arguments", "said"),
     [
-        (["bench"], 0, ""),
-        (["bench", "load", "--no_demo"], 0, ""),
-        (["bench", "load", "--anything"], 2, "scripts/bench load: unknown option --anything"),
-        (["bench", "--repeats", "2"], 2, "scripts/bench speed: unknown option --repeats"),
-        (["bench", "real", "--repeats", "0"], 2, "--repeats: should be a whole number"),
-        (["bench", "overlap", "--voices", "x", "--parameters", "[]"], 2, "should be an object"),
-        (["bench", "real"], 2, "--manifest and --model: needed without --render"),
-        (["bench", "real", "--render"], 0, ""),
-        (["bench", "voices", "--recodings", "x"], 2, "did you mean --recordings?"),
-        (["bench", "--quick"], 0, ""),
-        (["bench", "sped"], 2, "did you mean speed?"),
-        (["gpu-check", "--quik"], 2, "did you mean --quick?"),
-        (["gpu-check", "--quick", "--output", "x"], 0, ""),
+        (read_bench, ["load", "--anything"], "scripts/bench load: unknown option --anything"),
+        (read_bench, ["--repeats", "2"], "scripts/bench speed: unknown option --repeats"),
+        (read_bench, ["real", "--repeats", "0"], "--repeats: should be a whole number"),
+        (read_bench, ["overlap", "--voices", "x", "--parameters", "[]"], "should be an object"),
+        (read_bench, ["real"], "--manifest and --model: needed without --render"),
+        (read_bench, ["voices", "--recodings", "x"], "did you mean --recordings?"),
+        (read_bench, ["sped"], "did you mean speed?"),
+        (read_gpu_check, ["--quik"], "did you mean --quick?"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, status, said):
-    done = read(*arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", status // 2)
-    assert said in done.stderr
+def test_what_is_wrong_is_one_line(read, arguments, said, capsys):
+    status, out, error = ended(read, arguments, capsys)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert said in error

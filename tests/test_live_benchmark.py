@@ -15,14 +15,13 @@ import pytest
 from websockets.asyncio.server import serve
 
 from benchmarks import harness
-from benchmarks.live import speech
-from benchmarks.live.local_agreement import Agreement, Listener, Timed
+from benchmarks.live.local_agreement import Agreement, Listener
 from benchmarks.live.replay import PIECE, Arrival, Replay, replay
 from benchmarks.live.scoring import Told, delays, session_of
-from benchmarks.live.speech import joined, real, with_pause
 from benchmarks.options import read_bench, run
 from benchmarks.report import read
 from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Word
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
@@ -97,7 +96,7 @@ def test_a_word_is_late_by_its_end_in_the_file():
 def timed(text, start=0.0):
     """Words of half a second each."""
     return [
-        Timed(f" {word}", start + place / 2, start + place / 2 + 0.5)
+        Word(f" {word}", start + place / 2, start + place / 2 + 0.5)
         for place, word in enumerate(text.split())
     ]
 
@@ -192,8 +191,7 @@ def test_a_client_sends_its_samples_in_pieces_and_times_what_comes():
     assert done.spoken == pytest.approx(len(samples) / SAMPLE_RATE)
     (arrival,) = done.arrivals
     # The second piece was spoken at 0.2 s, and not sent before.
-    assert 0.2 <= arrival.second <= done.closed
-    assert done.closed >= done.spoken
+    assert arrival.second >= 0.2
     assert done.failure == ""
 
 
@@ -210,27 +208,6 @@ def test_a_session_that_is_refused_or_ends_otherwise_has_failed():
     assert "429" in refused.failure
     assert (refused.spoken, refused.arrivals) == (0.0, [])
     assert asyncio.run(replay("http://127.0.0.1:1", silence, None)).failure
-
-
-def test_a_long_session_has_every_recording_and_pauses():
-    pieces = [speech.Speech(None, np.full(SAMPLE_RATE, value, np.float32)) for value in (0.25, 0.5)]
-    samples = joined(pieces, 12.0)
-    assert len(samples) == 12 * SAMPLE_RATE
-    middle = samples[SAMPLE_RATE // 4 :: SAMPLE_RATE // 2]
-    assert middle.tolist() == ([0.25] * 2 + [0] * 3 + [0.5] * 2 + [0] * 3) * 2 + [0.25] * 2 + [0, 0]
-    assert np.array_equal(with_pause(samples)[: len(samples)], samples)
-
-
-def test_recordings_are_those_of_the_manifest(tmp_path, monkeypatch):
-    monkeypatch.setattr(speech, "decoded", lambda each: np.zeros(SAMPLE_RATE))
-    for name in ("a.wav", "b.wav"):
-        (tmp_path / name).touch()
-    entries = [{"audio": name, "text": "words"} for name in ("a.wav", "b.wav")]
-    (tmp_path / "manifest.json").write_text(json.dumps(entries))
-    (found,) = real(tmp_path, "b")
-    assert (found.recording.name, found.recording.text, found.seconds) == ("b.wav", "words", 1.0)
-    with pytest.raises(ValueError, match="no recording is left"):
-        real(tmp_path, "c")
 
 
 @pytest.mark.reliability

@@ -10,14 +10,14 @@ import pytest
 import torch
 from oracle import TINY, models_of, noise_windows
 
-from benchmarks.speed.engines import decode
+from benchmarks.decoding import decode
 from config import DEMO_MODELS
 from tests.support.model_pairs import BASE, add_noise, demo_pair, insert_layers, random_pair
 from tests.support.speech import Voice, speak
 from tests.support.transformers_models import decoder_alone, in_transformers
 from whosaid.asr.checkpoint.loading import Assistant, Checkpoint, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.engine.request import DecodeOptions, Request
 
 CPU = torch.device("cpu")
 
@@ -29,14 +29,21 @@ def sentence():
     return speak(voice, "is there a hotel near the museum").samples
 
 
-def greedy(models, windows):
-    engine = DecodeEngine(dataclasses.replace(models, assistant=None))
-    return decode(engine, windows, DecodeOptions(batch_size=4))[0]
+def decoded(models, windows, options, max_tokens=None):
+    """The tokens of the windows, and the decoding's statistics."""
+    prompt = models.special_tokens.prompt("en", "transcribe", timestamps=True)
+    requests = [Request(key, each, prompt, max_tokens) for key, each in enumerate(windows)]
+    results, stats = decode(DecodeEngine(models), requests, options)
+    return [results[each.key].tokens for each in requests], stats
 
 
-def drafted(models, windows, max_tokens=30):
-    options = DecodeOptions(assisted=True, batch_size=4, drafts=4)
-    return decode(DecodeEngine(models), windows, options, max_tokens)
+def greedy(models, window):
+    plain = dataclasses.replace(models, assistant=None)
+    return decoded(plain, [window], DecodeOptions(batch_size=1))[0][0]
+
+
+def drafted(models, windows):
+    return decoded(models, windows, DecodeOptions(assisted=True, batch_size=4, drafts=4), 30)
 
 
 def paired(models, main, assistant):
@@ -50,8 +57,8 @@ def test_the_demo_model_made_deep_writes_the_same(sentence):
     own = in_transformers(models.model)
     deep = dataclasses.replace(models, model=insert_layers(own, 12, epsilon=0.0))
     assert deep.model.config.decoder_layers == len(deep.model.model.decoder.layers) == 12
-    (text,) = greedy(deep, [sentence])
-    assert [text] == greedy(models, [sentence])
+    text = greedy(deep, sentence)
+    assert text == greedy(models, sentence)
     assert "hotel near the museum" in models.tokenizer.decode(text, skip_special_tokens=True)
 
 

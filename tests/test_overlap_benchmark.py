@@ -1,5 +1,5 @@
 """The benchmark of people who talk at once: mixtures are what their names say, errors inside and
-outside overlap are those counted by hand, and the table tells what was kept.
+outside overlap are those counted by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
 from benchmarks.voices.mixtures import DEGREES, SingleVoice, mix, split_of
-from benchmarks.voices.overlap import TURNS, GivenTurns, figures, timed
+from benchmarks.voices.overlap import GivenTurns, timed
 from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, TEXT, mark_overlap, word_errors
 from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.timebase import SAMPLE_RATE
@@ -150,23 +150,3 @@ def test_a_diarizer_that_is_given_turns_returns_them():
     assert found.turns == TRUE
     assert found.exclusive == (TRUE[0], SpeakerTurn("B", 3.0, 5.0))
     assert diarizer.embed("ab") == 2
-
-
-def test_the_table_adds_the_words_of_a_kind():
-    errors = {
-        measure: {"inside": {"errors": 1, "total": 2}, "outside": {"errors": 0, "total": 6}}
-        for measure in (TEXT, BY_SPEAKER, IN_TIME)
-    }
-    rows = [
-        {"name": name, "parameters": parameters, "errors": dict.fromkeys(TURNS, errors)}
-        for name in ("real, talk", "2 voices, 50% overlap, 0", "3 voices, 50% overlap, 0")
-        for parameters in ("{}", "{1}")
-    ]
-    one = figures({"overlap": [row for row in rows if row["parameters"] == "{}"]})["overlap"]
-    assert [row["speech"] for row in one] == ["real", "50% overlap"]
-    assert "parameters" not in one[0]
-    words, *rates = [one[-1][key] for key in ("words", "text alone", "cpWER, pipeline", "tcpWER")]
-    assert words == "4 / 16"
-    assert rates == ["50.0% / 12.5%"] * 3
-    several = figures({"overlap": rows})["overlap"]
-    assert [row["parameters"] for row in several] == ["{}", "{1}"] * 2

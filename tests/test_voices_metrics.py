@@ -14,7 +14,7 @@ from benchmarks.voices.answers import (
     attribute_by_rules,
     make_exclusive,
 )
-from benchmarks.voices.scoring import diarization_parts, speaker_errors
+from benchmarks.voices.scoring import speaker_errors
 from whosaid.transcript import Chunk, SpeakerTurn, Word
 
 
@@ -43,22 +43,6 @@ def test_what_speakers_are_called_does_not_matter(order, speakers, data):
     heard = "".join(data.draw(st.sampled_from("ABCD")) for _ in speakers)
     renamed = heard.translate(str.maketrans("ABCD", "".join(order)))
     assert judged(speakers, heard) == judged(speakers, renamed)
-
-
-def test_diarization_errors_are_seconds():
-    truth = [SpeakerTurn("A", 0, 10), SpeakerTurn("B", 10, 20)]
-    found = [SpeakerTurn("Y", 0, 10), SpeakerTurn("X", 10, 16)]
-    # Of 20 s of speech half a collar is not scored at 0 and at 20, and a whole one at 10.
-    assert diarization_parts(truth, truth, 30, 0.25).count.errors == 0
-    wrong = diarization_parts(truth, found, 30, 0.25).count
-    assert wrong.errors == pytest.approx(4 - 0.125)
-    assert wrong.total == pytest.approx(20 - 0.5)
-
-
-def test_overlapped_speech_counts_for_each_voice():
-    truth = [SpeakerTurn("A", 0, 10), SpeakerTurn("B", 4, 8)]
-    missed = diarization_parts(truth, [SpeakerTurn("X", 0, 10)], 10)
-    assert missed.missed == missed.count.errors == pytest.approx(4)
 
 
 def test_the_interval_of_a_constant_difference_is_a_point():

@@ -9,18 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu_check.checks import NO_GPU, check_log, check_machine
-from benchmarks.gpu_check.page import Finding, Page, judge, leave_out
+from benchmarks.gpu_check.page import Page, findings_of, judge, leave_out
 from benchmarks.gpu_check.sections import SECTIONS, Run, run_apart
 from config import ModelSettings
 from whosaid.errors import StartError
 from whosaid.runtime.device import choose_device, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
-
-TITLE = "GPU check"
-INTRODUCTION = (
-    "Written by `scripts/gpu-check{quick}`; [docs/gpu.md](docs/gpu.md) explains the lines. "
-    "Models: those that ASR_MODEL, ASSISTANT_MODEL and DIARIZATION_MODEL name, else the demo's."
-)
 
 
 def make_page(
@@ -32,23 +26,23 @@ def make_page(
     """Run every check that this machine allows, each section by `run`; `keep` takes the page as it
     grows, in which a section that runs is one that did not end.
     """
-    page = Page(TITLE, INTRODUCTION.format(quick=" --quick" if quick else ""))
+    page = Page(quick)
     try:
         device = choose_device(settings.device, nvidia_device_present())
     except StartError as error:
-        reason = str(error)
-        page.check("Machine", lambda: _unusable(settings, reason))
-        page.leave_out(list(SECTIONS), "the endpoint would not start")
+        refusal = judge("torch can use the device", "yes", str(error), fine=False)
+        machine = findings_of(lambda: check_machine(settings, None))
+        page.sections["Machine"] = [refusal, *machine]
+        reason = "the endpoint would not start"
+        page.sections |= {section: [leave_out("all", reason)] for section in SECTIONS}
         return page
     prepare_device(device)
-    page.check("Machine", lambda: check_machine(settings, device))
-    reasons: dict[str, str] = {}
-    if device.type != "cuda":
-        reasons["Without graphs"] = NO_GPU
+    page.sections["Machine"] = findings_of(lambda: check_machine(settings, device))
+    reasons = {} if device.type == "cuda" else {"Without graphs": NO_GPU}
     warnings: list[str] = []
     for section in SECTIONS:
         if section in reasons:
-            page.leave_out([section], reasons[section])
+            page.sections[section] = [leave_out("all", reasons[section])]
             continue
         page.sections[section] = [leave_out("all", "the check did not end")]
         keep(page)
@@ -59,15 +53,9 @@ def make_page(
             # Where graphs are at fault, the section without them says so.
             kept = ["Load", "Without graphs"] if settings.cuda_graphs else ["Load"]
             reasons |= dict.fromkeys(SECTIONS.keys() - kept, "the models did not load")
-    page.check("Log", lambda: check_log(warnings))
+    page.sections["Log"] = check_log(warnings)
     keep(page)
     return page
-
-
-def _unusable(settings: ModelSettings, reason: str) -> list[Finding]:
-    """Return the machine's section if torch cannot use the device."""
-    refusal = judge("torch can use the device", "yes", reason, fine=False)
-    return [refusal, *check_machine(settings, None)]
 
 
 def main(options: Namespace) -> int:

@@ -11,7 +11,7 @@ import gc
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,23 +22,19 @@ import torch
 import transformers
 from rapidfuzz.distance import Levenshtein
 
+from benchmarks.decoding import decode
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
-from benchmarks.gpu_check.recording import CONVERSATION, Samples, spoken_words
-from benchmarks.gpu_check.subject import (
-    BATCH,
-    LARGE_BATCH,
-    Subject,
-    Texts,
-    decode,
-    model_name,
-)
+from benchmarks.gpu_check.recording import CONVERSATION, Samples, lasting, spoken_words
+from benchmarks.gpu_check.subject import BATCH, Subject, model_name
 from config import ModelSettings
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from whosaid.runtime.errors import loading
 from whosaid.timebase import SAMPLE_RATE
 
+# Results of windows by their keys.
+Texts = Mapping[Hashable, DecodeResult]
 NO_GPU = "no GPU is used here"
 # Words that rounding may change, as a share of the text; and the demo's own word errors.
 ROUNDED_SHARE, DEMO_ERROR_SHARE = 0.03, 0.15
@@ -50,6 +46,8 @@ FIRST_REQUEST_EXTRA = 5.0
 # How far the ends of turns may move, in seconds, where diarization runs beside recognition.
 TURN_TOLERANCE = 0.05
 
+LARGE_BATCH = 24  # windows decoded for comparison
+GREEDY = DecodeOptions(batch_size=LARGE_BATCH, assisted=False, drafts=0)
 OTHER_STEPS = {
     "beam": DecodeOptions(batch_size=BATCH, num_beams=5, timestamps=False),
     "sampled": DecodeOptions(batch_size=LARGE_BATCH, temperature=0.6),
@@ -128,7 +126,7 @@ def _check_graphs(subject: Subject) -> list[Finding]:
 
 def _check_first_request(subject: Subject) -> list[Finding]:
     """Check that the first request takes little longer than a later one."""
-    short = subject.recording.lasting(QUICK_SECONDS)
+    short = lasting(subject.recording, QUICK_SECONDS)
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
@@ -138,29 +136,30 @@ def _check_first_request(subject: Subject) -> list[Finding]:
     fine = first <= later + FIRST_REQUEST_EXTRA
     expected = f"at most {FIRST_REQUEST_EXTRA:.0f} s more than later"
     found = f"{first:.2f} s, later {later:.2f} s"
-    return [judge(f"first request, {short.seconds:.0f} s of audio", expected, found, fine)]
+    return [judge(f"first request, {QUICK_SECONDS:.0f} s of audio", expected, found, fine)]
 
 
 def check_texts(subject: Subject) -> list[Finding]:
     """Compare texts: graphs with eager steps, drafts with none, float16 with float32, all with the
     truth.
     """
-    different = subject.windows()
+    different, engine = subject.windows(), subject.transcriber.engine
     windows = _fill_batch(different) if subject.on_cuda else different
-    drafts = subject.transcriber.engine.runner.draft_lengths[0]
-    engine = subject.transcriber.engine
-    plain = decode(engine, windows, 0)
+
+    def decoded(options: DecodeOptions) -> Texts:
+        return decode(engine, windows, options)[0]
+
+    plain = decoded(GREEDY)
     scores = [value for result in plain.values() for value in result.log_probs]
     finite = sum(map(math.isfinite, scores))
     found = f"{finite} of {len(scores)}"
     findings = [judge("finite log-probabilities", "all", found, finite == len(scores))]
-    findings.append(_check_replay(subject, "plain", lambda: decode(engine, windows, 0)))
-    for kind, options in OTHER_STEPS.items():
-        run = partial(decode, engine, windows, 0, options)
-        findings.append(_check_replay(subject, kind, run))
+    for kind, options in {"plain": GREEDY, **OTHER_STEPS}.items():
+        findings.append(_check_replay(subject, kind, partial(decoded, options)))
     if subject.assisted:
-        drafted = decode(engine, windows, drafts)
-        findings.append(_check_replay(subject, "drafted", lambda: decode(engine, windows, drafts)))
+        drafting = replace(GREEDY, assisted=True, drafts=engine.runner.draft_lengths[0])
+        findings.append(_check_replay(subject, "drafted", partial(decoded, drafting)))
+        drafted = decoded(drafting)
         findings.append(_compare_texts(subject, "text with the assistant", plain, drafted))
     else:
         findings.append(leave_out("text with the assistant", "ASSISTANT_MODEL names none"))
@@ -170,8 +169,7 @@ def check_texts(subject: Subject) -> list[Finding]:
 def _fill_batch(windows: Sequence[Request]) -> list[Request]:
     """Return windows repeated under new numbers until there are enough for a large batch."""
     count = max(LARGE_BATCH, len(windows))
-    repeated = [windows[number % len(windows)] for number in range(count)]
-    return [replace(each, key=number) for number, each in enumerate(repeated)]
+    return [replace(windows[key % len(windows)], key=key) for key in range(count)]
 
 
 def _check_replay(subject: Subject, kind: str, run: Callable[[], Texts]) -> Finding:
@@ -196,8 +194,7 @@ def _compare_texts(subject: Subject, check: str, expected: Texts, found: Texts) 
     tokenizer = subject.transcriber.models.tokenizer
 
     def words(texts: Texts) -> list[str]:
-        numbers = sorted(texts)
-        tokens = [list(texts[number].tokens) for number in numbers]
+        tokens = [list(texts[key].tokens) for key in expected]
         decoded = [str(tokenizer.decode(each, skip_special_tokens=True)) for each in tokens]
         return " ".join(decoded).split()
 
@@ -225,7 +222,7 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
     parameters = sum(weight.numel() for _, weight in weights)
     few = subject.quick or parameters > LARGE_PARAMETERS
     chosen = windows[:FEW_WINDOWS] if few else windows
-    exact = decode(subject.reference(), chosen, 0)
+    exact, _ = decode(subject.reference(), chosen, GREEDY)
     half = {number: plain[number] for number in exact}
     return _compare_texts(subject, name, exact, half)
 
@@ -256,14 +253,14 @@ def check_diarization(subject: Subject) -> list[Finding]:
         diarizer = load_diarizer(model.name, model.revision, subject.settings.token, subject.device)
     recording = subject.recording
     if subject.quick:
-        recording = recording.lasting(QUICK_SECONDS)
-    alone, seconds = _diarize(diarizer, recording.samples)
+        recording = lasting(recording, QUICK_SECONDS)
+    alone, seconds = _diarize(diarizer, recording)
     started = time.perf_counter()
     text = subject.transcribe(recording, BATCH, assisted=False).text
     recognition = time.perf_counter() - started
     started = time.perf_counter()
     with ThreadPoolExecutor(1, "diarization") as pool:
-        running = pool.submit(_diarize, diarizer, recording.samples)
+        running = pool.submit(_diarize, diarizer, recording)
         text_beside = subject.transcribe(recording, BATCH, assisted=False).text
         beside, _ = running.result()
     together = time.perf_counter() - started
@@ -280,7 +277,7 @@ def check_diarization(subject: Subject) -> list[Finding]:
             apart <= TURN_TOLERANCE,
         ),
         _compare_words("text beside diarization", text.split(), text_beside.split()),
-        note(f"time, {len(recording.samples) / SAMPLE_RATE:.0f} s of audio", times),
+        note(f"time, {len(recording) / SAMPLE_RATE:.0f} s of audio", times),
     ]
 
 

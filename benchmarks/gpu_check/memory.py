@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -150,6 +151,7 @@ def _rows_at_load(found: Footprint, total: int) -> int:
     return min(wanted, int(total - headroom - found.models) // found.per_row)
 
 
+@cache
 def published_footprint(main: Shape, assistant: Shape | None) -> Footprint:
     """Return the footprint in float16; an assistant shares the main model's encoder."""
     model = _without_data(main)

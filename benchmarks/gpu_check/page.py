@@ -1,7 +1,4 @@
-"""The page that the check prints: sections of findings, one line each.
-
-A check that raises is a finding with its traceback, so one failure never hides the checks after it.
-"""
+"""The page that the check prints: sections of findings, one line each."""
 
 from __future__ import annotations
 
@@ -12,6 +9,10 @@ from enum import StrEnum
 
 from benchmarks.report import table
 
+INTRODUCTION = (
+    "Written by `scripts/gpu-check{quick}`; [docs/gpu.md](docs/gpu.md) explains the lines. "
+    "Models: those that ASR_MODEL, ASSISTANT_MODEL and DIARIZATION_MODEL name, else the demo's."
+)
 HEADER = ("check", "expected", "found", "status")
 # The figures of the first line: section, check, name.
 HEADLINE = (
@@ -70,27 +71,21 @@ def leave_out(check: str, reason: str) -> Finding:
     return Finding(check, "", reason, Status.LEFT_OUT)
 
 
+def findings_of(run: Callable[[], Sequence[Finding]]) -> list[Finding]:
+    """Return what `run` finds; an exception is a line too, NOT OK, with its traceback."""
+    try:
+        return list(run())
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))
+        return [failure(f"{type(error).__name__}: {error}", trace)]
+
+
 @dataclass
 class Page:
-    """Sections in the order in which they were checked."""
+    """Sections of findings, in the order in which they were checked."""
 
-    title: str
-    introduction: str
+    quick: bool
     sections: dict[str, list[Finding]] = field(default_factory=dict)
-
-    def check(self, section: str, run: Callable[[], Sequence[Finding]]) -> None:
-        """Add what `run` finds to a section; an exception becomes its last line, NOT OK."""
-        findings = self.sections.setdefault(section, [])
-        try:
-            findings += run()
-        except Exception as error:
-            trace = "".join(traceback.format_exception(error))
-            findings.append(failure(f"{type(error).__name__}: {error}", trace))
-
-    def leave_out(self, sections: Sequence[str], reason: str) -> None:
-        """Add sections that cannot be checked."""
-        for section in sections:
-            self.sections.setdefault(section, []).append(leave_out("all", reason))
 
     @property
     def fine(self) -> bool:
@@ -98,25 +93,23 @@ class Page:
 
     def markdown(self) -> str:
         """Return the whole page, without a newline at its end."""
-        parts = [f"# {self.title}", self.introduction, self._summary()]
+        introduction = INTRODUCTION.format(quick=" --quick" if self.quick else "")
+        parts = ["# GPU check", introduction, self._summary()]
         for section, findings in self.sections.items():
             parts += [f"## {section}", table(HEADER, [each.cells for each in findings])]
             parts += [f"```\n{each.detail}\n```" for each in findings if each.detail]
         return "\n\n".join(parts)
 
     def _summary(self) -> str:
-        counts = {status: self._count(status) for status in Status}
         verdict = "As expected" if self.fine else "**Not as expected**"
+        counts = ", ".join(f"{self._count(status)} {status.value.strip('*')}" for status in Status)
         figures = [
             f"{name}{each.found}"
             for section, check, name in HEADLINE
             for each in self.sections.get(section, ())
             if each.check == check
         ]
-        return (
-            f"{verdict}: {counts[Status.OK]} OK, {counts[Status.NOT_OK]} NOT OK, "
-            f"{counts[Status.LEFT_OUT]} left out. {'; '.join(figures)}"
-        ).rstrip()
+        return f"{verdict}: {counts}. {'; '.join(figures)}".rstrip()
 
     def _count(self, status: Status) -> int:
         every = [finding for findings in self.sections.values() for finding in findings]

@@ -1,10 +1,8 @@
-"""The conversation that is transcribed, and how many of its words are wrong."""
+"""The conversation that is transcribed, and its words."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +18,14 @@ LIMITS = AudioLimits(600.0, 1 << 28)
 Samples = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Recording:
-    """Mono samples (n,) at 16 kHz."""
-
-    samples: Samples
-
-    @property
-    def seconds(self) -> float:
-        return len(self.samples) / SAMPLE_RATE
-
-    def lasting(self, seconds: float) -> Recording:
-        """Return the recording, repeated or cut to last so many seconds."""
-        return Recording(np.resize(self.samples, round(seconds * SAMPLE_RATE)))
+def read_conversation() -> Samples:
+    """Return the samples (n,), mono at 16 kHz."""
+    return decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, LIMITS).samples
 
 
-def read_conversation(path: Path = CONVERSATION) -> Recording:
-    return Recording(decode_audio(path.read_bytes(), SAMPLE_RATE, LIMITS).samples)
+def lasting(samples: Samples, seconds: float) -> Samples:
+    """Return samples, repeated or cut to last so many seconds."""
+    return np.resize(samples, round(seconds * SAMPLE_RATE))
 
 
 def spoken_words() -> list[str]:

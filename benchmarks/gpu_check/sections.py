@@ -7,17 +7,19 @@ says how its process ended if the section itself reported nothing.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from benchmarks.gpu_check.checks import check_diarization, check_load, check_requests, check_texts
-from benchmarks.gpu_check.page import Finding, Page, failure
+from benchmarks.gpu_check.page import Finding, failure, findings_of
 from benchmarks.gpu_check.speed import check_memory, check_speed
-from benchmarks.gpu_check.subject import Subject, log_kept
+from benchmarks.gpu_check.subject import Subject
 from config import ModelSettings
 from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
@@ -54,16 +56,21 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     device = choose_device(settings.device, nvidia_device_present())
     prepare_device(device)
     subject = Subject(settings, device, choose_dtype(settings.dtype, device), quick)
-    page = Page("", "")
 
     def check() -> list[Finding]:
         if section not in LOADING_ITSELF:
             subject.load()
         return SECTIONS[section](subject)
 
-    with log_kept() as records:
-        page.check(section, check)
-    return Outcome(page.sections[section], records.messages, subject.loaded)
+    logger, warnings = logging.getLogger("endpoint"), BufferingHandler(sys.maxsize)
+    warnings.setLevel(logging.WARNING)
+    logger.addHandler(warnings)
+    try:
+        findings = findings_of(check)
+    finally:
+        logger.removeHandler(warnings)
+    messages = [record.getMessage() for record in warnings.buffer]
+    return Outcome(findings, messages, hasattr(subject, "transcriber"))
 
 
 def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -19,9 +19,10 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu_check.checks import NO_GPU
 from benchmarks.gpu_check.memory import GB, MB, footprint_of
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
-from benchmarks.gpu_check.recording import Recording
+from benchmarks.gpu_check.recording import Samples, lasting
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.timing import time_interleaved, time_once
+from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
 
 BATCHES = (1, 8, 24)
@@ -39,7 +40,7 @@ class Run:
     """A way to transcribe; `transcript` is the newest run's."""
 
     subject: Subject
-    recording: Recording
+    recording: Samples
     batch_size: int
     assisted: bool = False
     eager: bool = False
@@ -65,15 +66,17 @@ def check_speed(subject: Subject) -> list[Finding]:
     seconds = GPU_SECONDS if subject.on_cuda else CPU_SECONDS
     if subject.quick:
         seconds = QUICK_SECONDS if not subject.on_cuda else CPU_SECONDS
-    recording = subject.recording.lasting(seconds)
+    recording = lasting(subject.recording, seconds)
     runs = _runs(subject, recording)
     repeats = 1 if subject.quick else REPEATS
     if subject.on_cuda:
-        for run in _runs(subject, recording.lasting(CPU_SECONDS)).values():
+        for run in _runs(subject, lasting(recording, CPU_SECONDS)).values():
             run()  # what runs eagerly is slow at first
     actions: dict[str, Callable[[], object]] = dict(runs)
     timed = time_interleaved(actions, repeats, subject.device)
-    rtfx = {name: runs[name].recording.seconds / statistics.median(timed[name]) for name in runs}
+    rtfx = {
+        name: len(run.recording) / SAMPLE_RATE / median(timed[name]) for name, run in runs.items()
+    }
     audio = f"{seconds:.0f} s of audio, median of {repeats}"
     findings = [_judge_batch(subject, rtfx, size) for size in BATCHES]
     findings += _judge_eager(subject, runs, rtfx)
@@ -138,11 +141,11 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return length
 
 
-def _runs(subject: Subject, recording: Recording) -> dict[str, Run]:
+def _runs(subject: Subject, recording: Samples) -> dict[str, Run]:
     runs = {f"batch {size}": Run(subject, recording, size) for size in BATCHES}
     if subject.graphs is not None:
         # Steps of batch 1 are compared, for which less audio is enough.
-        runs["eager"] = Run(subject, recording.lasting(CPU_SECONDS), BATCHES[0], eager=True)
+        runs["eager"] = Run(subject, lasting(recording, CPU_SECONDS), BATCHES[0], eager=True)
     if subject.assisted:
         runs["assisted"] = Run(subject, recording, BATCHES[-1], assisted=True)
         runs["assisted, batch 1"] = Run(subject, recording, BATCHES[0], assisted=True)

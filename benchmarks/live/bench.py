@@ -8,23 +8,23 @@ faster-whisper transcribes each recording too, after the server.
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.apart import EngineFailed
-from benchmarks.live.figures import figures, summary
-from benchmarks.live.local_agreement import Rival, RivalProcess
-from benchmarks.live.sessions import Plays, body_of
+from benchmarks.apart import Apart, EngineFailed
+from benchmarks.live.figures import figures
+from benchmarks.live.local_agreement import Rival
+from benchmarks.live.sessions import Plays
 from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
+from benchmarks.load.clients import body_of
 from benchmarks.load.servers import OURS, started
 from benchmarks.real.converted import convert
-from benchmarks.report import put, read_kept, save, settings
+from benchmarks.report import Results, settings
 from config import DEMO_MODELS
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
@@ -36,7 +36,6 @@ PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websocket
 CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
 SECONDS, QUICK_SECONDS = 180.0, 3.0
 FILE, QUICK_FILE = 600.0, 30.0
-DEMO = "demo model"
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -45,7 +44,6 @@ def measure(options: Namespace, path: Path) -> None:
     Raises ValueError if recordings or the model are missing, and OSError if the server does not
     start.
     """
-    began = time.perf_counter()
     model, speech = _chosen(options)
     clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
@@ -53,45 +51,37 @@ def measure(options: Namespace, path: Path) -> None:
     rival_precision = (options.rival_precision or options.precision) if options.rival else "none"
     facts: dict[str, Any] = {
         **settings(PACKAGES),
-        "model": DEMO if model.is_relative_to(DEMO_MODELS) else model.name,
+        "model": "demo model" if model.is_relative_to(DEMO_MODELS) else model.name,
         "precision": options.precision,
         "precision of faster-whisper": rival_precision,
         "seconds of several clients": seconds,
         "seconds of the file beside": file,
     }
     empty: dict[str, Any] = {"recordings": {}, "ours": [], "theirs": []}
-    results = read_kept(path, facts, empty, options.fresh or options.quick)
+    results = Results(path, facts, empty, options.fresh or options.quick)
     environment = {
         "ASR_MODEL": str(model.resolve()),
         "DTYPE": options.precision,
         "MAX_LIVE_SESSIONS": str(max(clients)),
     }
-    rival = _rival(model, rival_precision if options.rival else None)
-    with started(OURS, environment) as server, rival as theirs:
-        plays = Plays(server, speech)
+    rival = _rival(model, rival_precision) if options.rival else None
+    with started(OURS, environment) as url, closing(rival) if rival else nullcontext():
+        plays = Plays(url, speech)
         for each in speech:
-            results["recordings"][each.recording.name] = {
-                "language": each.recording.language,
-                "text": each.recording.text,
-                "reference": each.recording.reference,
-                "seconds": round(each.seconds, 2),
-                "file": plays.known[each.recording.name].text,
+            file_text, _ = plays.known[each.recording.name]
+            results.content["recordings"][each.recording.name] = {
+                **each.recording.facts(each.seconds),
+                "file": file_text,
             }
-        beside = body_of(joined(speech, file), None)
-        for part, measured in _measured(plays, theirs, clients, seconds, beside):
-            put(results[part], measured, *KEYS[part])
-            minutes = round((time.perf_counter() - began) / 60, 1)
-            results["settings"]["minutes"] = minutes
-            save(path, results)
-            print(f"{minutes:5.1f} min  {summary(measured)}", file=sys.stderr, flush=True)
-
-
-# What a measurement replaces an earlier one by.
-KEYS = {"ours": ("clients", "beside"), "theirs": ("recording",)}
+        beside = body_of(joined(speech, file), diarize=False)
+        for part, measured in _measured(plays, rival, clients, seconds, beside):
+            # What a measurement replaces an earlier one by.
+            keys = ("clients", "beside") if part == "ours" else ("recording",)
+            results.put(part, measured, *keys)
 
 
 def _measured(
-    plays: Plays, rival: RivalProcess | None, clients: Sequence[int], seconds: float, file: bytes
+    plays: Plays, rival: Apart | None, clients: Sequence[int], seconds: float, file: bytes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every measurement with its part of the results."""
     sessions = []
@@ -107,22 +97,15 @@ def _measured(
                 yield "ours", plays.together(count, most, beside)
 
 
-@contextmanager
-def _rival(model: Path, precision: str | None) -> Iterator[RivalProcess | None]:
-    """Yield the other engine. If it cannot be loaded, print its name and yield None."""
-    rival = None
-    if precision is not None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        about = Rival(convert(model), device, precision, torch.get_num_threads())
-        try:
-            rival = RivalProcess(about)
-        except EngineFailed as error:
-            print(f"left out: {error}", file=sys.stderr, flush=True)
+def _rival(model: Path, precision: str) -> Apart | None:
+    """Return the other engine. If it cannot be loaded, print why and return None."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = (convert(model), device, precision, torch.get_num_threads())
     try:
-        yield rival
-    finally:
-        if rival is not None:
-            rival.close()
+        return Apart("faster-whisper", Rival, *settings)
+    except EngineFailed as error:
+        print(f"left out: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def _chosen(options: Namespace) -> tuple[Path, list[Speech]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.counts import pooled
-from benchmarks.real.manifest import Recording
+from benchmarks.real.manifest import recordings_of
 from benchmarks.real.scoring import score
 from benchmarks.report import Tables
 
@@ -21,21 +20,10 @@ THEIRS = "faster-whisper, LocalAgreement"
 
 def figures(results: Results) -> Tables:
     """Return delays by number of clients, and word errors."""
-    first, *others = map(_row, results["ours"]) if results["ours"] else [None]
-    theirs = {"sessions": results["theirs"], "files": []}
-    delays = [first, *([_delays(THEIRS, theirs)] if results["theirs"] else []), *others]
-    return {"delays": [row for row in delays if row], "errors": _errors(results)}
-
-
-def summary(cell: Results) -> str:
-    """Return one measurement in a line."""
-    name = cell.get("recording") or _name(cell)
-    row = _delays(name, {"files": [], **cell, "sessions": cell.get("sessions", [cell])})
-    return ", ".join(f"{key} {value}".strip() for key, value in row.items() if value)
-
-
-def _row(cell: Results) -> dict[str, str]:
-    return _delays(_name(cell), cell)
+    delays = [_delays(_name(cell), cell["sessions"], cell["files"]) for cell in results["ours"]]
+    if results["theirs"]:
+        delays.insert(1, _delays(THEIRS, results["theirs"], []))
+    return {"delays": delays, "errors": _errors(results)}
 
 
 def _name(cell: Results) -> str:
@@ -43,50 +31,17 @@ def _name(cell: Results) -> str:
     return f"{cell['clients']} client{'s' * (cell['clients'] > 1)}{beside}"
 
 
-def _delays(name: str, cell: Results) -> dict[str, str]:
-    sessions = cell["sessions"]
+def _delays(name: str, sessions: Sequence[Results], files: Sequence[float]) -> dict[str, str]:
     return {
         "": name,
         "first shown": _quantiles(sessions, "shown"),
         "final": _quantiles(sessions, "told"),
         "completed": _quantiles(sessions, "waits"),
-        "the file": " ".join(f"{each:.0f} s" for each in cell["files"][:3]),
+        "the file": " ".join(f"{each:.0f} s" for each in files[:3]),
         "sessions": str(len(sessions)),
         "failed": str(sum(bool(each["failure"]) for each in sessions)),
         "words taken back": str(sum(each["retracted"] for each in sessions)),
     }
-
-
-def _errors(results: Results) -> list[dict[str, str]]:
-    """Return word errors of the recordings that one client sent to the end and every engine
-    transcribed.
-    """
-    alone = (cell for cell in results["ours"] if cell["clients"] == 1 and not cell["beside"])
-    ours = {each["recording"]: each for cell in alone for each in cell["sessions"] if each["whole"]}
-    texts = {
-        "the file": {name: each["file"] for name, each in results["recordings"].items()},
-        "completed": {name: each["completed"] for name, each in ours.items()},
-        "deltas": {name: each["deltas"] for name, each in ours.items()},
-    }
-    if results["theirs"]:
-        texts[THEIRS] = {each["recording"]: each["deltas"] for each in results["theirs"]}
-    heard = [
-        Recording(Path(name), each["language"], each["text"], each["reference"])
-        for name, each in results["recordings"].items()
-        if all(name in known for known in texts.values())
-    ]
-    rows = []
-    for who, known in texts.items() if heard else ():
-        count = pooled([score(each, known[each.name]).count for each in heard if each.text])
-        silent = [score(each, known[each.name]).insertions for each in heard if not each.text]
-        rows.append(
-            {
-                "": who,
-                "word errors": f"{count.rate:.1%} of {count.total:.0f}",
-                "words where nobody speaks": str(sum(silent)),
-            }
-        )
-    return rows
 
 
 def _quantiles(sessions: Sequence[Results], column: str) -> str:
@@ -95,3 +50,31 @@ def _quantiles(sessions: Sequence[Results], column: str) -> str:
     if not seconds:
         return "-"
     return " / ".join(f"{each:.2f}" for each in np.percentile(seconds, [50, 95]))
+
+
+def _errors(results: Results) -> list[dict[str, str]]:
+    """Return word errors of the recordings that one client sent to the end and every engine
+    transcribed.
+    """
+    alone = (cell for cell in results["ours"] if cell["clients"] == 1 and not cell["beside"])
+    ours = [each for cell in alone for each in cell["sessions"] if each["whole"]]
+    texts = {
+        "the file": {name: each["file"] for name, each in results["recordings"].items()},
+        "completed": {each["recording"]: each["completed"] for each in ours},
+        "deltas": {each["recording"]: each["deltas"] for each in ours},
+    }
+    if results["theirs"]:
+        texts[THEIRS] = {each["recording"]: each["deltas"] for each in results["theirs"]}
+    heard = recordings_of(results, texts)
+    rows = []
+    for who, known in texts.items() if heard else ():
+        count = pooled([score(each, known[each.name]) for each in heard if each.text])
+        silent = [score(each, known[each.name]).errors for each in heard if not each.text]
+        rows.append(
+            {
+                "": who,
+                "word errors": f"{count.rate:.1%} of {count.total:.0f}",
+                "words where nobody speaks": f"{sum(silent):.0f}",
+            }
+        )
+    return rows

@@ -15,82 +15,63 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.apart import Apart
 from benchmarks.live.scoring import Told, plain
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Word
 
 CADENCE, LONGEST = 1.0, 15.0  # seconds
 PROMPT = 200  # letters
 # What is heard again overlaps what is final: words that begin so many seconds before its end are
 # looked at, and among so many words copies are looked for.
 SLACK, NEAR, COPIES = 0.1, 1.0, 5
-# The engine of this process.
-_loaded: list[Any] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A word in seconds of the recording."""
-
-    text: str
-    start: float
-    end: float
 
 
 @dataclass
 class Agreement:
-    """The `final` words, and the last pass's guess of the words after them."""
+    """The `final` words, in seconds of the recording, and the last pass's guess of those after."""
 
-    final: list[Timed] = field(default_factory=list)
-    guess: list[Timed] = field(default_factory=list)
+    final: list[Word] = field(default_factory=list)
+    guess: list[Word] = field(default_factory=list)
 
     @property
     def until(self) -> float:
         """The end of the final words, in seconds."""
         return self.final[-1].end if self.final else 0.0
 
-    def heard(self, words: Sequence[Timed]) -> list[Timed]:
+    def heard(self, words: Sequence[Word]) -> list[Word]:
         """Take the words of a pass; return those that become final."""
         new = [word for word in words if word.start > self.until - SLACK]
         if new and self.final and abs(new[0].start - self.until) < NEAR:
             new = new[self._copied(new) :]
-        count = 0
-        for word, before in zip(new, self.guess, strict=False):
-            if word.text != before.text:
-                break
-            count += 1
-        self.final += new[:count]
-        self.guess = new[count:]
-        return new[:count]
+        pairs = zip(new, self.guess, strict=False)
+        final = [word for word, _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs)]
+        self.final += final
+        self.guess = new[len(final) :]
+        return final
 
-    def finish(self) -> list[Timed]:
+    def finish(self) -> list[Word]:
         """Make the guess final, because no audio follows."""
         rest, self.guess = self.guess, []
         self.final += rest
         return rest
 
-    def _copied(self, new: Sequence[Timed]) -> int:
+    def _copied(self, new: Sequence[Word]) -> int:
         """Return how many of the first words repeat the last final ones."""
         for count in range(1, min(len(self.final), len(new), COPIES) + 1):
-            if [word.text for word in self.final[-count:]] == [word.text for word in new[:count]]:
+            if _texts(self.final[-count:]) == _texts(new[:count]):
                 return count
         return 0
 
 
-@dataclass(frozen=True)
-class Rival:
-    """The engine's converted model and its settings."""
-
-    model: Path
-    device: str
-    precision: str
-    threads: int
+def _texts(words: Sequence[Word]) -> list[str]:
+    return [word.text for word in words]
 
 
 @dataclass
@@ -119,7 +100,7 @@ class Listener:
         self._tell(self.found.finish(), time.perf_counter() - started)
         return self.told
 
-    def _pass(self, samples: Samples) -> tuple[list[Timed], list[float]]:
+    def _pass(self, samples: Samples) -> tuple[list[Word], list[float]]:
         """Return the words of the audio, and its segments' ends in seconds of the recording."""
         before = [word.text for word in self.found.final if word.end <= self.begin]
         segments, _ = self.model.transcribe(
@@ -133,13 +114,13 @@ class Listener:
         )
         kept = [each for each in segments if each.no_speech_prob <= 0.9]
         words = [
-            Timed(word.word, self.begin + word.start, self.begin + word.end)
+            Word(word.word, self.begin + word.start, self.begin + word.end)
             for each in kept
             for word in each.words
         ]
         return words, [self.begin + each.end for each in kept]
 
-    def _tell(self, final: Sequence[Timed], second: float) -> None:
+    def _tell(self, final: Sequence[Word], second: float) -> None:
         for word in final:
             text, at = self.shown.get(len(self.told), ("", second))
             shown = at if text == plain(word.text) else second
@@ -160,36 +141,19 @@ class Listener:
             self.begin = max(final, default=self.begin)
 
 
-class RivalProcess:
-    """A running engine. Raises EngineFailed if it cannot be loaded."""
+class Rival:
+    """The engine in its own process."""
 
-    def __init__(self, rival: Rival) -> None:
-        self._apart = Apart("faster-whisper")
-        self._apart.call(_load, rival)
+    def __init__(self, model: Path, device: str, precision: str, threads: int) -> None:
+        from faster_whisper import WhisperModel
+
+        self.model = WhisperModel(
+            str(model), device=device, compute_type=precision, cpu_threads=threads
+        )
+        for filtered in (True, False):  # the detector and the model, before anything is timed
+            silence = np.zeros(SAMPLE_RATE, np.float32)
+            list(self.model.transcribe(silence, language="en", vad_filter=filtered)[0])
 
     def listen(self, samples: Samples, language: str | None) -> list[Told]:
-        """Return the words of a recording, in as long as it lasts. Raises EngineFailed."""
-        told: list[Told] = self._apart.call(_listen, samples, language)
-        return told
-
-    def close(self) -> None:
-        self._apart.close()
-
-
-def _load(rival: Rival) -> None:
-    from faster_whisper import WhisperModel
-
-    model = WhisperModel(
-        str(rival.model),
-        device=rival.device,
-        compute_type=rival.precision,
-        cpu_threads=rival.threads,
-    )
-    for filtered in (True, False):  # the detector and the model, before anything is timed
-        silence = np.zeros(SAMPLE_RATE, np.float32)
-        list(model.transcribe(silence, language="en", vad_filter=filtered)[0])
-    _loaded.append(model)
-
-
-def _listen(samples: Samples, language: str | None) -> list[Told]:
-    return Listener(_loaded[0], language).listen(samples)
+        """Return the words of a recording, in as long as it lasts."""
+        return Listener(self.model, language).listen(samples)

@@ -42,13 +42,12 @@ class Arrival:
 
 @dataclass
 class Replay:
-    """A session: the events, `spoken` seconds of audio that went out, and the second at which the
-    server closed; `failure` says how it ended otherwise than asked, else it is empty.
+    """A session: the events, and `spoken` seconds of audio that went out. `failure` says how it
+    ended otherwise than asked, else it is empty.
     """
 
     arrivals: list[Arrival] = field(default_factory=list)
     spoken: float = 0.0
-    closed: float = 0.0
     failure: str = ""
 
 
@@ -65,7 +64,6 @@ async def replay(
             started = time.perf_counter()
             speaking = _speak(socket, _settings(language), samples, started, done)
             await asyncio.gather(speaking, _hear(socket, started, done))
-            done.closed = time.perf_counter() - started
             if socket.close_code != NORMAL:
                 done.failure = f"closed with {socket.close_code}"
     except (InvalidStatus, OSError, TimeoutError) as error:

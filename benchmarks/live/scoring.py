@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import jiwer
+from rapidfuzz.distance import Levenshtein
 
 from benchmarks.live.replay import Arrival, Replay
 
@@ -121,22 +121,12 @@ def plain(word: str) -> str:
     return "".join(filter(str.isalnum, word.casefold()))
 
 
-def aligned(found: Sequence[str], expected: Sequence[str]) -> list[tuple[int, int]]:
-    """Places of words that are the same in both, in order."""
-    ours, theirs = ([plain(word) or "-" for word in words] for words in (found, expected))
-    if not ours or not theirs:
-        return []
-    (chunks,) = jiwer.process_words(" ".join(theirs), " ".join(ours)).alignments
-    return [
-        (chunk.hyp_start_idx + step, chunk.ref_start_idx + step)
-        for chunk in chunks
-        if chunk.type == "equal"
-        for step in range(chunk.hyp_end_idx - chunk.hyp_start_idx)
-    ]
-
-
 def delays(words: Sequence[Told], expected: Sequence[Ended]) -> tuple[list[float], list[float]]:
     """Return the seconds from each word's end until it was final, and until it was first shown."""
-    places = aligned([word.text for word in words], [text for text, _ in expected])
-    told = [words[ours].told - expected[theirs][1] for ours, theirs in places]
-    return told, [words[ours].shown - expected[theirs][1] for ours, theirs in places]
+    theirs, ours = [plain(text) for text, _ in expected], [plain(word.text) for word in words]
+    same = [
+        (words[block.b + step], expected[block.a + step][1])
+        for block in Levenshtein.editops(theirs, ours).as_matching_blocks()
+        for step in range(block.size)
+    ]
+    return [word.told - end for word, end in same], [word.shown - end for word, end in same]

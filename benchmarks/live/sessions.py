@@ -5,64 +5,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-import numpy as np
 
-from benchmarks.live.local_agreement import RivalProcess
+from benchmarks.apart import Apart
 from benchmarks.live.replay import Replay, replay
 from benchmarks.live.scoring import Ended, Session, delays, session_of
 from benchmarks.live.speech import Speech, with_pause
-from benchmarks.load.clients import TIMEOUT_S, Load, busy, json_body
-from benchmarks.load.servers import Running
-from tests.support.audio_files import wav_file
-from tests.support.speech import Samples
-from whosaid.timebase import SAMPLE_RATE
+from benchmarks.load.clients import HEADERS, TIMEOUT_S, Load, body_of, busy
 
 # A measurement, as JSON has it.
 Cell = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Known:
-    """The endpoint's own answer for a recording: its text, and where its words end."""
-
-    text: str
-    words: tuple[Ended, ...]
-
-
-def body_of(samples: Samples, language: str | None, **parameters: object) -> bytes:
-    """Return a request for the text of some samples, a WAV file in JSON."""
-    file = wav_file(samples.astype(np.float64), SAMPLE_RATE)
-    return json_body(file, language=language, diarize=False, **parameters)
-
-
-def ask(url: str, each: Speech) -> Known:
-    """Return the endpoint's answer for a recording as a file."""
-    body = body_of(each.samples, each.recording.language, return_timestamps="word")
-    headers = {"content-type": "application/json"}
+def ask(url: str, each: Speech) -> tuple[str, list[Ended]]:
+    """Return the endpoint's own answer for a recording: its text, and where its words end."""
+    wanted = {"language": each.recording.language, "return_timestamps": "word"}
+    body = body_of(each.samples, diarize=False, **wanted)
     with httpx2.Client(timeout=TIMEOUT_S, trust_env=False) as client:
-        answer = client.post(url, content=body, headers=headers).raise_for_status().json()
-    words = ((word["word"], word["timestamp"][1]) for word in answer["words"])
-    return Known(answer["text"], tuple(words))
+        answer = client.post(url, content=body, headers=HEADERS).raise_for_status().json()
+    return answer["text"], [(word["word"], word["timestamp"][1]) for word in answer["words"]]
 
 
 class Plays:
-    """Recordings through a server, whose answers for them are `known`."""
+    """Recordings through the server at `url`, whose answers for them are `known`."""
 
-    def __init__(self, server: Running, speech: Sequence[Speech]) -> None:
-        self.server, self.speech = server, speech
-        self.known = {each.recording.name: ask(server.url, each) for each in speech}
+    def __init__(self, url: str, speech: Sequence[Speech]) -> None:
+        self.url, self.speech = url, speech
+        self.known = {each.recording.name: ask(url, each) for each in speech}
 
     def one(self, each: Speech) -> Cell:
-        """Measure one client with one recording."""
         return asyncio.run(self._session(each, None))
 
-    def theirs(self, rival: RivalProcess, each: Speech) -> Cell:
+    def theirs(self, rival: Apart, each: Speech) -> Cell:
         """Measure a recording by the other engine. Raises EngineFailed."""
-        told = rival.listen(with_pause(each.samples), each.recording.language)
+        told = rival.call("listen", with_pause(each.samples), each.recording.language)
         text = "".join(word.text for word in told)
         return self._kept(each, Session(told, text, text))
 
@@ -75,7 +53,7 @@ class Plays:
         return asyncio.run(self._together(clients, most, beside))
 
     async def _together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
-        files = busy(self.server.url, beside) if beside else nullcontext(Load())
+        files = busy(self.url, beside) if beside else nullcontext(Load())
         async with files as load:
             played = (self._client(number, clients, most) for number in range(clients))
             sessions = await asyncio.gather(*played)
@@ -104,13 +82,13 @@ class Plays:
 
     async def _session(self, each: Speech, most: float | None) -> Cell:
         samples = with_pause(each.samples)
-        done = await replay(self.server.url, samples, each.recording.language, most)
+        done = await replay(self.url, samples, each.recording.language, most)
         return self._kept(each, session_of(done), done)
 
     def _kept(self, each: Speech, session: Session, done: Replay | None = None) -> Cell:
         """Return a session's figures; a recording that was broken off is not `whole`."""
-        known = self.known[each.recording.name]
-        told, shown = delays(session.words, known.words)
+        _, ends = self.known[each.recording.name]
+        told, shown = delays(session.words, ends)
         whole = done is None or (done.spoken >= each.seconds and not done.failure)
         return {
             "recording": each.recording.name,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.real.engines import decoded
 from benchmarks.real.manifest import Recording, load_manifests
+from benchmarks.speed.recordings import dialogue
 from tests.support import sounds
-from tests.support.dialogue import Style, draw_dialogue
-from tests.support.speech import Samples, draw_voice, espeak_speakers
+from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
 SEED = 27
@@ -44,7 +43,7 @@ def real(folder: Path, only: str) -> list[Speech]:
     spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
     if not spoken:
         raise ValueError("no recording is left to replay")
-    return [Speech(each, np.asarray(decoded(each), np.float32)) for each in spoken]
+    return [Speech(each, each.samples()) for each in spoken]
 
 
 def synthetic(quick: bool) -> list[Speech]:
@@ -74,10 +73,7 @@ def with_pause(samples: Samples) -> Samples:
 
 
 def _dialogue(number: int, seconds: float) -> Speech:
-    generator = np.random.default_rng([SEED, number])
-    names = generator.choice(espeak_speakers("development"), 2, replace=False)
-    voices = [draw_voice(str(name), generator) for name in names]
-    scene = draw_dialogue(voices, seconds, Style(), generator)
+    scene = dialogue([SEED, number], seconds)
     text = " ".join(word.text.strip() for word in scene.words)
     return Speech(Recording(Path(f"dialogue {number}"), "en", text), scene.samples)
 

@@ -8,7 +8,6 @@ requests beside a hundred of them as Opus.
 from __future__ import annotations
 
 import asyncio
-import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,21 +19,24 @@ from typing import Any
 import av
 import numpy as np
 
-from benchmarks.load.clients import Load, beside, closed, json_body
-from benchmarks.load.figures import CELL, figures, summary
+from benchmarks.load.clients import beside, body_of, closed, json_body
+from benchmarks.load.figures import figures
 from benchmarks.load.servers import OURS, SERVERS, demo_models, running
-from benchmarks.report import put, read_kept, save, settings
+from benchmarks.report import Results, settings
 from benchmarks.speed.recordings import recording
-from tests.support.audio_files import wav_file
+from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
 SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio
 SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests do not fill either
 OPUS_BIT_RATE = 12_000
-DEMO = "demo models"
+PARAMETERS = {"language": "en", "diarize": False}
 
 __all__ = ["figures", "measure"]
+
+# A measurement with its part of the results.
+Measured = Iterator[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, fewest=1, beside=6, crowd=4)
 def measure(options: Namespace, path: Path) -> None:
     """Measure every model through both servers; `path` is written after each measurement."""
     plan = QUICK if options.quick else WHOLE
-    models = {DEMO: demo_models()} if options.demo else {}
+    models = {"demo models": demo_models()} if options.demo else {}
     models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
     facts: dict[str, Any] = {
         **settings(PACKAGES),
@@ -70,29 +72,53 @@ def measure(options: Namespace, path: Path) -> None:
         "seconds of a long one beside them": plan.very_long,
     }
     empty: dict[str, Any] = {"users": [], "beside": [], "crowd": []}
-    results = read_kept(path, facts, empty, options.fresh or options.quick)
-    started = time.perf_counter()
+    results = Results(path, facts, empty, options.fresh or options.quick)
     for name, environment in models.items():
         with running(environment) as urls:
             for part, found in _measured(urls, plan):
-                cell = {"models": name, **found}
-                put(results[part], cell, *CELL)
-                minutes = round((time.perf_counter() - started) / 60, 1)
-                results["settings"]["minutes"] = minutes
-                save(path, results)
-                print(f"{minutes:5.1f} min  {summary(cell)}", flush=True)
+                row = {"models": name, **found}
+                results.put(part, row, "models", "server", "seconds", "users", "long ones")
 
 
-def body_of(seconds: int, **parameters: object) -> bytes:
-    """Return the JSON body with a recording of so many seconds."""
-    file = wav_file(recording(seconds).astype(np.float64), SAMPLE_RATE)
-    return json_body(file, **parameters)
+def _measured(urls: dict[str, str], plan: Plan) -> Measured:
+    """Yield every measurement of one set of models, server by server."""
+    short = body_of(recording(plan.lengths[0]), **PARAMETERS)
+    _warm_up(urls, short, max(plan.users))
+    capacity: dict[str, float] = {}
+    turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
+    for seconds in plan.lengths:
+        body = body_of(recording(seconds), **PARAMETERS)
+        for users in plan.users:
+            for server in next(turns):
+                load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
+                if seconds == plan.lengths[0]:
+                    capacity[server] = max(capacity.get(server, 0.0), load.rate)
+                facts = {"seconds": seconds, "users": users, "server": server}
+                yield "users", {**facts, **load.figures()}
+    yield from _beside(urls, plan, short, 1 / (SHARE_BESIDE * min(capacity.values())))
 
 
-def opus_body_of(seconds: int, **parameters: object) -> bytes:
-    """Return such a body as Ogg Opus at OPUS_BIT_RATE: ten minutes take less than a megabyte."""
-    samples = (np.clip(recording(seconds), -1, 1) * 32767).astype(np.int16)
-    frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+def _beside(urls: dict[str, str], plan: Plan, short: bytes, pause: float) -> Measured:
+    """Yield measurements of short requests, one every `pause` seconds: beside a long one, alone,
+    and beside many long ones of one client.
+    """
+    audio = recording(plan.very_long)
+    long = body_of(audio, **PARAMETERS)
+    for server in SERVERS:
+        load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
+        took = max(of_long.seconds, default=None)
+        yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
+    long = json_body(opus_file(audio), **PARAMETERS)
+    for crowd in (0, plan.crowd):
+        load, _ = asyncio.run(beside(urls[OURS], short, long, pause, plan.beside, crowd))
+        facts = {"server": OURS, "pause": pause, "long ones": crowd}
+        yield "crowd", {**facts, **load.figures()}
+
+
+def opus_file(samples: Samples) -> bytes:
+    """Return Ogg Opus at OPUS_BIT_RATE: ten minutes take less than a megabyte."""
+    integers = (np.clip(samples, -1, 1) * 32767).astype(np.int16)
+    frame = av.AudioFrame.from_ndarray(integers[None], format="s16", layout="mono")
     frame.rate = SAMPLE_RATE
     file = BytesIO()
     with av.open(file, "w", format="ogg") as container:
@@ -100,56 +126,12 @@ def opus_body_of(seconds: int, **parameters: object) -> bytes:
         stream.bit_rate = OPUS_BIT_RATE
         for each in (frame, None):
             container.mux(stream.encode(each))
-    return json_body(file.getvalue(), **parameters)
-
-
-def _measured(urls: dict[str, str], plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every measurement of one set of models, server by server: its part and its figures."""
-    short = body_of(plan.lengths[0], language="en", diarize=False)
-    _warm_up(urls, short, max(plan.users))
-    capacity: dict[str, float] = {}
-    turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
-    for seconds in plan.lengths:
-        body = body_of(seconds, language="en", diarize=False)
-        for users in plan.users:
-            for server in next(turns):
-                load = asyncio.run(closed(urls[server], body, users, plan.cell, plan.fewest))
-                if seconds == plan.lengths[0]:
-                    capacity[server] = max(capacity.get(server, 0.0), load.rate)
-                yield (
-                    "users",
-                    {"seconds": seconds, "users": users, "server": server, **load.figures()},
-                )
-    yield from _beside(urls, plan, short, min(capacity.values()))
-    yield from _crowd(urls[OURS], plan, short, min(capacity.values()))
-
-
-def _beside(
-    urls: dict[str, str], plan: Plan, short: bytes, capacity: float
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    long = body_of(plan.very_long, language="en", diarize=False)
-    pause = 1 / (SHARE_BESIDE * capacity)
-    for server in SERVERS:
-        load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
-        took = max(of_long.seconds, default=None)
-        yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
-
-
-def _crowd(
-    url: str, plan: Plan, short: bytes, capacity: float
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Short requests alone, and at the same pace beside many long ones of one client."""
-    long = opus_body_of(plan.very_long, language="en", diarize=False)
-    rate = SHARE_BESIDE * capacity
-    for crowd in (0, plan.crowd):
-        load, of_long = asyncio.run(beside(url, short, long, 1 / rate, plan.beside, crowd))
-        facts = {"server": OURS, "pause": 1 / rate, "answered": len(of_long.seconds)}
-        yield "crowd", {**facts, "long ones": crowd, **load.figures()}
+    return file.getvalue()
 
 
 def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
     """Send first requests, so that memory for rows is allocated before anything is timed."""
     for url in urls.values():
-        first: Load = asyncio.run(closed(url, body, users, 0.0, 1))
+        first = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:
             raise SystemExit(f"a server refuses what is to be measured: {first.statuses}")

@@ -1,9 +1,7 @@
 """Clients that send one body again and again, and what each request took.
 
-Closed loops: each user sends the next request when the last answer is there, as in k6.
-
-A request is timed from the moment at which it was due, so that a slow client cannot flatter a
-server.
+Closed loops: each user sends the next request when the last answer is there, as in k6. A request is
+timed from the moment at which it was due, so that a slow client cannot flatter a server.
 """
 
 from __future__ import annotations
@@ -20,9 +18,14 @@ from typing import Any
 import httpx2
 import numpy as np
 
+from tests.support.audio_files import wav_file
+from tests.support.speech import Samples
+from whosaid.timebase import SAMPLE_RATE
+
 # A minute's recording of the largest model on a slow machine, and then the queue before it.
 TIMEOUT_S = 1800.0
 OK = 200
+HEADERS = {"content-type": "application/json"}
 
 
 @dataclass
@@ -53,6 +56,11 @@ class Load:
             "different texts": len(self.texts),
             "rate": self.rate,
         }
+
+
+def body_of(samples: Samples, **parameters: object) -> bytes:
+    """Return the endpoint's JSON body with samples as a WAV file."""
+    return json_body(wav_file(samples.astype(np.float64), SAMPLE_RATE), **parameters)
 
 
 def json_body(file: bytes, **parameters: object) -> bytes:
@@ -119,9 +127,8 @@ def _client() -> httpx2.AsyncClient:
 
 
 async def _ask(client: httpx2.AsyncClient, url: str, body: bytes, due: float, load: Load) -> None:
-    headers = {"content-type": "application/json"}
     try:
-        answer = await client.post(url, content=body, headers=headers)
+        answer = await client.post(url, content=body, headers=HEADERS)
     except httpx2.HTTPError as error:
         status = type(error).__name__
     else:

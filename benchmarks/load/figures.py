@@ -10,18 +10,16 @@ from benchmarks.report import Tables
 
 # A measurement, or a whole file of results, as JSON has it.
 Results = Mapping[str, Any]
-# What was measured, in whichever of these a measurement has.
-CELL = ("models", "server", "seconds", "users", "long ones")
-USERS = ("models", "seconds", "users")
 
 
 def figures(results: Results) -> Tables:
     """Return the tables of users and of short requests beside long ones."""
     users: dict[tuple[Any, ...], dict[str, Results]] = {}
     for cell in results["users"]:
-        users.setdefault(tuple(cell[name] for name in USERS), {})[cell["server"]] = cell
+        what = (cell["models"], cell["seconds"], cell["users"])
+        users.setdefault(what, {})[cell["server"]] = cell
     return {
-        "users": [_users(servers) for servers in users.values()],
+        "users": [_users(what, servers) for what, servers in users.items()],
         "beside": [
             {**_where(cell), "long": _seconds(cell["long"]), **_times(cell)}
             for cell in results["beside"]
@@ -33,27 +31,16 @@ def figures(results: Results) -> Tables:
     }
 
 
-def summary(cell: Results) -> str:
-    """Return one measurement in a line."""
-    what = ", ".join(f"{name} {cell[name]}" for name in CELL if name in cell)
-    return f"{what}: {' '.join(_times(cell).values())}"
-
-
-def _users(servers: Mapping[str, Results]) -> dict[str, str]:
+def _users(what: tuple[Any, ...], servers: Mapping[str, Results]) -> dict[str, str]:
     """Return a row with the figures of both servers, "-" for a server that was not measured."""
-    cell = next(iter(servers.values()))
-    row = {
-        "models": cell["models"],
-        "audio": f"{cell['seconds']} s",
-        "users": str(cell["users"]),
-    }
+    models, seconds, users = what
+    row = {"models": models, "audio": f"{seconds} s", "users": str(users)}
     for server in (OURS, HF_SERVE):
         times = _times(servers[server]) if server in servers else {}
         row[f"{server}: median / p95"] = f"{times['median']} / {times['p95']}" if times else "-"
         row[f"{server}: requests"] = times["requests"] if times else "-"
-    both = len(servers) == 2
-    rates = [servers[each]["rate"] for each in (OURS, HF_SERVE)] if both else []
-    return row | {"ours : hf-serve": f"{rates[0] / rates[1]:.2f}" if both else ""}
+    rates = [servers[each]["rate"] for each in (OURS, HF_SERVE) if each in servers]
+    return row | {"ours : hf-serve": f"{rates[0] / rates[1]:.2f}" if len(rates) == 2 else ""}
 
 
 def _where(cell: Results) -> dict[str, str]:

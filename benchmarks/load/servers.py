@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from config import DEMO_MODELS, REPOSITORY
@@ -40,14 +39,6 @@ ENVIRONMENT = {
 MODELS = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server that listens at `url`, and its process."""
-
-    url: str
-    process: int
-
-
 def demo_models() -> dict[str, str]:
     """Return the environment that names the demo's models, without a diarizer."""
     folders = ("asr", "assistant")
@@ -58,12 +49,14 @@ def demo_models() -> dict[str, str]:
 def running(models: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yield the addresses of both servers by name; raises OSError if one does not start."""
     with ExitStack() as stack:
-        yield {name: stack.enter_context(started(name, models)).url for name in SERVERS}
+        yield {name: stack.enter_context(started(name, models)) for name in SERVERS}
 
 
 @contextmanager
-def started(name: str, environment: Mapping[str, str]) -> Iterator[Running]:
-    """Run the server `name` with this environment; raises OSError if it does not start."""
+def started(name: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """Run the server `name` with this environment and yield its address; raises OSError if it does
+    not start.
+    """
     program = Path(sys.executable)
     commands = {
         HF_SERVE: [str(program.with_name("hf-serve")), "--host", "127.0.0.1", "--port", "0"],
@@ -75,7 +68,7 @@ def started(name: str, environment: Mapping[str, str]) -> Iterator[Running]:
         command = ["env", *unset, *variables, *commands[name]]
         with subprocess.Popen(command, cwd="/", stdout=log, stderr=subprocess.STDOUT) as process:
             try:
-                yield Running(_address(name, process, log.fileno()), process.pid)
+                yield _address(name, process, log.fileno())
             finally:
                 process.terminate()
 

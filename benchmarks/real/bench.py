@@ -1,8 +1,9 @@
 """Anybody's recordings through several engines: `scripts/bench real --manifest FILE --model MODEL`.
 
 Engines take turns recording by recording, every other time in reverse, so that a machine that is
-slow for a minute is slow for all. Their texts are kept with the references in build/bench. A later
-run adds to them, and `--render` makes scores and page again without transcribing.
+slow for a minute is slow for all. Their texts are kept with the references in build/bench: a
+corrected normaliser, or another measure, needs no engine again. A later run adds to them, and
+`--render` makes scores and page again without transcribing.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.apart import EngineFailed
+from benchmarks.apart import Apart, EngineFailed
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import EngineProcess, Setting, Spec, decoded
-from benchmarks.real.figures import figures, summary
+from benchmarks.real.engines import Heard, Measured, Setting, Spec
+from benchmarks.real.figures import figures
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.results import EMPTY, Results, add_answer, add_recording
-from benchmarks.report import read_kept, save, settings
+from benchmarks.report import Results, settings
 from config import ModelSettings
 from whosaid.cli.parser import model as read_model
 from whosaid.models.download import with_local_models
@@ -30,7 +30,8 @@ from whosaid.timebase import SAMPLE_RATE
 
 __all__ = ["figures", "measure"]
 
-PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "jiwer")
+PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "rapidfuzz")
+EMPTY: dict[str, Any] = {"recordings": {}, "answers": {}}
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -40,55 +41,77 @@ def measure(options: Namespace, path: Path) -> None:
     the model cannot be had.
     """
     specs = [Spec.parse(text) for text in options.engines]
-    recordings = [
-        recording
-        for recording in load_manifests(options.manifest)
-        if options.only in recording.name
-    ]
+    recordings = [each for each in load_manifests(options.manifest) if options.only in each.name]
     if not recordings:
         raise ValueError("no recording is left to hear")
     setting = _setting(options)
-    results = read_kept(path, _facts(options, setting), EMPTY, options.fresh)
-    seconds = {each: len(decoded(each)) / SAMPLE_RATE for each in recordings}
+    results = Results(path, _facts(options, setting), EMPTY, options.fresh)
+    seconds = {each: len(each.samples()) / SAMPLE_RATE for each in recordings}
     for recording in recordings:
-        add_recording(results, recording, seconds[recording])
+        add_recording(results.content, recording, seconds[recording])
     engines = _start(specs, setting, min(recordings, key=seconds.__getitem__))
     try:
-        _hear(engines, recordings, options.repeats, results, path)
+        _transcribe(engines, recordings, options.repeats, results)
     finally:
         for engine in engines:
             engine.close()
 
 
-def _hear(
-    engines: Sequence[EngineProcess],
-    recordings: Sequence[Recording],
-    repeats: int,
-    results: Results,
-    path: Path,
+def add_recording(results: dict[str, Any], recording: Recording, seconds: float) -> None:
+    """Note a recording of `seconds` that will be transcribed.
+
+    Raises ValueError if the earlier results have another recording of that name.
+    """
+    kept = results["recordings"].get(recording.name, {"seconds": round(seconds, 3)})
+    if kept["seconds"] != round(seconds, 3):
+        raise ValueError(
+            f"{recording.name} lasts {seconds:.3f} s; the earlier results have another recording of"
+            f" that name, of {kept['seconds']} s: rename it, or drop those results with --fresh"
+        )
+    results["recordings"][recording.name] = recording.facts(seconds)
+
+
+def add_answer(
+    results: dict[str, Any], recording: Recording, engine: str, heard: Heard, first: bool
+) -> None:
+    """Note an engine's text of a recording. The `first` one of a run replaces results of older
+    runs.
+    """
+    answers = results["answers"].setdefault(engine, {})
+    if first:
+        answers[recording.name] = {"text": heard.text, "seconds": [], "peak": 0.0}
+    answer = answers[recording.name]
+    answer["seconds"].append(round(heard.seconds, 3))
+    answer["peak"] = round(max(answer["peak"], heard.peak), 1)
+
+
+def _transcribe(
+    engines: Sequence[Apart], recordings: Sequence[Recording], repeats: int, results: Results
 ) -> None:
     """Transcribe every recording with every engine, by turns, `repeats` times."""
     for turn in range(repeats * len(recordings)):
         recording = recordings[turn % len(recordings)]
         forward = (turn + turn // len(recordings)) % 2 == 0
+        seconds = []
         for engine in engines if forward else reversed(engines):
-            heard = engine.transcribe(recording)
-            add_answer(results, recording, engine.spec, heard, first=turn < len(recordings))
-        save(path, results)
-        print(summary(results, recording), file=sys.stderr, flush=True)
+            heard = engine.call("transcribe", recording)
+            seconds.append(f"{engine.name} {heard.seconds:.1f} s")
+            first = turn < len(recordings)
+            add_answer(results.content, recording, engine.name, heard, first)
+        results.save(f"{recording.name}: {', '.join(seconds)}")
 
 
-def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> list[EngineProcess]:
+def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> list[Apart]:
     """Load the engines one after the other and return those that answer; print the others' names.
 
     Each engine transcribes the shortest recording once as a warm-up.
     """
-    engines: list[EngineProcess] = []
+    engines: list[Apart] = []
     for spec in specs:
         started = time.perf_counter()
         try:
-            engine = EngineProcess(spec, setting)
-            engine.transcribe(recording)
+            engine = Apart(spec.name, Measured, spec, setting)
+            engine.call("transcribe", recording)
         except EngineFailed as error:
             print(f"left out: {error}", file=sys.stderr, flush=True)
             continue
@@ -100,16 +123,12 @@ def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> lis
     return engines
 
 
-def _model(text: str) -> str:
-    try:
-        return read_model(text)
-    except ArgumentTypeError as error:
-        raise ValueError(f"--model={text}: {error}") from error
-
-
 def _setting(options: Namespace) -> Setting:
     """Return the engines' common settings; fetch and convert the model if need be."""
-    chosen = ModelSettings.for_models(_model(options.model))
+    try:
+        chosen = ModelSettings.for_models(read_model(options.model))
+    except ArgumentTypeError as error:
+        raise ValueError(f"--model={options.model}: {error}") from error
     model = Path(with_local_models(chosen).asr_model.name)
     return Setting(
         model=model,

@@ -18,7 +18,6 @@ from benchmarks.report import RESULTS
 from whosaid.runtime.versions import tokenizer_arguments
 
 FOLDER = RESULTS / "ctranslate2"
-TOKENIZER, FEATURES = "tokenizer.json", "preprocessor_config.json"
 
 
 def convert(model: Path, folder: Path = FOLDER) -> Path:
@@ -28,20 +27,13 @@ def convert(model: Path, folder: Path = FOLDER) -> Path:
         partial = made.with_suffix(".part")
         shutil.rmtree(partial, ignore_errors=True)
         partial.parent.mkdir(parents=True, exist_ok=True)
-        TransformersConverter(str(model)).convert(str(partial))
-        _copy_tokenizer(model, partial)
-        shutil.copy(model / FEATURES, partial / FEATURES)
+        converter = TransformersConverter(str(model), copy_files=["preprocessor_config.json"])
+        converter.convert(str(partial))
+        # Without a tokenizer in one file faster-whisper downloads another model's.
+        tokenizer = AutoTokenizer.from_pretrained(model, **tokenizer_arguments())
+        tokenizer.backend_tokenizer.save(str(partial / "tokenizer.json"))
         partial.rename(made)
     return made
-
-
-def _copy_tokenizer(model: Path, target: Path) -> None:
-    """faster-whisper wants the tokenizer in one file, and otherwise downloads another model's."""
-    if (model / TOKENIZER).is_file():
-        shutil.copy(model / TOKENIZER, target / TOKENIZER)
-        return
-    tokenizer = AutoTokenizer.from_pretrained(model, **tokenizer_arguments())
-    tokenizer.backend_tokenizer.save(str(target / TOKENIZER))
 
 
 def _fingerprint(model: Path) -> str:

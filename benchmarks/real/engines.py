@@ -6,7 +6,7 @@ An engine is a text, FORM[@PRECISION][:NAME=VALUE,...]. The names are what its u
 (parameters of a request, arguments of faster-whisper's `transcribe`, generation options of
 transformers), so any of their settings can be measured, new ones without a change here. Each is
 called as its users call it, with a file, at its own defaults but for language, batch size and
-beams.
+beams. Packages are imported in the engine's process.
 """
 
 from __future__ import annotations
@@ -18,21 +18,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import av
 
-from benchmarks.apart import Apart
 from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL, SHORT
 from benchmarks.real.manifest import Recording
 from benchmarks.timing import reset_peak, resident_peak
 from config import ModelSettings
-from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.timebase import SAMPLE_RATE
 
 TEXT = re.compile(r"(?P<form>\w+)(@(?P<precision>\w+))?(:(?P<options>.+))?")
-LIMITS = AudioLimits(max_seconds=24 * 3600.0, max_bytes=2**31)
-CHUNK_SECONDS = 30
 # The precisions that transformers has; at others it computes in float32.
 FLOATS = ("float32", "bfloat16", "float16")
 
@@ -69,6 +64,14 @@ class Spec:
         return int(self.options.get("num_beams", self.options.get("beam_size", 1)))
 
 
+def _value(text: str) -> Any:  # noqa: ANN401
+    """Return a JSON value, or the text if it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 @dataclass(frozen=True)
 class Setting:
     """The settings that all engines of a run share.
@@ -85,25 +88,15 @@ class Setting:
     words: bool
 
 
-class Engine(Protocol):
-    """A loaded engine."""
-
-    def transcribe(self, recording: Recording) -> str:
-        """Return the text of a whole recording."""
-
-
 class Ours:
     """The endpoint, sent a request with the file in base64."""
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
         from handler import EndpointHandler
 
-        settings = ModelSettings.for_models(str(setting.model))
         wanted = {"device": setting.device, "dtype": spec.precision or setting.precision}
-        known = {
-            name: value for name, value in wanted.items() if name in type(settings).model_fields
-        }
-        self.endpoint = EndpointHandler(settings=settings.model_copy(update=known))
+        settings = ModelSettings.for_models(str(setting.model)).model_copy(update=wanted)
+        self.endpoint = EndpointHandler(settings=settings)
         self.parameters = {"batch_size": setting.batch_size, "diarize": False, **spec.options}
         if setting.words:
             self.parameters["return_timestamps"] = "word"
@@ -133,11 +126,10 @@ class FasterWhisper:
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
         faster_whisper.audio.av = _AnyAv()
-        precision = spec.precision or setting.precision
         model = WhisperModel(
             str(setting.converted),
             device=setting.device,
-            compute_type=precision,
+            compute_type=spec.precision or setting.precision,
             cpu_threads=setting.threads,
         )
         self.options = {"beam_size": 1, "word_timestamps": setting.words}
@@ -169,59 +161,36 @@ class _AnyAv:
 
 
 class Pipeline:
-    """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s in batches.
-
-    Greedy unless its options say otherwise. It gets samples from this project's decoder, in its own
-    time; given a file it would want a program.
+    """transformers' pipeline, with samples from this project's decoder, in its own time; given a
+    file it would want a program.
     """
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
         import torch
-        from transformers import AutomaticSpeechRecognitionPipeline
 
-        from tests.support.transformers_models import in_transformers
+        from benchmarks import pipeline
         from whosaid.asr import Checkpoint, load_whisper
 
         named = spec.precision or setting.precision
         dtype = getattr(torch, named) if named in FLOATS else torch.float32
         models = load_whisper(Checkpoint(str(setting.model)), torch.device(setting.device), dtype)
-        tokenizer: Any = models.tokenizer
-        self.pipeline = AutomaticSpeechRecognitionPipeline(
-            model=in_transformers(models.model),
-            tokenizer=tokenizer,
-            feature_extractor=models.feature_extractor,
-            device=models.device,
-        )
-        self.batch_size = setting.batch_size
-        self.timestamps = "word" if setting.words else True
-        self.generate = {"task": "transcribe", "num_beams": 1, **spec.options}
-        if not models.special_tokens.multilingual:
-            del self.generate["task"]
+        self.pipeline = pipeline.Pipeline(models)
         self.multilingual = models.special_tokens.multilingual
+        self.setting, self.options = setting, spec.options
 
     def transcribe(self, recording: Recording) -> str:
-        """Return the text of a whole recording."""
-        language = {"language": recording.language} if self.multilingual else {}
-        answer: Any = self.pipeline(
-            {"raw": decoded(recording), "sampling_rate": SAMPLE_RATE},
-            chunk_length_s=CHUNK_SECONDS,
-            batch_size=self.batch_size,
-            return_timestamps=self.timestamps,
-            generate_kwargs={**self.generate, **language},
-        )
-        return str(answer["text"])
+        task = {"task": "transcribe", "language": recording.language} if self.multilingual else {}
+        timestamps = "word" if self.setting.words else True
+        samples, options = recording.samples(), {**task, **self.options}
+        return self.pipeline.transcribe(samples, self.setting.batch_size, options, timestamps)
 
 
-MAKERS: Mapping[str, Callable[[Spec, Setting], Engine]] = {
+MAKERS: Mapping[str, Callable[[Spec, Setting], Any]] = {
     OURS: Ours,
     BATCHED: FasterWhisper,
     SEQUENTIAL: FasterWhisper,
     PIPELINE: Pipeline,
 }
-
-
-# The engine of this process.
-_loaded: list[Engine] = []
 
 
 @dataclass(frozen=True)
@@ -233,49 +202,20 @@ class Heard:
     peak: float
 
 
-class EngineProcess:
-    """A running engine. Raises EngineFailed if it cannot be loaded."""
+class Measured:
+    """An engine in its own process, whose time and memory are measured."""
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
-        self.spec = spec
-        self._apart = Apart(spec.name)
-        self._apart.call(_load, spec, setting)
+        import torch
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        torch.set_num_threads(setting.threads)
+        self.engine = MAKERS[spec.form](spec, setting)
 
     def transcribe(self, recording: Recording) -> Heard:
-        """Let the engine transcribe a recording. Raises EngineFailed."""
-        heard = self._apart.call(_transcribe, recording)
-        assert isinstance(heard, Heard)
-        return heard
-
-    def close(self) -> None:
-        self._apart.close()
-
-
-def _load(spec: Spec, setting: Setting) -> None:
-    import torch
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    torch.set_num_threads(setting.threads)
-    _loaded.append(MAKERS[spec.form](spec, setting))
-
-
-def _transcribe(recording: Recording) -> Heard:
-    reset_peak()
-    started = time.perf_counter()
-    text = _loaded[0].transcribe(recording)
-    return Heard(text, time.perf_counter() - started, resident_peak())
-
-
-def decoded(recording: Recording) -> Any:  # noqa: ANN401
-    """Return the recording's samples (n,), float32, mono at 16 kHz, by this project's decoder."""
-    return decode_audio(recording.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
-
-
-def _value(text: str) -> Any:  # noqa: ANN401
-    """Return a JSON value, or the text if it is no JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        reset_peak()
+        started = time.perf_counter()
+        text = self.engine.transcribe(recording)
+        return Heard(text, time.perf_counter() - started, resident_peak())

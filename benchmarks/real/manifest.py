@@ -8,13 +8,20 @@ code; without one every engine detects it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.cli.manifest import read_manifest
+from whosaid.timebase import SAMPLE_RATE
 
 TRUTH = "truth"
+LIMITS = AudioLimits(max_seconds=24 * 3600.0, max_bytes=2**31)
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,30 @@ class Recording:
     @property
     def name(self) -> str:
         return self.audio.name
+
+    def facts(self, seconds: float) -> dict[str, Any]:
+        """Return a recording of `seconds` as results have it, by its name."""
+        return {
+            "language": self.language,
+            "text": self.text,
+            "reference": self.reference,
+            "seconds": round(seconds, 3),
+        }
+
+    def samples(self) -> NDArray[np.float32]:
+        """Return the samples (n,), mono at 16 kHz, by this project's decoder."""
+        return decode_audio(self.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples
+
+
+def recordings_of(
+    results: Mapping[str, Any], texts: Mapping[str, Mapping[str, object]]
+) -> list[Recording]:
+    """Return the recordings of results of which every engine has a text."""
+    return [
+        Recording(Path(name), kept["language"], kept["text"], kept["reference"])
+        for name, kept in results["recordings"].items()
+        if all(name in known for known in texts.values())
+    ]
 
 
 def load_manifests(files: list[Path]) -> list[Recording]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import Tables, put, read_kept, save, settings
+from benchmarks.report import Results, Tables, settings
 from benchmarks.speed.cells import (
     ASSISTED,
     COLUMNS,
@@ -27,15 +26,8 @@ from benchmarks.speed.cells import (
 )
 from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
 from benchmarks.speed.recordings import cut, recording
-from benchmarks.timing import (
-    MIN_REPEATS,
-    Action,
-    ratio,
-    repeats_within,
-    time_interleaved,
-)
+from benchmarks.timing import MIN_REPEATS, Action, ratio, repeats_within, time_interleaved
 from tests.support.speech import Samples
-from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import DecodeStats
 
 # A first repeat that took longer, in seconds, counts; a shorter one was for warming up.
@@ -47,40 +39,29 @@ RATIOS = {
     "ours / ours assisted": (OURS, ASSISTED),
 }
 
-# A cell or a whole file of results, as JSON has it.
-Results = dict[str, Any]
-
 
 def measure(options: Namespace, path: Path) -> None:
     """Measure the cells whose names contain the options' texts."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float16 if device.type == "cuda" else torch.float32
-    budget = 0.0 if options.quick else BUDGET
-    facts: dict[str, Any] = {
-        **settings(),
-        "dtype": str(dtype),
-    }
-    results = read_kept(path, facts, {"cells": []}, options.fresh or options.quick)
-    started = time.perf_counter()
+    facts = settings() | {"dtype": str(dtype)}
+    results = Results(path, facts, {"cells": []}, options.fresh or options.quick)
     for pair in quick_pairs() if options.quick else pairs():
         cells = [cell for cell in pair.cells if options.cells in cell.name]
         if not cells or options.models not in pair.name:
             continue
         bench = Bench(pair, device, dtype)
         for cell in cells:
-            put(results["cells"], bench.measure(cell, budget), "models", "cell", "batch")
-            minutes = round((time.perf_counter() - started) / 60, 1)
-            results["settings"]["minutes"] = minutes
-            save(path, results)
-            print(f"{minutes:5.1f} min  {pair.name}: {cell.name}, batch {cell.batch}", flush=True)
+            row = bench.measure(cell, 0.0 if options.quick else BUDGET)
+            results.put("cells", row, "models", "cell", "batch")
 
 
-def figures(results: Results) -> Tables:
+def figures(results: dict[str, Any]) -> Tables:
     """Return times with their ratios."""
     return {"times": [_times(cell) for cell in results["cells"]]}
 
 
-def _times(cell: Results) -> dict[str, str]:
+def _times(cell: dict[str, Any]) -> dict[str, str]:
     seconds, accepted = cell["seconds"], cell["acceptance"]
     row = {
         "cell": f"{cell['models']}: {cell['cell']}",
@@ -115,14 +96,12 @@ class Bench:
         else:
             more = time_interleaved(actions, MIN_REPEATS - 1, self.device)
             seconds = {name: seconds[name] + more[name] for name in actions}
-        stats = self.ours.assisted_stats
         return {
             "models": self.pair.name,
             "cell": cell.name,
             "batch": cell.batch,
-            "audio": cell.seconds or sum(map(len, self._windows(cell))) / SAMPLE_RATE,
             "seconds": seconds,
-            "acceptance": stats.acceptance,
+            "acceptance": self.ours.assisted_stats.acceptance,
         }
 
     def _windows(self, cell: Cell) -> list[Samples]:
@@ -132,13 +111,12 @@ class Bench:
         return cut(recording(count * cell.window), cell.window)[:count]
 
     def _actions(self, cell: Cell) -> dict[str, Action]:
-        """Return the action of each column of a cell."""
-        windows, batch, ours = self._windows(cell), cell.batch, self.ours
-        own: Callable[..., object] = partial(ours.decode, windows, batch)
+        windows, batch = self._windows(cell), cell.batch
+        own: Callable[..., object] = partial(self.ours.decode, windows, batch)
         actions: dict[str, Action] = {CT2: partial(self.ctranslate2.decode, windows, batch)}
         if cell.seconds:
             samples = recording(cell.seconds)
-            own = partial(ours.transcribe, samples, batch)
+            own = partial(self.ours.transcribe, samples, batch)
             pipeline = partial(self.pipeline.transcribe, samples, batch)
             actions[PIPELINE] = partial(pipeline, assisted=False)
             actions[PIPELINE_ASSISTED] = partial(pipeline, assisted=True)

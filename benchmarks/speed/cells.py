@@ -21,9 +21,7 @@ from whosaid.asr.checkpoint.loading import WhisperModels
 PIPELINE, PIPELINE_ASSISTED, CT2 = "pipeline", "pipeline assisted", "CTranslate2"
 OURS, ASSISTED = "ours", "ours assisted"
 COLUMNS = (PIPELINE, PIPELINE_ASSISTED, CT2, OURS, ASSISTED)
-ENGINES = (CT2, OURS, ASSISTED)
 OWN = (OURS, ASSISTED)
-DEMO, BASE_SIZE, DEEP = "demo models", "base size", "deep pair"
 # Acceptance wanted: noise in the deep pair's assistant that gives about that.
 NOISE = {0.9: 0.43, 0.6: 0.67, 0.3: 0.84}
 
@@ -41,7 +39,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell's name in the table."""
         if not self.seconds:
             return f"{4 * self.batch} windows of {self.window} s"
         return f"{self.seconds} s" if self.seconds < 600 else f"{self.seconds // 60} min"
@@ -57,34 +54,27 @@ class Pair:
     max_tokens: int | None = None
 
 
-def whole(seconds: int, *batches: int, columns: Sequence[str] = COLUMNS) -> tuple[Cell, ...]:
-    """Return cells of whole audio; the pipeline takes an assistant at batch 1 alone."""
-    batched = tuple(name for name in columns if name != PIPELINE_ASSISTED)
-    return tuple(
-        Cell(batch, columns if batch == 1 else batched, seconds=seconds) for batch in batches
-    )
-
-
-def four_batches(window: int, *batches: int, columns: Sequence[str] = ENGINES) -> tuple[Cell, ...]:
-    """Return cells of given windows, four times as many as fit into the batch."""
-    return tuple(Cell(batch, columns, window=window) for batch in batches)
+def whole(seconds: int, batch: int, columns: Sequence[str] = COLUMNS) -> Cell:
+    """Return the cell of whole audio; the pipeline takes an assistant at batch 1 alone."""
+    fitting = [name for name in columns if batch == 1 or name != PIPELINE_ASSISTED]
+    return Cell(batch, fitting, seconds=seconds)
 
 
 def pairs() -> Iterator[Pair]:
     """Yield all pairs of models that are timed; deep pairs by acceptance, whole audio at 0.9."""
-    yield Pair(DEMO, demo_pair, (*whole(60, 1, 4), *whole(600, 24)))
-    base = (*whole(60, 1, 4), *whole(600, 24))
-    yield Pair(BASE_SIZE, partial(random_pair, BASE, 0.05), base, max_tokens=60)
+    minute = (whole(60, 1), whole(60, 4))
+    cells = (*minute, whole(600, 24))
+    yield Pair("demo models", demo_pair, cells)
+    yield Pair("base size", partial(random_pair, BASE, 0.05), cells, max_tokens=60)
     for acceptance, noise in NOISE.items():
-        cells = four_batches(15, 1, 8, 24, columns=OWN)
-        if acceptance == 0.9:
-            cells = (*whole(60, 1, 4), *whole(600, 24, columns=OWN), *cells)
-        yield Pair(f"{DEEP}, {acceptance}", partial(deep_pair, noise), cells)
+        windows = tuple(Cell(batch, OWN, window=15) for batch in (1, 8, 24))
+        first = (*minute, whole(600, 24, OWN)) if acceptance == 0.9 else ()
+        yield Pair(f"deep pair, {acceptance}", partial(deep_pair, noise), (*first, *windows))
 
 
 def quick_pairs() -> Iterator[Pair]:
     """Yield the pairs of a short smoke test: every kind of model and column, little audio."""
-    small = (*whole(8, 1), *four_batches(8, 2))
-    yield Pair(DEMO, demo_pair, small)
-    yield Pair(f"{DEEP}, 0.9", partial(deep_pair, NOISE[0.9]), small)
-    yield Pair(BASE_SIZE, partial(random_pair, BASE, 0.05), small[:1], max_tokens=20)
+    cells = (whole(8, 1), Cell(2, (CT2, *OWN), window=8))
+    yield Pair("demo models", demo_pair, cells)
+    yield Pair("deep pair, 0.9", partial(deep_pair, NOISE[0.9]), cells)
+    yield Pair("base size", partial(random_pair, BASE, 0.05), cells[:1], max_tokens=20)

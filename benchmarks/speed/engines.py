@@ -9,25 +9,25 @@ window.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ctranslate2
 import numpy as np
 import torch
 from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import AutomaticSpeechRecognitionPipeline
 
 from benchmarks.apart import Apart
+from benchmarks.decoding import decode
+from benchmarks.pipeline import CHUNK_SECONDS, Pipeline
 from benchmarks.speed.recordings import cut
 from tests.support.speech import Samples
 from tests.support.transformers_models import decoder_alone, in_transformers
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.decoding_plan import TranscriptionOptions
-from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import SpeechDetector
@@ -38,45 +38,27 @@ from whosaid.transcript import DecodeStats
 
 LANGUAGE = "en"
 LATEST_FIRST_TIMESTAMP = 1_500  # where a checkpoint sets none
-CHUNK_SECONDS = 30
 Tokens = tuple[int, ...]
-# CTranslate2's model, in its own process.
-_loaded: list[Any] = []
 
 
 class TransformersPipeline:
-    """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s, language
-    detected, greedy.
-    """
+    """transformers' pipeline; it detects the language."""
 
     def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
-        self.assistant = None
+        self.pipeline, self.assistant = Pipeline(models), None
         if models.assistant is not None:
             convert = decoder_alone if models.assistant.shares_encoder else in_transformers
             self.assistant = convert(models.assistant.model)
-        self.pipeline = AutomaticSpeechRecognitionPipeline(
-            model=in_transformers(models.model),
-            tokenizer=cast(Any, models.tokenizer),
-            feature_extractor=models.feature_extractor,
-            device=models.device,
-        )
-        self.limits: dict[str, Any] = {}
+        self.options: dict[str, Any] = {"task": "transcribe", "language": None}
         if max_tokens is not None:
-            self.limits = {"max_new_tokens": max_tokens, "force_unique_generate_call": True}
+            self.options |= {"max_new_tokens": max_tokens, "force_unique_generate_call": True}
 
     def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
         """Return the text of whole audio; with an assistant it decodes one chunk at a time."""
-        generate = {"task": "transcribe", "language": None, "num_beams": 1, **self.limits}
-        if assisted:
-            generate["assistant_model"] = self.assistant
-        answer: Any = self.pipeline(
-            {"raw": samples, "sampling_rate": SAMPLE_RATE},
-            chunk_length_s=CHUNK_SECONDS,
-            batch_size=1 if assisted else batch_size,
-            return_timestamps=True,
-            generate_kwargs=generate,
-        )
-        return str(answer["text"])
+        if not assisted:
+            return self.pipeline.transcribe(samples, batch_size, self.options)
+        options = {**self.options, "assistant_model": self.assistant}
+        return self.pipeline.transcribe(samples, 1, options)
 
 
 class CTranslate2:
@@ -91,7 +73,7 @@ class CTranslate2:
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.prompt = list(special.prompt(LANGUAGE, "transcribe", timestamps=True))
         latest = special.max_initial_timestamp_index
-        self.settings = {
+        settings = {
             "beam_size": 1,
             "max_length": special.max_length if max_tokens is None else 2 * max_tokens,
             "max_initial_timestamp_index": LATEST_FIRST_TIMESTAMP if latest is None else latest,
@@ -108,8 +90,7 @@ class CTranslate2:
             for part in (model, models.tokenizer, models.feature_extractor):
                 part.save_pretrained(source)
             TransformersConverter(str(source)).convert(str(converted))
-            self.apart = Apart("CTranslate2")
-            self.apart.call(_load, str(converted), load)
+            self.apart = Apart("CTranslate2", _Converted, str(converted), load, settings)
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:
         """Decode windows in batches of `batch_size`; a batch lasts as long as its longest text."""
@@ -117,21 +98,20 @@ class CTranslate2:
         for first in range(0, len(windows), batch_size):
             batch = windows[first : first + batch_size]
             features = np.ascontiguousarray(self.log_mel(batch).cpu().numpy())
-            prompts = [self.prompt] * len(batch)
-            decoded += self.apart.call(_generate, features, prompts, self.settings)
+            decoded += self.apart.call("generate", features, [self.prompt] * len(batch))
         return decoded
 
 
-def _load(folder: str, settings: dict[str, Any]) -> None:
-    _loaded.append(ctranslate2.models.Whisper(folder, **settings))
+class _Converted:
+    """CTranslate2's model, in its own process."""
 
+    def __init__(self, folder: str, load: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.model, self.settings = ctranslate2.models.Whisper(folder, **load), settings
 
-def _generate(
-    features: NDArray[np.float32], prompts: list[list[int]], settings: dict[str, Any]
-) -> list[Tokens]:
-    storage = ctranslate2.StorageView.from_array(features)
-    results = _loaded[0].generate(storage, prompts, **settings)
-    return [tuple(result.sequences_ids[0]) for result in results]
+    def generate(self, features: NDArray[np.float32], prompts: list[list[int]]) -> list[Tokens]:
+        storage = ctranslate2.StorageView.from_array(features)
+        results = self.model.generate(storage, prompts, **self.settings)
+        return [tuple(result.sequences_ids[0]) for result in results]
 
 
 class Ours:
@@ -151,14 +131,12 @@ class Ours:
         """Return the text of whole audio in the detected language; random weights decode `cut`
         audio.
         """
+        options = DecodeOptions(batch_size=batch_size, assisted=assisted)
         if self.max_tokens is not None:
-            windows = cut(samples)
-            encoded = self.engine.detect_language(windows[0]).encoded
-            return str(self.decode(windows, batch_size, assisted, encoded))
-        options = TranscriptionOptions(
-            decode=DecodeOptions(batch_size=batch_size, assisted=assisted)
-        )
-        transcript = self.transcriber.transcribe(samples, options)
+            first, *others = self._requests(cut(samples))
+            encoded = self.engine.detect_language(first.samples).encoded
+            return str(self._decode([replace(first, encoded=encoded), *others], options))
+        transcript = self.transcriber.transcribe(samples, TranscriptionOptions(decode=options))
         self._count(transcript.stats, assisted)
         return transcript.text
 
@@ -176,44 +154,23 @@ class Ours:
             schedule.complete(ready[0])
         return windows
 
-    def decode(
-        self,
-        windows: Sequence[Samples],
-        batch_size: int,
-        assisted: bool,
-        first_encoded: Tensor | None = None,
-    ) -> list[Tokens]:
-        """Return the tokens of given windows, in their order; see `decode`."""
-        options = DecodeOptions(assisted=assisted, batch_size=batch_size)
-        tokens, stats = decode(self.engine, windows, options, self.max_tokens, first_encoded)
-        self._count(stats, assisted)
-        return tokens
+    def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
+        """Return the tokens of given windows, in their order."""
+        options = DecodeOptions(batch_size=batch_size, assisted=assisted)
+        return self._decode(self._requests(windows), options)
 
-    def _count(self, stats: DecodeStats, assisted: bool) -> None:
+    def _requests(self, windows: Sequence[Samples]) -> list[Request]:
+        prompt = self.engine.models.special_tokens.prompt(LANGUAGE, "transcribe", timestamps=True)
+        return [
+            Request(number, samples, prompt, self.max_tokens)
+            for number, samples in enumerate(windows)
+        ]
+
+    def _decode(self, requests: Sequence[Request], options: DecodeOptions) -> list[Tokens]:
+        results, stats = decode(self.engine, requests, options)
+        self._count(stats, options.assisted)
+        return [results[request.key].tokens for request in requests]
+
+    def _count(self, stats: DecodeStats, assisted: bool | None) -> None:
         if assisted:
             self.assisted_stats.add(stats)
-
-
-def decode(
-    engine: DecodeEngine,
-    windows: Sequence[Samples],
-    options: DecodeOptions,
-    max_tokens: int | None = None,
-    first_encoded: Tensor | None = None,
-) -> tuple[list[Tokens], DecodeStats]:
-    """Return the tokens of given windows, in their order, and what decoding them took.
-
-    `first_encoded` is the main encoder's output of the first window if it is known.
-    """
-    prompt = engine.models.special_tokens.prompt(LANGUAGE, "transcribe", options.timestamps)
-    requests = []
-    for number, samples in enumerate(windows):
-        encoded = None if number else first_encoded
-        requests.append(Request(number, samples, prompt, max_tokens, encoded))
-    decoded: dict[Hashable, Tokens] = {}
-    with engine.session(options) as session:
-        session.add(requests)
-        while not session.done:
-            for request, result in session.step():
-                decoded[request.key] = result.tokens
-    return [decoded[request.key] for request in requests], session.stats

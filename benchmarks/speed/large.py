@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
+from benchmarks.decoding import decode
 from benchmarks.report import table
 from benchmarks.timing import time_interleaved
 from tests.support.model_pairs import LARGE, Size, random_pair
@@ -26,8 +28,8 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.runtime.device import prepare_device
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import DecodeStats
 
+HEADER = ("assistant", "batch", "ms a step", "ms a window", "RTFx", "graphs", "load, s")
 NOISE = 0.03  # of the assistant's weights
 SECONDS, TOKENS = 27, 110  # of a window
 ROWS, FULL_BATCHES, REPEATS = (1, 8, 24, 96), 3, 3
@@ -35,61 +37,37 @@ ROWS, FULL_BATCHES, REPEATS = (1, 8, 24, 96), 3, 3
 
 def measure(
     models: WhisperModels, assisted: bool, rows: Sequence[int], tokens: int
-) -> list[list[str]]:
-    """Return a line for each batch size: milliseconds a step and a window, and RTFx."""
+) -> Iterator[list[str]]:
+    """Yield a line for each batch size: milliseconds a step and a window, and RTFx."""
     started = time.perf_counter()
     engine = DecodeEngine(models if assisted else replace(models, assistant=None))
     loaded = f"{time.perf_counter() - started:.1f}"
     runner = engine.runner
     graphs = str(runner.graph_count) if isinstance(runner, CudaGraphRunner) else "none"
-    lines = []
+    noise = np.random.default_rng(0).normal(0, 0.1, SECONDS * SAMPLE_RATE).astype(np.float32)
+    prompt = models.special_tokens.prompt("en", "transcribe", timestamps=True)
     for count in rows:
-        stats = DecodeStats()
-
-        def run(count: int = count) -> None:
-            nonlocal stats
-            stats = _decode(engine, FULL_BATCHES * count, count, assisted, tokens)
-
+        options = DecodeOptions(batch_size=count, assisted=assisted)
+        windows = [Request(key, noise, prompt, tokens) for key in range(FULL_BATCHES * count)]
+        run = partial(decode, engine, windows, options)
         run()
         seconds = min(time_interleaved({"": run}, REPEATS, models.device)[""])
-        windows = FULL_BATCHES * count
-        step = 1000 * stats.decode_seconds / stats.steps
-        rtfx = SECONDS * windows / seconds
-        name = "with" if assisted else "without"
-        figures = [f"{step:.2f}", f"{1000 * seconds / windows:.1f}", f"{rtfx:.0f}"]
-        lines.append([name, str(count), *figures, graphs, loaded])
-    return lines
+        _, stats = run()
+        step, window = stats.decode_seconds / stats.steps, seconds / len(windows)
+        figures = [f"{1000 * step:.2f}", f"{1000 * window:.1f}", f"{SECONDS / window:.0f}"]
+        yield ["with" if assisted else "without", str(count), *figures, graphs, loaded]
 
 
-def _decode(
-    engine: DecodeEngine, windows: int, batch_size: int, assisted: bool, tokens: int
-) -> DecodeStats:
-    noise = np.random.default_rng(0).normal(0, 0.1, SECONDS * SAMPLE_RATE).astype(np.float32)
-    prompt = engine.models.special_tokens.prompt("en", "transcribe", timestamps=True)
-    with engine.session(DecodeOptions(batch_size=batch_size, assisted=assisted)) as session:
-        session.add([Request(key, noise, prompt, max_tokens=tokens) for key in range(windows)])
-        while not session.done:
-            session.step()
-        return session.stats
-
-
-def page(
-    device: torch.device,
-    size: Size,
-    rows: Sequence[int],
-    write: Callable[[str], object],
-    tokens: int = TOKENS,
-) -> None:
-    """Measure models of `size` on `device` and write the table in Markdown."""
+def page(device: torch.device, size: Size, rows: Sequence[int], tokens: int = TOKENS) -> str:
+    """Return the table of models of `size` on `device`, in Markdown."""
     prepare_device(device)
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     models = random_pair(size, NOISE, device, dtype)
     lines = [line for assisted in (False, True) for line in measure(models, assisted, rows, tokens)]
-    header = ["assistant", "batch", "ms a step", "ms a window", "RTFx", "graphs", "load, s"]
-    write(table(header, lines) + "\n")
+    return table(HEADER, lines)
 
 
 if __name__ == "__main__":
     if not torch.cuda.is_available():
         sys.exit("benchmarks.speed.large: needs a CUDA device")
-    page(torch.device("cuda"), LARGE, ROWS, sys.stdout.write)
+    print(page(torch.device("cuda"), LARGE, ROWS))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import RESULTS
-from tests.support.dialogue import Style, draw_dialogue
+from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import Samples, draw_voice, espeak_speakers
 from whosaid.asr.frontend.windows import Loudness, window_stop
 from whosaid.timebase import SAMPLE_RATE
@@ -20,15 +20,20 @@ from whosaid.timebase import SAMPLE_RATE
 SEED = 5
 
 
+def dialogue(seed: list[int], seconds: float) -> Scene:
+    """Return a dialogue of two voices."""
+    generator = np.random.default_rng(seed)
+    names = generator.choice(espeak_speakers("development"), 2, replace=False)
+    voices = [draw_voice(str(name), generator) for name in names]
+    return draw_dialogue(voices, seconds, Style(), generator)
+
+
 def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
     """Return a dialogue of `seconds`, mono at 16 kHz; synthesised once and kept in `folder`."""
     path = folder / f"{seconds}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        generator = np.random.default_rng([SEED, seconds])
-        names = generator.choice(espeak_speakers("development"), 2, replace=False)
-        voices = [draw_voice(str(name), generator) for name in names]
-        np.save(path, draw_dialogue(voices, float(seconds), Style(), generator).samples)
+        np.save(path, dialogue([SEED, seconds], float(seconds)).samples)
     samples: NDArray[np.float32] = np.load(path)
     return samples
 

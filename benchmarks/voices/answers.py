@@ -27,8 +27,11 @@ class Answer:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """Return all words in order."""
-        return tuple(chain.from_iterable(chunk.words for chunk in self.chunks))
+        return words_of(self.chunks)
+
+
+def words_of(chunks: Sequence[Chunk]) -> tuple[Word, ...]:
+    return tuple(chain.from_iterable(chunk.words for chunk in chunks))
 
 
 def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer:
@@ -43,14 +46,10 @@ def attribute_by_rules(
     answer: Answer, turns: Sequence[SpeakerTurn] | None = None
 ) -> dict[str, tuple[Word, ...]]:
     """Return the recognised words with each rule's speakers, on the turns found or on `turns`."""
-    used = answer.turns if turns is None else turns
-    ours = answer.chunks
-    if turns is not None:
-        ours = tuple(attribute(answer.chunks, turns, make_exclusive(turns)))
-    return {
-        OURS: Answer(ours, ()).words,
-        WHISPERX: whisperx_rule(answer.words, used),
-    }
+    if turns is None:
+        return {OURS: answer.words, WHISPERX: whisperx_rule(answer.words, answer.turns)}
+    ours = attribute(answer.chunks, turns, make_exclusive(turns))
+    return {OURS: words_of(ours), WHISPERX: whisperx_rule(answer.words, turns)}
 
 
 def whisperx_rule(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[Word, ...]:
@@ -84,7 +83,7 @@ def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
 
 def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
     """Chunks with the words that, joined, are their text."""
-    words = [_word(entry) for entry in answer["words"]]
+    words = list(map(_word, answer["words"]))
     for entry in answer["chunks"]:
         taken: list[Word] = []
         while words and len("".join(word.text for word in taken)) < len(entry["text"]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.real.engines import decoded
-from benchmarks.report import put, read_kept, save, settings
-from benchmarks.timing import time_interleaved
+from benchmarks.report import Results, settings
+from benchmarks.timing import Action, time_interleaved
 from benchmarks.voices.answers import ask
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
@@ -27,7 +25,7 @@ from benchmarks.voices.scoring import score_turns, score_words
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from tests.support.speech import Samples
-from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints, Vector
+from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from whosaid.diarization.pyannote import load_stock_pipeline
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
@@ -37,7 +35,7 @@ from whosaid.transcript import SpeakerTurn
 __all__ = ["figures", "measure"]
 
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers")
-Results = dict[str, Any]
+Turns = tuple[SpeakerTurn, ...]
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -52,21 +50,20 @@ def measure(options: Namespace, path: Path) -> None:
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording is left to hear")
     repeats = 1 if options.quick else options.repeats
-    facts |= {"repeats": repeats}
-    results: Results = read_kept(path, facts, {"recordings": []}, options.fresh)
+    results = Results(path, facts | {"repeats": repeats}, {"recordings": []}, options.fresh)
+    kept = results.content
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
     bench = Bench(handler, stock, device, repeats)
-    last = {each["name"]: each for each in results["recordings"]}
+    last = {each["name"]: each for each in kept["recordings"]}
     with closing(handler.endpoint):
         for conversation in conversations:
             measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
-            put(results["recordings"], measured, "name")
-            save(path, results)
-            print(conversation.name, flush=True)
+            results.put("recordings", measured, "name")
         # Names are those of people in all conversations together.
-        if not options.only or "names" not in results:
-            save(path, results | {"names": bench.name(conversations)})
+        if not options.only or "names" not in kept:
+            kept["names"] = bench.name(conversations)
+            results.save("names")
 
 
 def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
@@ -87,7 +84,7 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     return EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"})), facts
 
 
-def _with_stock(measured: Results, last: Results | None) -> Results:
+def _with_stock(measured: dict[str, Any], last: dict[str, Any] | None) -> dict[str, Any]:
     """Return a recording with the last results of pyannote's pipeline."""
     if last is None or STOCK not in last["seconds"]:
         return measured
@@ -114,13 +111,14 @@ class Bench:
         assert diarizer is not None
         self.diarizer: Diarizer = diarizer
 
-    def measure(self, conversation: Conversation) -> Results:
+    def measure(self, conversation: Conversation) -> dict[str, Any]:
         """Return all counts of one conversation, and the seconds of its diarization."""
-        samples = decoded(conversation.recording)
-        judge = partial(score_turns, conversation, duration=len(samples) / SAMPLE_RATE)
-        measured: Results = {
+        recording = conversation.recording
+        samples = recording.samples()
+        duration = len(samples) / SAMPLE_RATE
+        measured: dict[str, Any] = {
             "name": conversation.name,
-            "duration": len(samples) / SAMPLE_RATE,
+            "duration": duration,
             "speakers": conversation.speakers,
             "turns": {},
             "words": {},
@@ -130,51 +128,49 @@ class Bench:
             found, seconds = self._diarize(samples, SpeakerHints(number), repeats)
             if known == ESTIMATED:
                 measured["seconds"] = seconds
-            recording = conversation.recording
             wanted = {"language": recording.language, "num_speakers": number}
             answer = ask(self.handler, recording.audio.read_bytes(), **wanted)
             found[ENDPOINT] = answer.turns
-            measured["turns"][known] = {system: judge(turns) for system, turns in found.items()}
+            measured["turns"][known] = {
+                system: score_turns(conversation, turns, duration)
+                for system, turns in found.items()
+            }
             measured["words"][known] = score_words(conversation, answer)
         return measured
 
     def _diarize(
         self, samples: Samples, hints: SpeakerHints, repeats: int
-    ) -> tuple[dict[str, tuple[SpeakerTurn, ...]], dict[str, list[float]]]:
+    ) -> tuple[dict[str, Turns], dict[str, list[float]]]:
         """Return the turns of each system, and its seconds in each repeat."""
-        found: dict[str, tuple[SpeakerTurn, ...]] = {}
-        pipeline = self.stock
+        found: dict[str, Turns] = {}
+        systems = {OURS: lambda: self.diarizer.diarize(samples, hints).turns}
+        if (stock := self.stock) is not None:
+            systems[STOCK] = lambda: stock(samples, hints)
 
-        def ours() -> None:
-            found[OURS] = self.diarizer.diarize(samples, hints).turns
+        def diarize(system: str) -> None:
+            found[system] = systems[system]()
 
-        actions: dict[str, Callable[[], None]] = {OURS: ours}
-        if pipeline is not None:
-
-            def stock() -> None:
-                found[STOCK] = tuple(pipeline(samples, hints))
-
-            actions[STOCK] = stock
+        actions: dict[str, Action] = {system: partial(diarize, system) for system in systems}
         seconds = time_interleaved(actions, repeats, self.device)
         return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
 
     def name(self, conversations: list[Conversation]) -> dict[str, dict[str, float]]:
         """Return how people are named by clips of the conversations."""
-        heard = [Heard.of(each) for each in conversations]
-        vectors: dict[tuple[str, str], Vector | None] = {}
-        for each in heard:
-            clips = ((person, each.clip(person)) for person in each.clips)
-            for person, vector in embed_clips(self.diarizer, clips):
-                vectors[each.conversation.name, person] = vector
         same_voice = self.diarizer.capabilities.same_voice
         if same_voice is None:
             return {}
-        return name_everybody(heard, vectors, self._found, same_voice)
+        find_speech = self.handler.endpoint.recogniser.transcriber.find_speech
+        heard = [Heard.of(each) for each in conversations]
+        vectors = {
+            (each.conversation.name, person): vector
+            for each in heard
+            for person, vector in embed_clips(self.diarizer, find_speech, each)
+        }
 
-    def _found(self, samples: Samples) -> Diarization:
-        """Return the speakers that the endpoint would name."""
-        found = self.diarizer.diarize(samples, SpeakerHints())
-        return found.touching(self.handler.endpoint.recogniser.transcriber.find_speech(samples))
+        def diarize(samples: Samples) -> Diarization:
+            return self.diarizer.diarize(samples, SpeakerHints()).touching(find_speech(samples))
+
+        return name_everybody(heard, vectors, diarize, same_voice)
 
 
 class StockPipeline:
@@ -186,12 +182,12 @@ class StockPipeline:
             pipeline = load_stock_pipeline(str(folder), None, None)
         self._pipeline = pipeline.to(device)
 
-    def __call__(self, samples: Samples, hints: SpeakerHints) -> list[SpeakerTurn]:
+    def __call__(self, samples: Samples, hints: SpeakerHints) -> Turns:
         """Return the turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
         file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
         found = self._pipeline(file, num_speakers=hints.num_speakers)
         annotation = getattr(found, "speaker_diarization", found)
-        return [
+        return tuple(
             SpeakerTurn(str(label), float(segment.start), float(segment.end))
             for segment, _, label in annotation.itertracks(yield_label=True)
-        ]
+        )

@@ -6,18 +6,19 @@ Rates are of all recordings together: seconds and words are added before they ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from statistics import median
 from typing import Any
 
 from benchmarks.counts import Count, pooled
 from benchmarks.report import Tables
 from benchmarks.voices.answers import RULES
-from benchmarks.voices.scoring import DiarizationParts
+from benchmarks.voices.scoring import PARTS, errors_of
 
 # What is compared: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer, without
 # turns where no speech was detected.
 STOCK, OURS, ENDPOINT = SYSTEMS = ("pyannote.audio", "diarizer", "endpoint")
-ESTIMATED, TOLD = "estimated", "told"
+ESTIMATED, TOLD = NUMBERS = ("estimated", "told")
 
 Results = dict[str, Any]
 
@@ -25,66 +26,50 @@ Results = dict[str, Any]
 def figures(results: Results) -> Tables:
     """Return errors of turns, of words and of names."""
     recordings = results["recordings"]
-    return {
-        "turns": list(_turns(recordings)),
-        "words": list(_words(recordings)),
-        "names": [_names(kind, tally) for kind, tally in results.get("names", {}).items()],
-    }
+    words = [
+        {
+            "number of speakers": known,
+            "rule": rule,
+            "wrong speaker": _rate(recordings, known, "found turns", rule),
+            "on true turns": _rate(recordings, known, "true turns", rule),
+        }
+        for known, rule in product(NUMBERS, RULES)
+    ]
+    names = [_names(kind, tally) for kind, tally in results.get("names", {}).items()]
+    return {"turns": list(_turns(recordings)), "words": words, "names": names}
 
 
 def _turns(recordings: Sequence[Results]) -> Iterator[dict[str, str]]:
-    seconds = {
-        system: sum(median(each["seconds"].get(system, [0.0])) for each in recordings)
-        for system in (STOCK, OURS)
-    }
-    for known in (ESTIMATED, TOLD):
-        for system in _measured(recordings):
-            scores = [each["turns"][known][system] for each in recordings]
-            strict, lenient = (_added(scores, kind) for kind in ("strict", "lenient"))
-            right = sum(
-                score["speakers"] == each["speakers"]
-                for score, each in zip(scores, recordings, strict=True)
-            )
-            timed = known == ESTIMATED and system in seconds
-            yield {
-                "number of speakers": known,
-                "": system,
-                "DER": f"{strict.count.rate:.1%}",
-                "missed": f"{strict.missed / strict.total:.1%}",
-                "false alarm": f"{strict.false_alarm / strict.total:.1%}",
-                "confusion": f"{strict.confusion / strict.total:.1%}",
-                "DER, lenient": f"{lenient.count.rate:.1%}",
-                "right number": f"{right}/{len(recordings)}",
-                "seconds": f"{seconds[system]:.1f}" if timed else "",
-            }
+    """Yield a row for each system that was measured with every recording."""
+    for known, system in product(NUMBERS, SYSTEMS):
+        if not all(system in each["turns"][known] for each in recordings):
+            continue
+        scores = [each["turns"][known][system] for each in recordings]
+        strict, lenient = (
+            {part: sum(score[kind][part] for score in scores) for part in PARTS}
+            for kind in ("strict", "lenient")
+        )
+        right = sum(
+            score["speakers"] == each["speakers"]
+            for score, each in zip(scores, recordings, strict=True)
+        )
+        seconds = [median(each["seconds"].get(system, [0.0])) for each in recordings]
+        timed = known == ESTIMATED and system != ENDPOINT
+        yield {
+            "number of speakers": known,
+            "": system,
+            "DER": f"{errors_of(strict).rate:.1%}",
+            "missed": f"{strict['missed'] / strict['total']:.1%}",
+            "false alarm": f"{strict['false_alarm'] / strict['total']:.1%}",
+            "confusion": f"{strict['confusion'] / strict['total']:.1%}",
+            "DER, lenient": f"{errors_of(lenient).rate:.1%}",
+            "right number": f"{right}/{len(recordings)}",
+            "seconds": f"{sum(seconds):.1f}" if timed else "",
+        }
 
 
-def _measured(recordings: Sequence[Results]) -> list[str]:
-    """Return the systems that were measured with every recording."""
-    return [
-        each
-        for each in SYSTEMS
-        if all(each in recording["turns"][ESTIMATED] for recording in recordings)
-    ]
-
-
-def _words(recordings: Sequence[Results]) -> Iterator[dict[str, str]]:
-    for known in (ESTIMATED, TOLD):
-        for rule in RULES:
-            found, true = (
-                [each["words"][known][turns][rule] for each in recordings]
-                for turns in ("found turns", "true turns")
-            )
-            yield {
-                "number of speakers": known,
-                "rule": rule,
-                "wrong speaker": _rate(found),
-                "on true turns": _rate(true),
-            }
-
-
-def _rate(counted: Sequence[Results]) -> str:
-    count = pooled([Count(**each) for each in counted])
+def _rate(recordings: Sequence[Results], known: str, turns: str, rule: str) -> str:
+    count = pooled([Count(**each["words"][known][turns][rule]) for each in recordings])
     return f"{count.rate:.1%} ({count.errors:.0f} of {count.total:.0f})" if count.total else ""
 
 
@@ -100,9 +85,3 @@ def _names(kind: str, tally: dict[str, float]) -> dict[str, str]:
         "strangers named": share("strangers_named", "strangers"),
         "of strangers' seconds": f"{tally['strangers']:.0f}",
     }
-
-
-def _added(scores: Sequence[Results], kind: str) -> DiarizationParts:
-    """Return the parts of all recordings together."""
-    keys = ("missed", "false_alarm", "confusion", "total")
-    return DiarizationParts(*(sum(score[kind][key] for score in scores) for key in keys))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.real.engines import decoded
 from benchmarks.real.manifest import Recording
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples, shift
@@ -58,7 +57,7 @@ def files_of(folder: Path, split: str) -> list[Path]:
 
 def load_voice(file: Path, detect: DetectSpeech) -> SingleVoice:
     """Return the voice of a clip, without words. Raises ValueError if nobody speaks."""
-    samples, speaker = decoded(Recording(file)), file.name.split("-")[0]
+    samples, speaker = Recording(file).samples(), file.name.split("-")[0]
     spans = detect(samples)
     if not spans:
         raise ValueError(f"{file}: nobody speaks")

@@ -7,23 +7,24 @@ given too: most names belong to people who are silent.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.real.engines import decoded
 from benchmarks.voices.conversations import Conversation
-from tests.support.audio_files import wav_file
 from tests.support.speech import Samples
-from whosaid.asr.frontend.vad import SpeechDetector
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization.diarizer import Diarization, Diarizer, Span, Vector
-from whosaid.diarization.known_speakers import Enrolment, KnownVoices, name_speakers, spans_alone
+from whosaid.diarization.known_speakers import (
+    Enrolment,
+    FindSpeech,
+    KnownVoices,
+    name_speakers,
+    spans_alone,
+)
 from whosaid.errors import InvalidReference
-from whosaid.payload.parameters import ReferenceClip
-from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
@@ -71,15 +72,12 @@ class Heard:
 
     @classmethod
     def of(cls, conversation: Conversation) -> Heard:
-        samples = decoded(conversation.recording)
-        return cls(conversation, samples, longest_alone(conversation.turns))
+        clips = longest_alone(conversation.turns)
+        return cls(conversation, conversation.recording.samples(), clips)
 
-    def clip(self, person: str) -> str:
-        """Return a person's clip as WAV in base64."""
+    def clip(self, person: str) -> Samples:
         start, end = (round(each * SAMPLE_RATE) for each in self.clips[person])
-        return base64.b64encode(
-            wav_file(self.samples[start:end].astype(float), SAMPLE_RATE)
-        ).decode()
+        return self.samples[start:end]
 
     def without(self, span: Span) -> tuple[Samples, tuple[SpeakerTurn, ...]]:
         """Return samples and turns of all but one span."""
@@ -89,26 +87,17 @@ class Heard:
 
 
 def embed_clips(
-    diarizer: Diarizer, clips: Iterable[tuple[str, str]]
+    diarizer: Diarizer, find_speech: FindSpeech, heard: Heard
 ) -> Iterator[tuple[str, Vector | None]]:
-    """Yield the vector of each name's clip (in base64) as the endpoint computes it; None if it is
-    refused.
-    """
-    detect, limits = SpeechDetector(), AudioLimits(60.0, 10**7)
-
-    def find_speech(samples: Samples) -> list[Span]:
-        return [(span.start / SAMPLE_RATE, span.stop / SAMPLE_RATE) for span in detect(samples)]
-
-    for name, reference in clips:
-        enrolment = Enrolment(diarizer, find_speech, limits, SAMPLE_RATE)
-        # Labels of a reference may be names that a request may not use.
-        clip = ReferenceClip(name="someone", reference=reference)
+    """Yield the vector of each person's clip as the endpoint computes it; None if it is refused."""
+    for person in heard.clips:
+        enrolment = Enrolment(diarizer, find_speech, AudioLimits(60.0, 10**7), SAMPLE_RATE)
         try:
-            enrolment.enrol(clip.name, run_steps(enrolment.decode(clip)))
-            yield name, enrolment.known.vectors[clip.name][0]
+            enrolment.enrol(person, heard.clip(person))
+            yield person, enrolment.known.vectors[person][0]
         except InvalidReference as error:
-            print(f"refused, {name}: {error}", flush=True)
-            yield name, None
+            print(f"refused, {person}: {error}", flush=True)
+            yield person, None
 
 
 def longest_alone(turns: Sequence[SpeakerTurn]) -> dict[str, Span]:
@@ -147,7 +136,6 @@ def name_everybody(
             names = {each.label: each.name for each in named if each.matched}
             for (person, label), seconds in seconds_of(turns, found).items():
                 tallies[kind].add(person, seconds, names.get(label), person in clips)
-        print(f"names, {each.conversation.name}", flush=True)
     return {kind: asdict(tally) for kind, tally in tallies.items()}
 
 
@@ -158,12 +146,12 @@ def seconds_of(
     frames = np.full(round(max(each.end for each in turns) / FRAME), None, dtype=object)
     for turn in found.exclusive:
         frames[round(turn.start / FRAME) : round(turn.end / FRAME)] = turn.speaker
-    seconds: dict[tuple[str, str | None], float] = {}
+    count: Counter[tuple[str, str | None]] = Counter()
     for person, spans in spans_alone(turns).items():
         for start, end in spans:
-            for label in frames[round(start / FRAME) : round(end / FRAME)]:
-                seconds[person, label] = seconds.get((person, label), 0.0) + FRAME
-    return seconds
+            labels = frames[round(start / FRAME) : round(end / FRAME)]
+            count.update((person, label) for label in labels)
+    return {pair: FRAME * number for pair, number in count.items()}
 
 
 def _cases(

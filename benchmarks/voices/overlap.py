@@ -19,9 +19,8 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from benchmarks.counts import Count, pooled
-from benchmarks.real.engines import decoded
 from benchmarks.real.scoring import normalizer
-from benchmarks.report import Tables, put, read_kept, save
+from benchmarks.report import Results, Tables
 from benchmarks.voices.answers import Answer, ask, make_exclusive, whisperx_rule
 from benchmarks.voices.bench import load
 from benchmarks.voices.conversations import load_conversations
@@ -42,8 +41,6 @@ REFERENCE, PIPELINE, WHISPERX = TURNS = ("reference", "pipeline", "pipeline, Whi
 CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
 REAL, MIXED = "real", "mixed"
 
-Results = dict[str, Any]
-
 
 def measure(options: Namespace, path: Path) -> None:
     """Measure all scenes with all sets of parameters; `path` is written after each scene.
@@ -52,7 +49,7 @@ def measure(options: Namespace, path: Path) -> None:
     """
     handler, facts = load(options)
     facts |= {"split": options.split}
-    results: Results = read_kept(path, facts, {"overlap": []}, options.fresh or options.quick)
+    results = Results(path, facts, {"overlap": []}, options.fresh or options.quick)
     with closing(handler.endpoint):
         bench = OverlapBench(handler)
         for name, scene in bench.scenes(options):
@@ -63,9 +60,7 @@ def measure(options: Namespace, path: Path) -> None:
                     "duration": round(scene.duration, 2),
                     **bench.measure(scene, parameters),
                 }
-                put(results["overlap"], row, "name", "parameters")
-            save(path, results)
-            print(name, flush=True)
+                results.put("overlap", row, "name", "parameters")
 
 
 @dataclass
@@ -80,7 +75,6 @@ class GivenTurns:
         return self.diarizer.capabilities
 
     def diarize(self, *arguments: Any, **named: Any) -> Diarization:  # noqa: ANN401
-        """Return the turns that are set, else those of the diarizer."""
         if self.turns is None:
             return self.diarizer.diarize(*arguments, **named)
         return Diarization(self.turns, tuple(make_exclusive(self.turns)))
@@ -103,7 +97,7 @@ class OverlapBench:
         """Yield the recordings whose words are known, then the mixtures, by name."""
         for each in load_conversations(options.recordings) if options.recordings else ():
             if each.words and options.only in each.name:
-                samples = decoded(each.recording)
+                samples = each.recording.samples()
                 words = [
                     word
                     for speaker, text in each.words.items()
@@ -115,7 +109,7 @@ class OverlapBench:
         if options.only in MIXED:
             yield from mixtures(options.voices, options.split, casts, self.recognise)
 
-    def measure(self, scene: Scene, parameters: dict[str, Any]) -> Results:
+    def measure(self, scene: Scene, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return the errors and the found words on each kind of turns."""
         self.diarizer.turns = scene.turns
         reference = self._ask(scene.samples, **parameters)
@@ -137,7 +131,6 @@ class OverlapBench:
         }
 
     def recognise(self, samples: Samples) -> tuple[Word, ...]:
-        """Return the words of a single voice."""
         return self._ask(samples, diarize=False).words
 
     def words_of(
@@ -177,7 +170,7 @@ def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float
     return list(map(Word, texts, starts.tolist(), ends.tolist()))
 
 
-def figures(results: Results) -> Tables:
+def figures(results: dict[str, Any]) -> Tables:
     """Return errors by degree of overlap, and by parameters if there are several."""
     rows = results["overlap"]
     kinds = dict.fromkeys(_kind(row) for row in rows)
@@ -193,12 +186,12 @@ def figures(results: Results) -> Tables:
     return {"overlap": table}
 
 
-def _kind(row: Results) -> str:
+def _kind(row: dict[str, Any]) -> str:
     """Return "real", or the degree of overlap of a mixture."""
     return str(row["name"]).split(", ")[0 if row["name"].startswith(REAL) else 1]
 
 
-def _cells(errors: Sequence[Results]) -> dict[str, str]:
+def _cells(errors: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return rates of errors inside overlapped speech / in all speech."""
 
     def count(turns: str, measure: str, *parts: str) -> Count:

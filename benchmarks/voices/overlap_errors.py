@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from meeteval.wer import cp_word_error_rate, greedy_orc_word_error_rate, mimo_word_error_rate
+from meeteval.wer import greedy_orc_word_error_rate, mimo_word_error_rate
 from meeteval.wer.wer.time_constrained import align, tcp_word_error_rate
 
 from benchmarks.counts import Count
@@ -132,16 +132,10 @@ def _speaker_pairs(true: list[Segment], given: list[Segment], collar: float) -> 
     reference, found = _streams(true), _streams(given)
     if not found:
         return _align(true, [], collar)
-    if collar == ANY_TIME:
-        texts = [
-            {name: _text(words) for name, words in each.items()} for each in (reference, found)
-        ]
-        best = cp_word_error_rate(*texts, False, False)
-    else:
-        best = tcp_word_error_rate(true, given, collar=collar)
+    assignment = tcp_word_error_rate(true, given, collar=collar).assignment
     return [
         pair
-        for speaker, other in best.assignment
+        for speaker, other in assignment
         for pair in _align(reference.get(speaker, []), found.get(other, []), collar)
     ]
 

@@ -6,9 +6,9 @@ not scored.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -25,22 +25,14 @@ from whosaid.transcript import SpeakerTurn, Word
 # The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as in the
 # field's older papers.
 LENIENT = 0.5
+# Kinds of errors, and of speech; overlapped speech counts for each voice.
+PARTS = {
+    "missed": "missed detection",
+    "false_alarm": "false alarm",
+    "confusion": "confusion",
+    "total": "total",
+}
 Results = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class DiarizationParts:
-    """Seconds of each kind of error, and of speech; overlapped speech counts for each voice."""
-
-    missed: float
-    false_alarm: float
-    confusion: float
-    total: float
-
-    @property
-    def count(self) -> Count:
-        """Return all errors out of the speech, for the diarization error rate."""
-        return Count(self.missed + self.false_alarm + self.confusion, self.total)
 
 
 def diarization_parts(
@@ -49,17 +41,21 @@ def diarization_parts(
     duration: float,
     collar: float = 0.0,
     skip_overlap: bool = False,
-) -> DiarizationParts:
-    """Return the parts of the diarization error rate of a recording of `duration` seconds.
+) -> dict[str, float]:
+    """Return the seconds of PARTS in a recording of `duration` seconds.
 
     `collar` seconds around each true boundary are not scored, half of them on each side, as in
     pyannote.metrics. With `skip_overlap` overlapped speech is not scored.
     """
     metric = DiarizationErrorRate(collar=collar, skip_overlap=skip_overlap)
     uem = Timeline([Segment(0, duration)])
-    parts = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
-    names = ("missed detection", "false alarm", "confusion", "total")
-    return DiarizationParts(*(float(parts[name]) for name in names))
+    found = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
+    return {part: float(found[name]) for part, name in PARTS.items()}
+
+
+def errors_of(parts: Mapping[str, float]) -> Count:
+    """Return all errors out of the speech, for the diarization error rate."""
+    return Count(parts["missed"] + parts["false_alarm"] + parts["confusion"], parts["total"])
 
 
 def score_turns(
@@ -67,10 +63,9 @@ def score_turns(
 ) -> Results:
     """Return the errors of `found` turns, and how many speakers they have."""
     true = conversation.turns
-    lenient = diarization_parts(true, found, duration, LENIENT, skip_overlap=True)
     return {
-        "strict": asdict(diarization_parts(true, found, duration)),
-        "lenient": asdict(lenient),
+        "strict": diarization_parts(true, found, duration),
+        "lenient": diarization_parts(true, found, duration, LENIENT, skip_overlap=True),
         "speakers": len({turn.speaker for turn in found}),
     }
 
@@ -105,18 +100,10 @@ def speaker_errors(pairs: Sequence[tuple[str, str | None]]) -> Count:
 
     Found speakers are mapped one-to-one to true ones so that most words are right.
     """
-    mapping = _best_mapping(pairs)
-    wrong = sum(found is None or mapping.get(found) != true for true, found in pairs)
-    return Count(wrong, len(pairs))
-
-
-def _best_mapping(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for true, found in pairs:
-        if found is not None:
-            counts[found, true] += 1
-    rows, columns = sorted({pair[0] for pair in counts}), sorted({pair[1] for pair in counts})
-    table = np.array([[counts[row, column] for column in columns] for row in rows])
-    table = table.reshape(len(rows), len(columns))
-    assigned = zip(*linear_sum_assignment(table, maximize=True), strict=True)
-    return {rows[row]: columns[column] for row, column in assigned}
+    counts = Counter(pairs)
+    people = sorted({true for true, _ in pairs})
+    found = sorted({label for _, label in pairs if label is not None})
+    table = np.array([[counts[person, label] for label in found] for person in people])
+    table = table.reshape(len(people), len(found))
+    right = table[linear_sum_assignment(table, maximize=True)].sum()
+    return Count(len(pairs) - int(right), len(pairs))

@@ -58,12 +58,10 @@ def demo_pair(device: torch.device, dtype: torch.dtype) -> WhisperModels:
     return with_assistant(main, Checkpoint(str(DEMO_MODELS / "assistant")))
 
 
-def deep_pair(
-    noise: float, device: torch.device, dtype: torch.dtype, epsilon: float = 0.0
-) -> WhisperModels:
+def deep_pair(noise: float, device: torch.device, dtype: torch.dtype) -> WhisperModels:
     """The demo's assistant, and as main model the same with 32 decoder layers; see `add_noise`."""
     shallow = load_whisper(Checkpoint(str(DEMO_MODELS / "assistant")), device, dtype)
-    return _pair(f"deep, noise {noise}", shallow, DEEP_LAYERS, noise, epsilon)
+    return _pair(f"deep, noise {noise}", shallow, DEEP_LAYERS, noise)
 
 
 def random_pair(
@@ -74,7 +72,7 @@ def random_pair(
     tokenizer, model = tokenizer_of(shape), _random_model(size, device, dtype)
     special = read_special_tokens(size.name, model.config, model.generation_config, tokenizer)
     shallow = WhisperModels(size.name, model, tokenizer, feature_extractor_of(shape), special)
-    return _pair(size.name, shallow, size.layers, noise, 0.0)
+    return _pair(size.name, shallow, size.layers, noise)
 
 
 def insert_layers(model: PreTrainedModel, layers: int, epsilon: float) -> PreTrainedModel:
@@ -113,13 +111,11 @@ def add_noise(model: PreTrainedModel, noise: float) -> PreTrainedModel:
     return noisy
 
 
-def _pair(
-    name: str, shallow: WhisperModels, layers: int, noise: float, epsilon: float
-) -> WhisperModels:
+def _pair(name: str, shallow: WhisperModels, layers: int, noise: float) -> WhisperModels:
     own = in_transformers(shallow.model)
     decoder = decoder_alone(add_noise(own, noise))
     assistant = Assistant(f"{name}, shallow", decoder, shares_encoder=True, only_language=None)
-    deep = insert_layers(own, layers, epsilon)
+    deep = insert_layers(own, layers, epsilon=0.0)
     return dataclasses.replace(shallow, name=name, model=deep, assistant=assistant)
 
 

@@ -1,0 +1,21 @@
+"""Windows decoded by this project's engine alone. Needs neither PyAV nor silero-vad."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.transcript import DecodeStats
+
+
+def decode(
+    engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
+) -> tuple[dict[Hashable, DecodeResult], DecodeStats]:
+    """Return the results of windows by their keys, and what decoding them took."""
+    results: dict[Hashable, DecodeResult] = {}
+    with engine.session(options) as session:
+        session.add(list(windows))
+        while not session.done:
+            results |= {request.key: result for request, result in session.step()}
+    return results, session.stats

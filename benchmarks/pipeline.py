@@ -1,0 +1,43 @@
+"""transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s in batches."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from transformers import AutomaticSpeechRecognitionPipeline
+
+from tests.support.speech import Samples
+from tests.support.transformers_models import in_transformers
+from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.timebase import SAMPLE_RATE
+
+CHUNK_SECONDS = 30
+
+
+class Pipeline:
+    """The pipeline on a model's weights; greedy unless `generate` says otherwise."""
+
+    def __init__(self, models: WhisperModels) -> None:
+        self._pipeline = AutomaticSpeechRecognitionPipeline(
+            model=in_transformers(models.model),
+            tokenizer=cast(Any, models.tokenizer),
+            feature_extractor=models.feature_extractor,
+            device=models.device,
+        )
+
+    def transcribe(
+        self,
+        samples: Samples,
+        batch_size: int,
+        generate: dict[str, Any],
+        timestamps: bool | str = True,
+    ) -> str:
+        """Return the text of a whole recording; `generate` are options of generation."""
+        answer: Any = self._pipeline(
+            {"raw": samples, "sampling_rate": SAMPLE_RATE},
+            chunk_length_s=CHUNK_SECONDS,
+            batch_size=batch_size,
+            return_timestamps=timestamps,
+            generate_kwargs={"num_beams": 1, **generate},
+        )
+        return str(answer["text"])
