@@ -11,7 +11,6 @@ from collections.abc import Callable
 from asgi import FakeEndpoint
 from pydantic import SecretStr
 
-from whosaid.errors import EndpointError
 from whosaid.live.events import (
     Cleared,
     Committed,
@@ -216,12 +215,3 @@ def error_of(event: dict) -> tuple[str, str | None, str | None]:
     assert event["type"] == "error", event
     told = event["error"]
     return told["code"], told["param"], told["event_id"]
-
-
-def failing(error: EndpointError) -> Drivers:
-    """Drivers that fail from the beginning."""
-
-    def fail(driver: FakeDriver) -> None:
-        driver.error = error
-
-    return Drivers(fail)

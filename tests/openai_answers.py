@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import openai
-import uvicorn
+from live_app import live
 from recogniser_stand_ins import resident
 
 from whosaid.answer.response import Answer
@@ -100,16 +98,8 @@ class KnownAnswers(Endpoint):
 @contextmanager
 def openai_client(endpoint) -> Iterator[openai.OpenAI]:
     """The SDK's client, which tries nothing twice, of a server on loopback."""
-    app = create_app(endpoint, ServerSettings(page=False))
-    config = uvicorn.Config(app, log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        try:
-            with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-                yield client
-        finally:
-            server.should_exit = True
-            thread.join()
+    with (
+        live(create_app(endpoint, ServerSettings(page=False))) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client

@@ -10,7 +10,7 @@ import socket
 
 import pytest
 from asgi import asynchronous, call, served
-from test_server_lifecycle import listening
+from live_app import listening
 
 from whosaid.server.lifecycle import DrainingServer
 

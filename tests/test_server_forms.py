@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from starlette.requests import Request
 
-from whosaid.errors import InvalidParameter, InvalidRequest
+from whosaid.errors import InvalidParameter
 from whosaid.server.openai_api import form
 from whosaid.server.openai_api.form import MAX_FIELDS, MAX_FILES
 from whosaid.server.request_body import MAX_FIELD_BYTES, content, multipart_form
@@ -121,14 +121,6 @@ def test_there_is_one_file(parts):
         split(parts)
 
 
-@pytest.mark.parametrize("data", [b"\x1aE\xdf\xa3", bytes(3_000), b"x" * 3_000], ids=len)
-def test_a_file_needs_no_file_name(data):
-    """As forms of Go and Node write it."""
-    head = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
-    found = split(None, "multipart/form-data; boundary=x", head + data + b"\r\n--x--\r\n")
-    assert found[0] == data
-
-
 def test_the_name_of_a_file_is_no_file():
     with pytest.raises(InvalidParameter, match=r"file: is text; curl sends a file by -F file=@"):
         split([text("file", "talk.mp3")])
@@ -146,19 +138,3 @@ def test_texts_beside_clips_have_a_bound(monkeypatch):
 def test_another_part_is_no_file():
     with refused("INVALID_PARAMETER", "prompt"):
         split([SOUND, ("prompt", ("prompt.txt", b"text", "text/plain"))])
-
-
-@pytest.mark.parametrize(
-    ("content_type", "body"),
-    [
-        ("multipart/form-data", b""),
-        ("multipart/form-data; boundary=x", b"no part"),
-        (
-            "multipart/form-data; boundary=x",
-            b"--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--",
-        ),
-    ],
-)
-def test_a_broken_form_is_refused(content_type, body):
-    with pytest.raises(InvalidRequest):
-        split(None, content_type, body)

@@ -21,7 +21,7 @@ from refusals import refused
 from whosaid.errors import InvalidParameter
 from whosaid.server.jobs import callbacks
 from whosaid.server.jobs.callbacks import read_target, signed_headers
-from whosaid.server.jobs.store import JobStore, Result
+from whosaid.server.jobs.store import JobStore
 from whosaid.server.settings import ServerSettings
 
 KEY = b"k" * 24
@@ -144,22 +144,6 @@ def test_what_is_not_taken_is_sent_again_and_at_last_given_up(
         verify(headers, body)
 
 
-def test_pauses_grow_and_a_restart_goes_on_with_them(tmp_path):
-    store = JobStore(tmp_path, 10, 2**20, 0.0)
-    job = store.add(b"", b"a", b"{}", "https://a.test/", 1.0)
-    store.claim(1, 2.0)
-    store.succeed(job.id, Result(b"{}", b"{}"), 3.0)
-    ((_, when),) = store.callbacks()
-    assert when == 3.0
-    store.called_back(job.id, False, 8.0)
-    store.close()
-    again = JobStore(tmp_path, 10, 2**20, 9.0)
-    ((due, when),) = again.callbacks()
-    assert (due.callback_tries, when) == (1, 8.0)
-    again.close()
-    assert list(callbacks.PAUSES) == sorted(callbacks.PAUSES)
-
-
 @asynchronous
 async def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(tmp_path):
     async def babble(_, writer):
@@ -204,29 +188,6 @@ async def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, m
                 assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
         assert called == [b"POST / HTTP/1.1\r\n"]
     silent.close()
-
-
-def test_a_callback_is_noted_when_the_disk_takes_it_and_not_sent_again(
-    tmp_path, receiver, monkeypatch
-):
-    monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.01)
-
-    async def run():
-        async with jobs(tmp_path, [receiver.host]) as (endpoint, app):
-            failures, note = [OSError(), OSError()], app.jobs.store.called_back
-
-            def fail_first(*arguments):
-                if failures:
-                    raise failures.pop()
-                note(*arguments)
-
-            app.jobs.store.called_back = fail_first
-            endpoint.release.set()
-            sent = await call(app, "POST", "/v1/jobs", JSON, asking(f"http://{receiver.host}/"))
-            assert (await told(app, sent.json["id"], 1))["callback"]["delivered"]
-
-    asyncio.run(run())
-    assert len(receiver.got) == 1
 
 
 @asynchronous

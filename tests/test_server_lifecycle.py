@@ -14,14 +14,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import httpx2
 import pytest
 from asgi import served
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
-from live_app import live
+from live_app import listening, live
 from servers import hub_client
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -83,30 +83,6 @@ def test_head_is_answered_without_a_body(url):
 def draining() -> DrainingServer:
     endpoint, gate = served()
     return DrainingServer(gate, endpoint, 600)
-
-
-@contextmanager
-def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
-    """Where the server answers, in a thread of this process."""
-    with bind(ServerSettings(port=0)) as bound:
-        ready, startup = threading.Event(), server.startup
-
-        async def tell(sockets=None) -> None:
-            await startup(sockets)
-            server.loops = [asyncio.get_running_loop()]
-            ready.set()
-
-        server.startup = tell
-        thread = threading.Thread(target=server.run, args=([bound],))
-        thread.start()
-        try:
-            assert ready.wait(60)
-            yield bound.getsockname()[:2]
-        finally:
-            server.drain_timeout = 0
-            if not server.gate.admission.draining:
-                server.handle_exit(signal.SIGTERM, None)
-            thread.join()
 
 
 POST = (

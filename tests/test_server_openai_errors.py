@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from whosaid.errors import (
-    AudioTooLong,
     InvalidAudio,
     InvalidParameter,
     InvalidReference,
-    InvalidRequest,
     ModelError,
     Unsupported,
 )
@@ -24,26 +22,12 @@ INVALID = "invalid_request_error"
     [
         (InvalidParameter("should be less", "num_beams"), INVALID, "num_beams"),
         (Unsupported("no token", "prompt, hotwords"), INVALID, "prompt"),
-        (
-            Unsupported("none", "chunking_strategy[threshold]"),
-            INVALID,
-            "chunking_strategy[threshold]",
-        ),
-        (InvalidParameter("the file: is odd"), INVALID, None),
-        (InvalidRequest("the form cannot be read: broken"), INVALID, None),
         (InvalidAudio("no audio: none"), INVALID, "file"),
-        (AudioTooLong("too long"), INVALID, "file"),
-        (
-            InvalidReference("no speech", "known_speakers[2]"),
-            INVALID,
-            "known_speaker_references[2]",
-        ),
         (
             InvalidReference("is another", "known_speakers[2].voice.model"),
             INVALID,
             "known_speaker_references[2]",
         ),
-        (Refusal(Kind.MODEL_NOT_FOUND, "x is not loaded", "model"), INVALID, "model"),
         (Refusal(Kind.UNAUTHORIZED, "no token"), "authentication_error", None),
         (Refusal(Kind.BUSY, "full", retry_after=1), "rate_limit_error", None),
         (ModelError("language: broke"), "server_error", None),

@@ -150,11 +150,6 @@ def test_the_vads_options_are_vad_parameters(endpoint, options, vad):
     assert given.request.warnings == ()
 
 
-@pytest.mark.parametrize("flag", ["1", "true", "True", "yes"])
-def test_a_flag_may_be_a_number(endpoint, flag):
-    assert read(endpoint, stream=flag).stream
-
-
 @pytest.mark.parametrize(
     ("loaded", "names"),
     [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from openai_answers import CHUNKS
 from tokenizers.pre_tokenizers import ByteLevel
 
 from tests.support.tiny_whispers import SMALL, tokenizer_of
-from whosaid.server.openai_api.logprobs import token_bytes, token_logprobs
+from whosaid.server.openai_api.logprobs import logprob_entries, token_logprobs
 
 
 @pytest.mark.parametrize(
@@ -16,7 +18,9 @@ from whosaid.server.openai_api.logprobs import token_bytes, token_logprobs
 def test_bytes_are_those_that_the_tokenizer_writes(text):
     writer = ByteLevel(add_prefix_space=False, use_regex=False)
     ((written, _),) = writer.pre_tokenize_str(text)
-    assert token_bytes(written) == text.encode()
+    tokenizer = SimpleNamespace(convert_ids_to_tokens=lambda _: [written])
+    (entry,) = logprob_entries([0], [0.0], tokenizer)
+    assert bytes(entry["bytes"]) == text.encode()
 
 
 def test_every_token_has_an_entry_in_order():

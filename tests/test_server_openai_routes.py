@@ -288,20 +288,6 @@ def test_models(client, endpoint):
     assert "send that name, whisper-1, or none" in told
 
 
-UNWRITTEN = [{"start": 1.5, "end": 19.7}]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("unwritten", [[], UNWRITTEN])
-def test_speech_without_words_is_in_a_verbose_answer(client, monkeypatch, stream, unwritten):
-    monkeypatch.setattr("whosaid.server.openai_api.bodies.unwritten_json", lambda *_: unwritten)
-    if stream:
-        *_, answer = streamed(client, response_format="verbose_json")
-    else:
-        answer = ask(client, response_format="verbose_json").to_dict()
-    assert answer.get("unwritten") == unwritten
-
-
 @pytest.fixture(scope="module")
 def true_client(tiny_endpoint):
     with openai_client(tiny_endpoint) as client:
@@ -309,7 +295,7 @@ def true_client(tiny_endpoint):
 
 
 def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
-    sound = wav(speech(5.0))
+    sound = wav(speech(4.0))
     config = {"language": "en"}
     truth = tiny_handler({"inputs": sound, "parameters": config})
 
@@ -330,25 +316,6 @@ def test_every_format_tells_what_the_model_said(true_client, tiny_handler, wav):
     *deltas, done = create(stream=True)
     assert "".join(each.delta for each in deltas) == done.text == truth["text"].strip()
     assert joined(create(include=["logprobs"]).logprobs) == truth["text"]
-
-
-def test_a_temperature_samples_the_same_text_for_the_same_sound(true_client, wav):
-    sound = wav(speech(1.5))
-
-    def create(temperature):
-        return true_client.audio.transcriptions.create(
-            file=sound,
-            model="whisper-1",
-            temperature=temperature,
-            response_format="verbose_json",
-            language="en",
-        )
-
-    once, again = create(0.75), create(0.75)
-    assert {each.temperature for each in once.segments} == {0.75}
-    greedy = create(0).text
-    assert (once.text, greedy) == (again.text, create(openai.omit).text)
-    assert once.text != greedy
 
 
 def test_the_sdks_clips_reach_the_service_and_names_the_client(client, endpoint):

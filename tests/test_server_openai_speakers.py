@@ -8,12 +8,12 @@ from string import ascii_uppercase
 from types import SimpleNamespace
 
 import pytest
-from openai_answers import SILENT, SPOKEN
+from openai_answers import SPOKEN
 from renamed import renamed
 
 from config import InferenceConfig
 from whosaid.payload.parameters import Voice
-from whosaid.server.openai_api.bodies import json_body, known_speakers
+from whosaid.server.openai_api.bodies import extras, json_body
 from whosaid.server.openai_api.form import AudioRequest
 from whosaid.server.openai_api.speakers import everyone_labelled, label, with_labels
 from whosaid.transcript import Channel, KnownSpeaker, SpeakerSegment
@@ -46,9 +46,10 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
     labelled = with_labels(named)
     assert [each.speaker for each in labelled.segments] == ["B", "A", None]
     assert [each.label for each in labelled.known_speakers] == ["A", "B", "A", None]
-    (entries,) = known_speakers(named).values()
+    asked = AudioRequest(SimpleNamespace(config=InferenceConfig()), "diarized_json")
+    entries = extras(named, asked)["known_speakers"]
     assert entries[0] == {"name": "A", "label": "A", "similarity": 0.9, "matched": True}
-    assert known_speakers(SPOKEN) == {}
+    assert extras(SPOKEN, asked) == {}
 
 
 def test_voices_have_the_labels_of_the_answer():
@@ -66,10 +67,6 @@ def test_channels_keep_their_names():
     named = renamed(SPOKEN, {"SPEAKER_01": "B"})
     labelled = with_labels(replace(named, channels=(Channel("B", "en", 1.0),)))
     assert [each.speaker for each in labelled.segments] == ["B", "A", None]
-
-
-def test_without_speakers_nothing_changes():
-    assert with_labels(SILENT) == SILENT
 
 
 @pytest.mark.parametrize(

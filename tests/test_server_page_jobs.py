@@ -141,6 +141,7 @@ FULL_STORE = """(() => {
 })()"""
 
 
+@pytest.mark.reliability
 def test_a_job_is_followed_though_the_browser_keeps_nothing(person, slow, recording, tmp_path):
     """It would not be found again, so leaving the page asks first."""
     with serving(slow, tmp_path) as url:
@@ -154,6 +155,7 @@ def test_a_job_is_followed_though_the_browser_keeps_nothing(person, slow, record
         assert person.texts(".word") == ["hello"]
 
 
+@pytest.mark.reliability
 def test_where_no_more_jobs_are_kept_a_long_recording_is_none(person, slow, recording, tmp_path):
     with serving(slow, tmp_path, most=0) as url:
         begin(person, url, recording)

@@ -13,11 +13,10 @@ import difflib
 import io
 import json
 import re
-import socket
 import threading
 import wave
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -43,8 +42,8 @@ from whosaid.transcript import Chunk, SpeakerSegment, Transcript, Word
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
 
+from live_app import listening
 from pydantic import SecretStr
-from test_server_lifecycle import listening
 from websockets.sync.client import connect
 
 from tests.page_person import SPOKEN, Person, played
@@ -310,6 +309,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
     assert samples.std() > 0.1 * 32_768 * played().std()  # loud as the file, and no silence
 
 
+@pytest.mark.reliability
 def test_what_is_said_is_written_as_it_would_be_in_a_file(person, demo_endpoint, demo_handler):
     """By the models themselves: three turns of the conversation, then its recording as a file."""
     drivers = LiveDrivers(demo_endpoint)
@@ -400,64 +400,28 @@ def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):
 
 
 class Line:
-    """The way between the browser and a server, which somebody may cut."""
+    """The way between the browser and the server, which somebody may cut."""
 
-    def __init__(self, url: str) -> None:
-        self._server = tuple(url.removeprefix("http://").split(":"))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._ends: list[socket.socket] = []
-        self._is_cut = False
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
-
-    def _start(self, work: Callable[..., None], *arguments: socket.socket) -> None:
-        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                browser, _ = self._listener.accept()
-                if self._is_cut:
-                    browser.close()
-                    continue
-                server = socket.create_connection(self._server)
-                self._ends += (browser, server)
-                self._start(self._carry, browser, server)
-                self._start(self._carry, server, browser)
-
-    def _carry(self, one: socket.socket, other: socket.socket) -> None:
-        with suppress(OSError):
-            while data := one.recv(2**16):
-                other.sendall(data)
-            other.shutdown(socket.SHUT_WR)
+    def __init__(self, person: Person, room: Room) -> None:
+        self._browser, self._server = person.browser, room.server
+        self._browser.execute_cdp_cmd("Network.enable", {})
 
     def cut(self) -> None:
-        """All that is sent is lost, and nobody gets through."""
-        self._is_cut = True
-        for end in self._ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        """End all connections; nobody gets through."""
+        blocked = {"urls": ["*/v1/realtime*"]}
+        self._browser.execute_cdp_cmd("Network.setBlockedURLs", blocked)
+        for each in [*self._server.server_state.connections]:
+            self._server.loops[0].call_soon_threadsafe(each.transport.abort)
 
     def mend(self) -> None:
-        self._is_cut = False
-
-    def close(self) -> None:
-        self.cut()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which ends the wait for somebody
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
-        for end in self._ends:
-            end.close()
+        self._browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
 
 
 @pytest.fixture
-def line(room) -> Iterator[Line]:
-    with closing(Line(room.url)) as way:
-        yield way
+def line(person, room) -> Iterator[Line]:
+    way = Line(person, room)
+    yield way
+    way.mend()
 
 
 # Pauses between attempts are a tenth as long.
@@ -480,7 +444,7 @@ def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
     person, room, line, downloads
 ):
     """It hears nothing again: a note tells of the time between."""
-    visit(person, line.url)
+    visit(person, room.url)
     remember_files(person)
     first = begin(person, room)
     assert first.asked[0].speakers
@@ -528,6 +492,7 @@ def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
     person.browser.get_log("browser")  # it tells of the connection
 
 
+@pytest.mark.reliability
 def test_a_session_that_expires_is_followed_by_another(person, demo_endpoint):
     """Once the server has completed what it heard before; the recording goes on meanwhile."""
     with holding(demo_endpoint, live_session_seconds=2) as room:
@@ -554,7 +519,7 @@ def test_a_session_that_expires_is_followed_by_another(person, demo_endpoint):
 def test_who_stops_while_the_connection_is_lost_has_the_words_and_the_recording(
     person, room, line, downloads
 ):
-    visit(person, line.url)
+    visit(person, room.url)
     driver = begin(person, room)
     driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
     person.wait(lambda: lines(person) == ["So it ghost"])
@@ -593,68 +558,9 @@ def test_what_is_said_before_the_session_is_open_is_heard(person, room):
     end(person, driver)
 
 
-BROKEN_OFF = """
-    const [events, starts, done] = arguments;
-    import("./live_transcript.js").then(({ LiveTranscript }) => {
-      const heard = new LiveTranscript();
-      for (const event of events) heard.hear(event);
-      done(starts.map((start) => {
-        const gone = heard.breakOff(start);
-        const { text, warnings } = heard.answer(900);
-        return [gone, text, warnings];
-      }));
-    });
-"""
-
-
-def broken_off(person: Person, events: list[dict], *starts: float) -> list[list]:
-    """What happens where a session that has told these events is lost, and those that follow."""
-    return person.browser.execute_async_script(BROKEN_OFF, events, starts)
-
-
-def told_of(item: str, kind: str, **fields) -> dict:
-    name = (
-        "input_audio_buffer" if "speech" in kind else "conversation.item.input_audio_transcription"
-    )
-    return {"item_id": item, "type": f"{name}.{kind}"} | fields
-
-
-def told_words(item: str, text: str, start: float, end: float) -> dict:
-    word = {"word": text, "start": start, "end": end, "probability": 0.5, "speaker": None}
-    return told_of(item, "words", words=[word])
-
-
 def missing(start: str, end: str) -> str:
     said = f"From {start} to {end} words may be missing: there was no live session."
     return f"{said} Transcribe hears the whole recording."
-
-
-def test_what_no_session_has_heard_is_told(person, room):
-    """From the last word that is final, or the start of a session without words."""
-    person.open(room.url)
-    events = [
-        told_of("a", "speech_started", audio_start_ms=900),
-        told_words("a", " So", 1.0, 1.5),
-        told_of("a", "completed", transcript=" So"),
-        told_of("b", "speech_started", audio_start_ms=90_000),
-    ]
-    assert broken_off(person, [], 0.0) == [[[], "", []]]
-    assert broken_off(person, events[:2], 1.5) == [[[], " So", []]]
-    assert broken_off(person, events[:3], 2.0) == [[[], " So", [missing("0:01", "0:02")]]]
-    assert broken_off(person, events, 600.0, 700.0) == [
-        [["b"], " So", [missing("1:30", "10:00")]],
-        [[], " So", [missing("1:30", "10:00"), missing("10:00", "11:40")]],
-    ]
-
-
-def test_why_an_item_failed_is_told_though_the_session_is_lost(person, room):
-    person.open(room.url)
-    events = [
-        told_of("a", "speech_started", audio_start_ms=900),
-        told_of("a", "failed", error={"message": "too warm"}),
-        told_of("b", "speech_started", audio_start_ms=5000),
-    ]
-    assert broken_off(person, events, 5.0) == [[["b"], "", ["From 0:00 on: too warm"]]]
 
 
 def test_faults_of_the_server_are_told(person, room):
@@ -683,22 +589,6 @@ def test_last_words_that_come_too_late_are_told_to_be_missing(person, demo_endpo
     assert failure.startswith("What was heard could not be completed within the time limit. ")
     assert failure.endswith(STAYS)
     assert "words may be missing" in person.texts("#notes li")[-1]
-
-
-@pytest.mark.reliability
-def test_a_failure_is_not_told_again_of_the_next_recording(person, demo_endpoint):
-    """Which wants no words."""
-    with holding(demo_endpoint, request_timeout=0.5) as room:
-        visit(person, room.url)
-        begin(person, room)
-        person.see("#stop").click()
-        person.wait(lambda: person.texts("#failure")[0].endswith(STAYS))
-        person.see("#live").click()
-        person.see("#record").click()
-        person.speak(1)
-        person.see("#stop").click()
-        person.see("#record")
-        assert person.texts("#failure") == [""]
 
 
 @pytest.mark.reliability
@@ -769,22 +659,6 @@ def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypa
 
 
 @pytest.mark.reliability
-def test_who_stops_while_a_session_is_waited_for_has_the_recording(person, demo_endpoint):
-    with holding(demo_endpoint, max_live_sessions=1) as room, connect(room.socket_url) as other:
-        assert json.loads(other.recv())["type"] == "session.created"
-        visit(person, room.url)
-        person.see("#record").click()
-        person.see("#failure")
-        person.speak(1)
-        person.see("#stop").click()
-        assert "Recording " in person.see("#chosen").text
-        assert person.see("#empty")
-        assert person.see("#player")
-        assert person.see("#failure").text.endswith(STAYS)
-    person.browser.get_log("browser")  # it tells of the refusal
-
-
-@pytest.mark.reliability
 def test_why_a_socket_is_refused_is_asked_and_a_server_that_starts_anew_is_waited_for(
     person, demo_endpoint
 ):
@@ -813,6 +687,7 @@ def test_why_a_socket_is_refused_is_asked_and_a_server_that_starts_anew_is_waite
     person.browser.get_log("browser")  # it tells of the refusals
 
 
+@pytest.mark.reliability
 def test_settings_that_are_refused_are_told(person, room):
     visit(person, room.url)
     person.all("#options details")[-1].click()
@@ -859,6 +734,7 @@ LENT = """(() => {
 })()"""
 
 
+@pytest.mark.reliability
 def test_what_was_lent_is_given_back_where_the_microphone_cannot_be_used(person, room):
     person.open(room.url)
     person.do(LENT)

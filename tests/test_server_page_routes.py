@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import re
-import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import PurePath
@@ -50,13 +49,6 @@ def ask(connection, path: str, method: str = "GET", **headers: str):
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read()
-
-
-def test_the_files_are_those_that_are_committed():
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."]
-    listed = subprocess.run(command, cwd=STATIC, capture_output=True, text=True, check=True)
-    assert {*FILES} == {*listed.stdout.split()} - {""}
-    assert {"index.html", "page.js", "page.css", "favicon.svg"} <= FILES.keys()
 
 
 @pytest.mark.parametrize("name", ["", *FILES])

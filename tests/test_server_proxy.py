@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from asgi import FakeEndpoint, served
+from live_app import listening
 from live_stand_ins import Drivers, live
-from test_server_lifecycle import listening
 from websockets.sync.client import connect
 
 from config import REPOSITORY
@@ -156,18 +156,6 @@ def test_a_foreign_page_is_refused_through_the_proxy_and_its_own_is_not(proxy):
 
 def test_a_body_beyond_the_limit_is_refused_by_the_proxy(proxy):
     assert proxy.ask("POST", "/asr/", content=bytes(2**20 + 1)).status_code == 413
-
-
-def test_what_is_no_request_does_not_reach_the_server(proxy):
-    for sent in (
-        b"POST /asr/ HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n"
-        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET /asr/health HTTP/1.1\r\n\r\n",
-        bytes(64) + b"\r\n\r\n",
-    ):
-        with tls_socket(proxy) as client:
-            client.sendall(sent)
-            assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
 def tls_socket(proxy: Proxy) -> ssl.SSLSocket:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 import signal
-import weakref
 
 import openai.types.realtime as sdk
 import pytest
@@ -86,16 +84,11 @@ def test_with_a_key_only_who_has_it_opens_a_session(options, status, code):
     ("headers", "settings", "code"),
     [
         ({"host": "localhost:8000", "origin": "http://localhost:8000"}, {}, ""),
-        ({"host": "localhost:8000", "origin": "http://localhost:9000"}, {}, "ORIGIN_NOT_ALLOWED"),
         ({"origin": "https://evil.example"}, {}, "ORIGIN_NOT_ALLOWED"),
-        ({"origin": "null"}, {}, "ORIGIN_NOT_ALLOWED"),
-        ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, {}, "ORIGIN_NOT_ALLOWED"),
         ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "websocket"}, {}, "ORIGIN_NOT_ALLOWED"),
         ({"origin": "https://a.b"}, {"allowed_origins": frozenset({"https://a.b"})}, ""),
         ({"host": "evil.example"}, {}, "HOST_NOT_ALLOWED"),
-        ({"host": "asr.example"}, {"allowed_hosts": frozenset({"asr.example"})}, ""),
         ({"origin": "https://evil.example", **bearer(KEY)}, {"api_key": KEY}, "ORIGIN_NOT_ALLOWED"),
-        ({"host": "asr.example", **bearer(KEY)}, {"api_key": KEY}, ""),
     ],
 )  # fmt: skip
 def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, settings, code):
@@ -248,16 +241,6 @@ async def test_no_secret_is_made_where_no_session_may_be_opened():
     ]
 
 
-def test_a_secret_for_a_conversation_is_one_for_a_transcription_with_warnings():
-    session = {"type": "realtime", "model": "gpt-realtime", "instructions": "Answer."}
-    reply = asyncio.run(ask(live(Drivers(), api_key=KEY), {"session": session}))
-    assert (reply.status, reply.json["session"]["type"]) == (200, "transcription")
-    assert reply.json["warnings"] == [
-        "type: is transcription here: nothing answers what is said",
-        "unknown session fields are ignored: instructions",
-    ]
-
-
 @asynchronous
 async def test_a_secret_is_no_key():
     """It opens sessions and nothing else, no further secrets either."""
@@ -322,21 +305,6 @@ def test_secrets_expire_and_are_so_many_at_most(monkeypatch):
         secrets.find(first.value.encode())
     assert secrets.create(10, SessionConfig()).expires_at == 1020
     assert all(secrets.find(each.encode()) for each in list(others)[:3])
-
-
-def test_expired_secrets_are_forgotten_when_another_is_made():
-    class Config:
-        """A session's, which may hold clips."""
-
-    now = [1000.0]
-    secrets = ClientSecrets(lambda: now[0])
-    old = weakref.ref(secrets.create(10, Config()).config)
-    kept = secrets.create(20, Config())
-    now[0] = 1010.0
-    secrets.create(10, Config())
-    gc.collect()
-    assert old() is None
-    assert secrets.find(kept.value.encode()) is kept
 
 
 @asynchronous

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import suppress
+from http.client import HTTPResponse
 
-import h11
 import pytest
 from asgi import served
-from test_server_lifecycle import listening
+from live_app import listening
 
 from whosaid.server.lifecycle import DrainingServer
 
@@ -38,22 +38,11 @@ def in_chunks(body: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:999], body[999:], b""))
 
 
-def read_answer(client: socket.socket) -> tuple[h11.Response, bytes]:
+def read_answer(client: socket.socket) -> tuple[HTTPResponse, bytes]:
     """A whole answer, by its framing."""
-    connection, response, body = h11.Connection(h11.CLIENT), None, b""
-    connection.send(h11.Request(method="POST", target="/", headers=[("host", "a")]))
-    connection.send(h11.EndOfMessage())
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(client.recv(4096))
-        elif isinstance(event, h11.Response):
-            response = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-        else:
-            assert isinstance(event, h11.EndOfMessage)
-            return response, body
+    response = HTTPResponse(client)
+    response.begin()
+    return response, response.read()
 
 
 def connected(where) -> socket.socket:
@@ -65,9 +54,10 @@ def wait_for_answer(client: socket.socket) -> None:
     assert client.recv(1, socket.MSG_PEEK)
 
 
-@pytest.mark.parametrize("sends_on", [False, True])
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("status", CODES)
+@pytest.mark.parametrize(
+    ("status", "chunked", "sends_on"),
+    [(401, False, True), (413, True, False), (415, True, True), (429, False, False)],
+)
 def test_who_reads_after_sending_everything_gets_the_answer(
     refusing, monkeypatch, status, chunked, sends_on
 ):
@@ -88,8 +78,8 @@ def test_who_reads_after_sending_everything_gets_the_answer(
             wait_for_answer(client)
         client.sendall(body[200_000:])
         response, told = read_answer(client)
-        headers = {name.decode(): value.decode() for name, value in response.headers}
-        assert response.status_code == status
+        headers = response.headers
+        assert response.status == status
         assert headers["x-error-message"].startswith(CODES[status])
         assert CODES[status].encode() in told
         assert headers["connection"] == "close"
@@ -101,7 +91,7 @@ def test_a_sender_that_drips_is_cut_after_some_time(refusing, monkeypatch):
     monkeypatch.setattr("whosaid.server.gate.LINGER_S", 0.05)
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head())
-        assert read_answer(client)[0].status_code == 429
+        assert read_answer(client)[0].status == 429
         with suppress(ConnectionError):
             while True:
                 client.sendall(b"x")
@@ -111,7 +101,7 @@ def test_the_end_of_the_server_waits_for_no_sender(refusing, caplog):
     """uvicorn would say that its time to end was over."""
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head())
-        assert read_answer(client)[0].status_code == 429
+        assert read_answer(client)[0].status == 429
         refusing.gate.admission.permits.most = 1
         assert not refusing.busy
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -126,15 +116,15 @@ def test_after_a_small_body_the_connection_is_kept(refusing, late):
             wait_for_answer(client)
         client.sendall(body)
         response, _ = read_answer(client)
-        assert response.status_code == 429
-        assert b"connection" not in dict(response.headers)
+        assert response.status == 429
+        assert "connection" not in response.headers
         client.sendall(HEALTH)
-        assert read_answer(client)[0].status_code == 200
+        assert read_answer(client)[0].status == 200
 
 
 def test_who_asks_before_sending_is_refused_and_not_told_to_go_on(refusing):
     with listening(refusing) as where, connected(where) as client:
         client.sendall(head(content_length=5, expect="100-continue"))
         response, _ = read_answer(client)
-        assert (response.status_code, dict(response.headers)[b"connection"]) == (429, b"close")
+        assert (response.status, response.headers["connection"]) == (429, "close")
         assert client.recv(1) == b""

@@ -11,13 +11,11 @@ from openai_answers import SPOKEN, KnownAnswers
 
 from config import InferenceConfig
 from whosaid.answer.response import response
-from whosaid.errors import InvalidAudio, ModelError
 from whosaid.request import TranscriptionRequest, Upload
 from whosaid.server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
 from whosaid.transcript import Chunk
 
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
-ERROR = {"message": "MODEL_ERROR: it failed", "type": "server_error", "param": None}
 
 
 def request_of(**parameters) -> TranscriptionRequest:
@@ -91,24 +89,6 @@ def test_times_never_go_back_from_event_to_event(endpoint):
     told = [chunk for each in progress for chunk in each["chunks"]]
     assert told == answer["answer"]["chunks"]
     assert [chunk["timestamp"] for chunk in told] == [[0.0, 2.0], [2.0, 2.02], [2.02, 31.5]]
-
-
-def test_an_error_before_the_audio_is_read_is_raised(endpoint):
-    endpoint.give(error=InvalidAudio("none"), decodes=False)
-    with pytest.raises(InvalidAudio):
-        asyncio.run(native_stream(endpoint, request_of(), None))
-    assert endpoint.closed == 1
-
-
-@pytest.mark.parametrize("error", [ModelError("it failed"), ValueError("/a/path")])
-def test_an_error_midway_is_the_last_event(endpoint, error):
-    endpoint.give(error=error)
-    *_, progress, last = events_of(native_events(endpoint)[1])
-    assert progress["type"] == "progress"
-    assert last["error"]["code"] == "MODEL_ERROR"
-    assert "/a/path" not in last["error"]["message"]
-    if isinstance(error, ModelError):
-        assert last == {"error": ERROR | {"code": "MODEL_ERROR"}}
 
 
 @asynchronous

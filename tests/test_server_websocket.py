@@ -6,16 +6,19 @@ import asyncio
 import base64
 import json
 import logging
-import os
 import socket
 import struct
 from contextlib import contextmanager
 
 import pytest
 from asgi import FakeEndpoint
+from live_app import listening
 from live_stand_ins import Drivers, live
 from test_server_attacks import CANARY, GUARDS
-from test_server_lifecycle import listening
+from websockets.client import ClientProtocol
+from websockets.frames import Close, Frame, Opcode
+from websockets.http11 import Response
+from websockets.uri import parse_uri
 
 from whosaid.server.lifecycle import DrainingServer
 
@@ -24,76 +27,54 @@ UPGRADE = (
     b"connection: keep-alive, Upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: " + SAMPLE_KEY + b"\r\n"
 )
-CONTINUES, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+CONTINUES, TEXT, BINARY, CLOSE, PING, PONG = (Opcode(kind) for kind in (0, 1, 2, 8, 9, 10))
 
 
-def handshake(lines=UPGRADE, method=b"GET", version=b"1.1", path=b"/v1/realtime") -> bytes:
-    head = method + b" " + path + b" HTTP/" + version + b"\r\nhost: localhost\r\n"
-    return head + lines + b"\r\n"
+def handshake(lines=UPGRADE, path=b"/v1/realtime") -> bytes:
+    return b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n" + lines + b"\r\n"
 
 
-def frame(kind: int, data: bytes = b"", last: bool = True, masked: bool = True) -> bytes:
-    """RFC 6455, section 5.2; the mask is zero."""
-    size, mask = len(data), 0x80 if masked else 0
-    if size < 126:
-        length = bytes([mask | size])
-    elif size < 2**16:
-        length = bytes([mask | 126]) + struct.pack("!H", size)
-    else:
-        length = bytes([mask | 127]) + struct.pack("!Q", size)
-    return bytes([0x80 * last | kind]) + length + (bytes(4) if masked else b"") + data
+def frame(kind: Opcode, data: bytes = b"", last: bool = True) -> bytes:
+    return Frame(kind, data, last).serialize(mask=True)
 
 
 def announced(kind: int, size: int) -> bytes:
     """The head of a frame too large to be read: what came after it would reset the connection."""
-    return frame(kind, bytes(size))[:-size]
+    return struct.pack("!BBQ", 0x80 | kind, 0xFF, size) + bytes(4)
 
 
 class Raw:
-    """An open WebSocket."""
+    """An open WebSocket, whose frames the library reads and the test writes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._file = connection.makefile("rb")
-
-    def upgrade(self, request: bytes = handshake()) -> bytes:
-        self.connection.sendall(request)
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            head += self._file.readline()
-        return head
+        self._protocol = ClientProtocol(parse_uri("ws://localhost/v1/realtime"))
+        self._protocol.send_request(self._protocol.connect())
+        connection.sendall(b"".join(self._protocol.data_to_send()))
+        self._came: list = []
+        assert self.read().status_code == 101
 
     def send(self, *arguments, **options) -> None:
         self.connection.sendall(frame(*arguments, **options))
 
-    def close(self) -> None:
-        """Else the socket would stay open with its file."""
-        self._file.close()
-
-    def read(self) -> tuple[int, bytes]:
-        """The kind of the next frame and what is in it; (-1, b"") at the end."""
-        head = self._file.read(2)
-        if len(head) < 2:
-            return -1, b""
-        size = head[1]
-        if size == 126:
-            (size,) = struct.unpack("!H", self._file.read(2))
-        elif size == 127:
-            (size,) = struct.unpack("!Q", self._file.read(8))
-        return head[0] & 15, self._file.read(size)
+    def read(self) -> Response | Frame | None:
+        """What comes next; None at the end."""
+        while not self._came:
+            data = self.connection.recv(65536)
+            if not data:
+                return None
+            self._protocol.receive_data(data)
+            self._came += self._protocol.events_received()
+        return self._came.pop(0)
 
     def event(self) -> dict:
-        kind, data = self.read()
-        assert kind == TEXT
-        return json.loads(data)
+        return json.loads(self.read().data)
 
     def status(self) -> int:
         """Of the close that comes now, or after events."""
-        kind, data = TEXT, b""
-        while kind in (TEXT, PING, PONG):
-            kind, data = self.read()
-        assert kind == CLOSE
-        return struct.unpack("!H", data[:2])[0]
+        while (came := self.read()).opcode is not CLOSE:
+            pass
+        return Close.parse(came.data).code
 
 
 @contextmanager
@@ -108,12 +89,8 @@ def server(drivers=None, **settings):
 def opened(where):
     with socket.create_connection(where, timeout=60) as connection:
         raw = Raw(connection)
-        assert raw.upgrade().startswith(b"HTTP/1.1 101 ")
         assert raw.event()["type"] == "session.created"
-        try:
-            yield raw
-        finally:
-            raw.close()
+        yield raw
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +103,8 @@ def test_the_handshake_is_the_standards(where):
     """RFC 6455, section 1.3, has this key and its answer. Nothing is compressed."""
     deflate = b"sec-websocket-extensions: permessage-deflate\r\n"
     with socket.create_connection(where, timeout=60) as connection:
-        head = Raw(connection).upgrade(handshake(UPGRADE + deflate)).lower()
+        connection.sendall(handshake(UPGRADE + deflate))
+        head = connection.recv(65536).lower()
     assert b"sec-websocket-accept: " + b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".lower() in head
     assert b"sec-websocket-extensions" not in head
     assert b"x-request-id: " in head
@@ -216,12 +194,8 @@ def test_messages_are_as_large_as_an_append_may_be():
     ("sent", "status"),
     [
         (frame(TEXT, b"\xff"), 1007),
-        (frame(TEXT, b"{}", masked=False), 1002),
-        (frame(3, b""), 1002),
+        (Frame(TEXT, b"{}").serialize(mask=False), 1002),
         (b"\xc1\x80" + bytes(4), 1002),
-        (frame(CONTINUES, b""), 1002),
-        (frame(PING, bytes(126)), 1002),
-        (frame(TEXT, b"{", last=False) + frame(TEXT, b"}"), 1002),
         (frame(BINARY, b"a" * 20_000, last=False) + announced(CONTINUES, 90_000), 1009),
     ],
 )
@@ -267,7 +241,6 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptl
         wait_for(draining, lambda: places.audio_seconds == 3600)
         if abruptly:
             resets(raw.connection)
-        raw.close()
         raw.connection.close()
         wait_for(draining, lambda: places.taken == 0)
         assert drivers.opened[0].closed == 1
@@ -289,16 +262,4 @@ def test_a_client_that_takes_nothing_frees_its_place_and_stops_nobody(monkeypatc
         wait_for(draining, lambda: drivers.opened[0].closed == 1)
         with opened(where) as other:
             other.send(PING, b"x")
-            assert other.read() == (PONG, b"x")
-
-
-def test_random_bytes_after_the_handshake_end_in_order(where):
-    for _ in range(20):
-        with opened(where) as raw:
-            raw.connection.sendall(os.urandom(4096))
-            raw.connection.shutdown(socket.SHUT_WR)
-            while raw.read()[0] != -1:
-                pass
-    with opened(where) as raw:
-        raw.send(PING)
-        assert raw.read() == (PONG, b"")
+            assert other.read() == Frame(PONG, b"x")

@@ -12,7 +12,6 @@ import httpx2
 import pytest
 from huggingface_hub.errors import BadRequestError
 from servers import (
-    FAILED_STARTS,
     SECRET,
     TOOLKIT_PYTHON,
     Server,
@@ -194,26 +193,7 @@ def test_raw_audio_with_query_parameters(server, short, path):
     assert answer["output"]["vtt"].startswith("WEBVTT")
 
 
-def test_raw_audio_without_any_parameters(server, short):
-    answer = server.post(short, "audio/wav").json()
-    assert "".join(segment["text"] for segment in answer["speakers"]) == answer["text"] != ""
-
-
 # ---- wrong bodies
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        ({"inputs": None}, "INVALID_REQUEST: inputs"),
-        ({"inputs": "UklGRg==", "parameters": []}, "INVALID_REQUEST: parameters"),
-    ],
-)
-def test_our_refusals_are_400_with_a_code(server, body, error):
-    answer = server.ask(body)
-    assert answer.status_code == 400
-    assert set(answer.json()) == {"error"}
-    assert answer.json()["error"].startswith(error)
 
 
 def test_wrong_query_parameters_and_wrong_bytes(server):
@@ -224,23 +204,6 @@ def test_wrong_query_parameters_and_wrong_bytes(server):
     )
     answer = server.post(b"RIFF", "audio/wav")
     assert (answer.status_code, answer.json()["error"][:15]) == (400, "INVALID_AUDIO: ")
-
-
-@pytest.mark.parametrize(
-    ("content", "content_type"),
-    [
-        (b"{}", "application/json"),
-        (b"[]", "application/json"),
-        (b"null", "application/json"),
-        (b"{", "application/json"),
-        (b'{"inputs": "\xff"}', "application/json"),
-        (b"RIFF", "video/mp4"),
-    ],
-)
-def test_what_the_toolkit_answers_itself_is_400(server, content, content_type):
-    answer = server.post(content, content_type)
-    assert answer.status_code == 400
-    assert set(answer.json()) == {"error"}
 
 
 # ---- the log
@@ -268,6 +231,5 @@ def test_the_log_names_the_versions_and_holds_no_audio_transcript_or_token(serve
 # ---- a start that must fail
 
 
-def test_a_failed_start_is_one_line_and_a_status(tmp_path):
-    err = check_failed_start(toolkit, "gated", 3, tmp_path)
-    assert err.startswith(FAILED_STARTS["gated"][1])
+def test_a_failed_start_is_one_line_and_a_status():
+    assert check_failed_start(toolkit, 3).startswith("START_FAILED: ")

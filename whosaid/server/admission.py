@@ -114,18 +114,15 @@ class Permits:
             yield permit
         finally:
             permit.leave()
-            self._answered()
+            now = self.now()
+            pause, self._last_answer = now - self._last_answer, now
+            self._seconds_per_answer += NEWEST * (pause - self._seconds_per_answer)
 
     def check_room(self, size: int, permit: Permit) -> None:
         """Raise Refusal if `permit` may not hold `size` bytes now."""
         others = self.held_bytes - permit.size
         if others > 0 and others + 2 * size > self.max_bytes:
             raise self._busy(f"the bodies of all requests may have {self.max_bytes} bytes")
-
-    def _answered(self) -> None:
-        now = self.now()
-        pause, self._last_answer = now - self._last_answer, now
-        self._seconds_per_answer += NEWEST * (pause - self._seconds_per_answer)
 
     def _busy(self, reason: str) -> Refusal:
         """Return a refusal with `Retry-After`. Each refused client gets a later time, by the
@@ -272,12 +269,9 @@ def token_of(headers: Headers) -> bytes:
 class OriginPolicy:
     """Checks a request's host and the web page that sent it against `settings`.
 
-    A browser sends requests to any address on behalf of any page, so a person who opens a foreign
-    page lends it their place in the network: this machine's loopback, say, which needs no key. Two
-    things reveal such requests. A name that a stranger's DNS points here (DNS rebinding) stands in
-    `Host`. Requests of a page to another site have that page's `Origin`, and `Sec-Fetch-Site`,
-    which no script can set. A body's type reveals nothing: browsers send forms, and bytes without a
-    type, across sites without asking first, and both are ways to send audio here.
+    A browser sends requests to any address on behalf of any page, to loopback too. Two things
+    reveal a foreign page: the name in `Host` if a stranger's DNS points here (DNS rebinding), and
+    else `Origin` and `Sec-Fetch-Site`, which no script can set.
 
     With an API key every host is answered unless `allowed_hosts` names some, because a page that
     came by a foreign name has no key to send.

@@ -6,14 +6,13 @@ page's files included.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import AsyncIterator
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
-from starlette.types import Receive, Scope, Send
 
 from whosaid.endpoint import Endpoint
 from whosaid.errors import EndpointError, InvalidRequest
@@ -21,7 +20,7 @@ from whosaid.server import docs_page, health, info, native
 from whosaid.server.admission import Admission
 from whosaid.server.error_response import ErrorResponse, translated
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.gate import METHODS, ROUTES, Gate
+from whosaid.server.gate import METHODS, Gate
 from whosaid.server.jobs import routes as jobs
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.jobs.store import JobStore
@@ -32,8 +31,6 @@ from whosaid.server.realtime import routes as realtime
 from whosaid.server.realtime.client_secrets import ClientSecrets
 from whosaid.server.realtime.session import OpenDriver
 from whosaid.server.settings import ServerSettings
-
-DESCRIBES_MODELS = ("/info", "/v1/models")
 
 
 def create_app(
@@ -62,40 +59,29 @@ def create_app(
         redirect_slashes=False,
         lifespan=runner.running if runner else None,
     )
+
+    async def load_models() -> AsyncIterator[None]:
+        async with endpoint.loaded():
+            yield
+
+    with_models = [Depends(load_models)]
     app.include_router(health.router(endpoint, admission, metrics, settings.page))
-    app.include_router(native.router(service))
-    app.include_router(routes.router(service))
+    app.include_router(native.router(service), dependencies=with_models)
+    app.include_router(routes.router(service), dependencies=with_models)
     app.include_router(jobs.router(endpoint, runner, settings.callback_hosts))
     secrets = ClientSecrets()
     if open_driver is not None and settings.max_live_sessions:
         app.include_router(realtime.router(endpoint, settings, admission, secrets, open_driver))
     app.include_router(docs_page.router())
-    app.include_router(info.router(endpoint, admission, runner is not None))
+    app.include_router(
+        info.router(endpoint, admission, runner is not None), dependencies=with_models
+    )
     if settings.page:
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
-    loaded = partial(_answer_with_models, app, endpoint)
-    return Gate(loaded, admission, metrics, settings, secrets, runner)
-
-
-async def _answer_with_models(
-    app: FastAPI, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Let `app` answer; hold the models in memory meanwhile if the route needs them."""
-    if _needs_models(scope):
-        async with endpoint.loaded():
-            await app(scope, receive, send)
-    else:
-        await app(scope, receive, send)
-
-
-def _needs_models(scope: Scope) -> bool:
-    if scope["type"] != "http":
-        return bool(scope["type"] == "websocket")
-    path: str = scope["path"]
-    return path in DESCRIBES_MODELS or (scope["method"] == "POST" and path in ROUTES)
+    return Gate(app, admission, metrics, settings, secrets, runner)
 
 
 def _fail(request: Request, error: Exception) -> Response:

@@ -65,6 +65,7 @@ ROUTES = {
 }
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+LINE = "%s %s %s %s in %.2f s%s, id %s"  # of the access log
 # Of an event that appends audio, beside the audio.
 SLACK_MESSAGE_BYTES = 64 * 1024
 # What nginx logs of a client that did not wait for its answer.
@@ -78,29 +79,69 @@ SECONDS_TO_TAKE = 60.0
 LITTLE_BYTES, LINGER_S = 64 * 1024, 30.0
 
 
+class IncomingBody:
+    """The bytes of a body that have arrived, of at most `limit`; `permit` counts them."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.received, self.complete = limit, 0, asyncio.Event()
+        self.permit: Permit | None = None
+        self._due = time.monotonic() + PATIENCE_S
+
+    async def next(self, receive: Receive) -> Message:
+        """Return the next part, or that the client is gone.
+
+        Raises Refusal if the body is too large or too slow, or if there is no room for it.
+        """
+        try:
+            async with asyncio.timeout(self._due - time.monotonic()):
+                message = await receive()
+        except TimeoutError:
+            raise Refusal(Kind.BODY_TIMEOUT, "the body does not arrive") from None
+        size = len(message.get("body", b""))
+        self.received += size
+        self._due = min(self._due + size / SLOWEST_BYTES_PER_S, time.monotonic() + PATIENCE_S)
+        if self.received > self.limit:
+            raise too_large(self.limit)
+        if self.permit:
+            self.permit.grow(self.received)
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.complete.set()
+        return message
+
+    def has_more(self, headers: Headers) -> bool:
+        """Return whether more may come than is worth keeping the connection for."""
+        if self.complete.is_set():
+            return False
+        if "transfer-encoding" in headers or "expect" in headers:
+            return True
+        return announced(headers) - self.received > LITTLE_BYTES
+
+
 class RequestContext:
-    """One request and its answer. `status` is the answer's and `code` that of its error; `gone`
-    says that the client left before the answer was complete. `received` bytes of the body, of at
-    most `limit`, have arrived, and `permit` counts them.
+    """One request and its answer. `status` is the answer's; `gone` says that the client left before
+    the answer was complete. `routed` says that the app was asked.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         self.scope, self._receive, self._send = scope, receive, send
-        self.headers = Headers(scope=scope)
+        self.body = IncomingBody(limit)
         self.answer_headers: list[tuple[bytes, bytes]] = []
-        self.permit: Permit | None = None
-        self.received, self._limit, self._read_all = 0, limit, False
         self.started = time.monotonic()
-        self._due = self.started + PATIENCE_S
         self.status: int | None = None
-        self.code = "OK"
         self.first_event_s: float | None = None
-        self.routed = False  # the app was asked
-        self._complete = self._streams = self._watches = self._lingers = False
+        self.routed = self._complete = self._streams = False
         self._ended: asyncio.Future[EndpointError | None] = (
             asyncio.get_running_loop().create_future()
         )
-        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def headers(self) -> Headers:
+        return Headers(scope=self.scope)
+
+    @property
+    def code(self) -> str:
+        """Return the code of the answer's error; "OK" if there is none."""
+        return str(self.scope.get("state", {}).get("error_code", "OK"))
 
     @property
     def seconds(self) -> float:
@@ -116,18 +157,18 @@ class RequestContext:
             self._ended.set_result(error)
 
     async def run(self, app: ASGIApp, timeout: float | None = None) -> None:
-        """Let `app` answer; with a `timeout` in seconds, watch the client and the clock.
+        """Let `app` answer, for at most `timeout` seconds and while the client is there.
 
         Raises EndpointError if the request failed before its answer was complete.
         """
-        self.routed, self._watches = True, timeout is not None
+        self.routed = True
         task = asyncio.ensure_future(app(self.scope, self.receive, self.send))
+        watching = asyncio.ensure_future(self._watch())
         try:
             either: set[asyncio.Future[Any]] = {task, self._ended}
             await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if self._watcher:
-                self._watcher.cancel()
+            watching.cancel()
             in_time = task.done()
             if not in_time:
                 task.cancel()
@@ -150,31 +191,17 @@ class RequestContext:
                 response = ErrorResponse(error, self.scope["path"])
                 await response(self.scope, self.receive, self.send)
             elif self._streams and not self._complete:
-                self.code = error.code
+                self.scope["state"]["error_code"] = error.code
                 await self.send({"type": "http.response.body", "body": error_event(error)})
 
     async def receive(self) -> Message:
-        """Return the next part of the body, or that the client is gone.
-
-        Raises Refusal if the body is too large or too slow, or if there is no room for it.
-        """
-        if self._read_all:
-            if not self._watches:
-                return await self._receive()
+        """Return the next part of the body, or that the client is gone. Raises Refusal."""
+        if self.body.complete.is_set():
             await asyncio.wait({self._ended})
             return {"type": "http.disconnect"}
-        try:
-            async with asyncio.timeout(self._due - time.monotonic()):
-                message = await self._receive()
-        except TimeoutError:
-            raise Refusal(Kind.BODY_TIMEOUT, "the body does not arrive") from None
+        message = await self.body.next(self._receive)
         if message["type"] == "http.disconnect":
             self.end(None)
-            return message
-        self._count(len(message.get("body", b"")))
-        self._read_all = not message.get("more_body", False)
-        if self._read_all and self._watches:
-            self._watcher = asyncio.ensure_future(self._watch())
         return message
 
     async def send(self, message: Message) -> None:
@@ -185,7 +212,8 @@ class RequestContext:
             if self._streams and self.first_event_s is None:
                 self.first_event_s = self.seconds
             self._complete = not message.get("more_body", False)
-            if self._complete and self._lingers:
+            # A client that expects to be told to go on sends nothing after a refusal.
+            if self._complete and self.body.has_more(self.headers) and "expect" not in self.headers:
                 await self._send_on({**message, "more_body": True})
                 await self._discard()
                 message = {"type": "http.response.body", "body": b""}
@@ -203,8 +231,8 @@ class RequestContext:
         """Read the rest of a body that is refused. A connection that closes with unread bytes is
         reset by TCP, which discards what the client has not read of its answer.
         """
-        if self.permit:
-            self.permit.leave()
+        if self.body.permit:
+            self.body.permit.leave()
         reading = asyncio.ensure_future(self._read_rest())
         either: set[asyncio.Future[Any]] = {reading, self._ended}
         await asyncio.wait(either, timeout=LINGER_S, return_when=asyncio.FIRST_COMPLETED)
@@ -217,35 +245,16 @@ class RequestContext:
     def _with_headers(self, message: Message) -> Message:
         self.status = message["status"]
         headers = Headers(raw=message["headers"])
-        self.code = self.scope.get("state", {}).get("error_code", "OK")
         self._streams = headers.get("content-type", "").startswith("text/event-stream")
         added = [*self.answer_headers]
         added += [header for header in GUARDED if header[0].decode() not in headers]
-        if self._has_more():
+        if self.body.has_more(self.headers):
             added.append((b"connection", b"close"))
-            # A client that expects to be told to go on sends nothing after a refusal.
-            self._lingers = "expect" not in self.headers
         return {**message, "headers": [*message["headers"], *added]}
-
-    def _has_more(self) -> bool:
-        """Return whether more of the body may come than is worth keeping the connection for."""
-        if self._read_all:
-            return False
-        if "transfer-encoding" in self.headers or "expect" in self.headers:
-            return True
-        return announced(self.headers) - self.received > LITTLE_BYTES
-
-    def _count(self, size: int) -> None:
-        now = time.monotonic()
-        self.received += size
-        self._due = min(self._due + size / SLOWEST_BYTES_PER_S, now + PATIENCE_S)
-        if self.received > self._limit:
-            raise too_large(self._limit)
-        if self.permit:
-            self.permit.grow(self.received)
 
     async def _watch(self) -> None:
         """Wait for the message after the body: the client left, or has its answer."""
+        await self.body.complete.wait()
         await self._receive()
         if not self._complete:
             self.end(None)
@@ -323,7 +332,7 @@ class Gate:
             self.admission.check_length(headers)
             check_type(path, headers)
             self.admission.permits.check_room(announced(headers), permit)
-            context.permit = state["permit"] = permit
+            context.body.permit = state["permit"] = permit
             await context.run(self.app, self.deadline)
 
     async def _hold(self, handshake: Handshake) -> None:
@@ -371,15 +380,14 @@ class Gate:
         metrics.seconds.labels(route).observe(context.seconds)
         if status == CLIENT_GONE:
             metrics.cancelled.inc()
-        if context.received:
-            metrics.body_bytes.observe(context.received)
+        if received := context.body.received:
+            metrics.body_bytes.observe(received)
         if context.first_event_s is not None:
             metrics.first_event.observe(context.first_event_s)
         level = logging.DEBUG if route in (*PROBES, PAGE) else logging.INFO
         method = context.scope["method"]
         method = method if method in METHODS else "other"
-        line = "%s %s %s %s in %.2f s, id %s"
-        logger.log(level, line, method, route, status, code, context.seconds, request_id)
+        logger.log(level, LINE, method, route, status, code, context.seconds, "", request_id)
 
     def _log_session(self, handshake: Handshake, request_id: str) -> None:
         route, place = route_of(handshake.scope["path"]), handshake.place
@@ -388,8 +396,7 @@ class Gate:
         audio = ""
         if status == UPGRADED and place is not None:
             audio = f", {place.audio_seconds:.1f} s of audio, closed with {handshake.close_status}"
-        line = "GET %s %s %s in %.2f s%s, id %s"
-        logger.info(line, route, status, code, handshake.seconds, audio, request_id)
+        logger.info(LINE, "GET", route, status, code, handshake.seconds, audio, request_id)
 
 
 def route_of(path: str) -> str:

@@ -35,8 +35,7 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
     async def ready() -> dict[str, str]:
         if not endpoint.alive:
             raise Refusal(Kind.NOT_READY, "the engine has stopped")
-        if admission.draining:
-            raise Refusal(Kind.DRAINING, "the server is about to stop")
+        admission.check_draining()
         return {"status": "idle" if endpoint.idle else "ready"}
 
     @routes.head("/metrics", include_in_schema=False)

@@ -48,16 +48,14 @@ class EngineMetrics(Collector):
         scheduler = (
             None if self.endpoint.idle else self.endpoint.recogniser.transcriber.engine.scheduler
         )
+        running, waiting = (scheduler.running, scheduler.waiting) if scheduler else (0, 0)
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.permits.taken),
             "asr_held_body_bytes": ("Bytes of their bodies", self.admission.permits.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
-            "asr_running_rows": ("Windows being decoded", scheduler.running if scheduler else 0),
+            "asr_running_rows": ("Windows being decoded", running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
-            "asr_waiting_windows": (
-                "Windows that wait for a row",
-                scheduler.waiting if scheduler else 0,
-            ),
+            "asr_waiting_windows": ("Windows that wait for a row", waiting),
             "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
             "asr_engine_alive": ("1 if the engine's thread runs", int(self.endpoint.alive)),
         }

@@ -76,8 +76,9 @@ def refuse_in_query(request: Request) -> None:
             )
 
 
-def read_json(text: bytes | str) -> dict[str, Any]:
-    """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text.
+def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
+    """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text. Errors call
+    the object `what`.
 
     Raises InvalidRequest for what is not UTF-8, BodyTooLarge for too much beside such texts, else
     InvalidBody.
@@ -89,11 +90,11 @@ def read_json(text: bytes | str) -> dict[str, Any]:
             Kind.BODY_TOO_LARGE, f"beside the base64 of audio, JSON may have {MOST_JSON} bytes"
         ) from None
     except UnicodeDecodeError:
-        raise InvalidRequest("the body is not UTF-8") from None
+        raise InvalidRequest(f"the {what} is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise Refusal(Kind.INVALID_BODY, "the body is not JSON") from None
+        raise Refusal(Kind.INVALID_BODY, f"the {what} is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(Kind.INVALID_BODY, "the body should be a JSON object")
+        raise Refusal(Kind.INVALID_BODY, f"the {what} should be a JSON object")
     return value
 
 

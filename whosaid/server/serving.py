@@ -53,14 +53,10 @@ def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServ
 def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, Endpoint]:
     for line in misspelt_variables(ServerSettings):
         logger.warning(line)
-    store = open_store(settings)
+    store = None
+    if settings.data_dir is not None:
+        most_bytes = settings.max_job_bytes
+        store = JobStore(settings.data_dir, settings.max_jobs, most_bytes, time.time())
     limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
     endpoint = load_endpoint(models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes)
     return create_app(endpoint, settings, LiveDrivers(endpoint), store), endpoint
-
-
-def open_store(settings: ServerSettings) -> JobStore | None:
-    """Return the jobs in DATA_DIR; None if it is not set. Raises StartError."""
-    if settings.data_dir is None:
-        return None
-    return JobStore(settings.data_dir, settings.max_jobs, settings.max_job_bytes, time.time())

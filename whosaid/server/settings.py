@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -26,7 +26,7 @@ PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4}
 CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
 
 
-def _checked_names(pattern: re.Pattern[str], should_be: str) -> Callable[[object], object]:
+def _names(pattern: re.Pattern[str], should_be: str) -> BeforeValidator:
     """Splits a variable's text at commas into lower-case names that match `pattern`."""
 
     def check(value: object) -> object:
@@ -40,28 +40,12 @@ def _checked_names(pattern: re.Pattern[str], should_be: str) -> Callable[[object
             )
         return frozenset(stripped)
 
-    return check
+    return BeforeValidator(check)
 
 
-Names = Annotated[
-    frozenset[str],
-    NoDecode,
-    BeforeValidator(
-        _checked_names(HOST_PATTERN, "names or addresses without scheme and port, or *")
-    ),
-]
-Origins = Annotated[
-    frozenset[str],
-    NoDecode,
-    BeforeValidator(
-        _checked_names(ORIGIN_PATTERN, "scheme://name or scheme://name:port, no path, or *")
-    ),
-]
-CallbackHosts = Annotated[
-    frozenset[str],
-    NoDecode,
-    BeforeValidator(_checked_names(CALLBACK_PATTERN, "names, or names with ports")),
-]
+HOSTS = _names(HOST_PATTERN, "names or addresses without scheme and port, or *")
+ORIGINS = _names(ORIGIN_PATTERN, "scheme://name or scheme://name:port, no path, or *")
+CALLBACK_HOSTS = _names(CALLBACK_PATTERN, "names, or names with ports")
 
 
 def callback_key(secret: SecretStr) -> bytes:
@@ -101,9 +85,9 @@ class ServerSettings(EnvironmentSettings):
     """Serve `/app`."""
     max_rows: int = Field(default=32, ge=1, le=128)
     """Windows decoded at once, memory permitting."""
-    allowed_hosts: Names = frozenset()
+    allowed_hosts: Annotated[frozenset[str], NoDecode, HOSTS] = frozenset()
     """Names and addresses of this server: `asr.example, *.lan, 10.0.0.7`; `*` for all."""
-    allowed_origins: Origins = frozenset()
+    allowed_origins: Annotated[frozenset[str], NoDecode, ORIGINS] = frozenset()
     """Sites whose pages may call: `https://app.example, http://localhost:3000`; `*` for all."""
     max_live_sessions: int = Field(default=16, ge=0)
     """Open live sessions; 0 for none."""
@@ -125,7 +109,7 @@ class ServerSettings(EnvironmentSettings):
     """Jobs running at once."""
     job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
     """How long a job is kept after its end."""
-    callback_hosts: CallbackHosts = frozenset()
+    callback_hosts: Annotated[frozenset[str], NoDecode, CALLBACK_HOSTS] = frozenset()
     """Hosts for job callbacks: `hooks.example, 10.0.0.7:8443`; the default port is 443."""
     callback_secret: SecretStr | None = None
     """Signs callbacks: base64 of 24 to 64 bytes, with or without `whsec_`."""

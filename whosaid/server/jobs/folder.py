@@ -49,7 +49,7 @@ class DataFolder:
         """Keep a recording, on the disk when this returns. Raises OSError, and then keeps none."""
         path = self._audio / name
         try:
-            with open(path, "xb", opener=_private) as file:
+            with open(path, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 file.write(audio)
                 file.flush()
                 os.fsync(file.fileno())
@@ -75,7 +75,3 @@ class DataFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

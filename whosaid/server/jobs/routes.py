@@ -18,7 +18,6 @@ from pydantic_core import to_json
 from whosaid.audio.decode import decode_base64
 from whosaid.endpoint import Endpoint
 from whosaid.errors import InvalidParameter
-from whosaid.request import TranscriptionRequest
 from whosaid.server.admission import token_of
 from whosaid.server.description import ANY_BODY, ErrorBody, JobBody, JobList, bodies, refusals
 from whosaid.server.errors import Kind, Refusal
@@ -95,26 +94,29 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
         await asyncio.to_thread(store.check_room, 0)
         body, as_text = await read_body(request)
         callback_url = take_callback_url(body, hosts)
-        asked = await asyncio.to_thread(endpoint.parse, body, as_text)
-        job = await asyncio.to_thread(_keep, runner, owner(request), endpoint, asked, callback_url)
+        async with endpoint.loaded():
+            asked = await asyncio.to_thread(endpoint.parse, body, as_text)
+        audio = await asyncio.to_thread(decode_base64, asked.upload.take(), endpoint.limits)
+        kept = await asyncio.to_thread(write_request, asked)
+        job = await asyncio.to_thread(
+            store.add, owner(request), audio, kept, callback_url, time.time()
+        )
         runner.wake()
         # From the root, as the request may have come for `/v1/jobs/`, too.
         location = f"{request.scope['root_path']}/v1/jobs/{job.id}"
         return Response(_body(runner, job), 202, {"Location": location}, JSON)
 
     @routes.get("/jobs", **LIST)
-    async def list_all(request: Request) -> Response:
-        jobs = await asyncio.to_thread(store.jobs, owner(request))
-        body = {"object": "list", "data": [job_json(runner, job) for job in jobs]}
-        return Response(to_json(body), media_type=JSON)
+    def list_all(request: Request) -> Response:
+        jobs = [job_json(runner, job) for job in store.jobs(owner(request))]
+        return Response(to_json({"object": "list", "data": jobs}), media_type=JSON)
 
     @routes.get("/jobs/{job}", **READ)
-    async def read(job: str, request: Request) -> Response:
+    def read(job: str, request: Request) -> Response:
         form = request.query_params.get("format")
         if form not in (None, "json", *FORMATS):
             raise InvalidParameter(f"should be json, {', '.join(FORMATS)}", "format")
-        found = await asyncio.to_thread(store.job, owner(request), job)
-        result = await asyncio.to_thread(store.result, owner(request), job)
+        found, result = store.job(owner(request), job), store.result(owner(request), job)
         if form is None:
             answer = None if result is None else result.answer
             return Response(_body(runner, found, answer), media_type=JSON)
@@ -149,17 +151,6 @@ def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | Non
         raise InvalidParameter("should be text", "callback_url")
     read_target(url, hosts)
     return url
-
-
-def _keep(
-    runner: JobRunner,
-    owner: bytes,
-    endpoint: Endpoint,
-    asked: TranscriptionRequest,
-    callback_url: str | None,
-) -> Job:
-    audio = decode_base64(asked.upload.take(), endpoint.limits)
-    return runner.store.add(owner, audio, write_request(asked), callback_url, time.time())
 
 
 def job_json(runner: JobRunner, job: Job) -> dict[str, Any]:

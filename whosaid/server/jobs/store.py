@@ -89,11 +89,6 @@ class Status(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def ended(self) -> bool:
-        """Return True if the job's state is final."""
-        return self not in (Status.QUEUED, Status.RUNNING)
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -139,7 +134,11 @@ class JobStore:
         try:
             self._database, self._owner_key = _open(self._folder.database())
             self._remove_leftovers()  # first: a full disk has room then
-            self._recover_if_the_disk_has_room(now)
+            try:
+                self._recover(now)
+            except Refusal as error:  # on a full disk, `claim` recovers once there is room
+                if not isinstance(error.__cause__, sqlite3.OperationalError):
+                    raise
         except (sqlite3.Error, OSError, Refusal) as error:
             self._folder.close()
             raise StartError(f"DATA_DIR={folder}: {error.__cause__ or error}") from error
@@ -308,33 +307,17 @@ class JobStore:
         """Queue or fail the jobs that were running when the last process ended, in one transaction:
         each end counts once. Raises Refusal if the disk is full; `claim` tries again.
         """
-        with self._lock:
-            try:
-                self._rows("BEGIN IMMEDIATE")
-                self._rows("UPDATE jobs SET crashes = crashes + 1 WHERE status = 'running'")
-                crashed = self._rows(
-                    "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?",
-                    (MOST_CRASHES,),
-                )
-                for (job,) in crashed:
-                    self.fail(job, CRASHED, now)
-                self.put_back()
-                self._rows("COMMIT")
-            except Exception:
-                if self._database.in_transaction:
-                    self._rows("ROLLBACK")
-                raise
+        with self._lock, self._database:  # which rolls back
+            self._rows("BEGIN IMMEDIATE")
+            self._rows("UPDATE jobs SET crashes = crashes + 1 WHERE status = 'running'")
+            crashed = self._rows(
+                "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?", (MOST_CRASHES,)
+            )
+            for (job,) in crashed:
+                self.fail(job, CRASHED, now)
+            self.put_back()
+            self._rows("COMMIT")
         self._recovered = True
-
-    def _recover_if_the_disk_has_room(self, now: float) -> None:
-        """Recover now, or at the first `claim` that can. Raises Refusal if the database is
-        damaged.
-        """
-        try:
-            self._recover(now)
-        except Refusal as error:
-            if not isinstance(error.__cause__, sqlite3.OperationalError):
-                raise
 
     def _remove_leftovers(self) -> None:
         """Remove the recordings without a job that has yet to run."""

@@ -54,9 +54,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
             "text": text_of(answer),
             "segments": diarized_segments(answer),
             "usage": _usage(answer),
-            **known_speakers(answer),
-            **voices(answer, asked),
-            **unspoken(answer, asked),
+            **extras(answer, asked),
         }
     if asked.task == TRANSLATE:
         return {"text": text_of(answer)}
@@ -64,7 +62,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
         "text": text_of(answer),
         "languages": languages(answer.transcript),
         "usage": _usage(answer),
-        **unspoken(answer, asked),
+        **extras(answer, asked),
     }
 
 
@@ -86,29 +84,24 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
     body["unwritten"] = unwritten_json(answer.transcript.unwritten, body["duration"])
-    return body | known_speakers(answer) | voices(answer, asked) | unspoken(answer, asked)
+    return body | extras(answer, asked)
 
 
-def unspoken(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the parts of the client's `text` that nobody says, as in the native answer; nothing if
-    the client sent no text.
+def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
+    """Return what the client asked for besides OpenAI's fields: the results for known speakers, the
+    voices, both with the answer's labels, and the parts of its `text` that nobody says.
     """
-    if asked.request.config.text is None:
-        return {}
-    chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
-    words = [word for chunk in chunks for word in chunk.words]
-    return {"unspoken": unspoken_json(answer.transcript.unspoken, words, _seconds(answer))}
-
-
-def known_speakers(answer: Answer) -> dict[str, Any]:
-    """Return the results for known speakers, if there are any, with the answer's labels."""
-    told = with_labels(answer).known_speakers
-    return {"known_speakers": known_speakers_json(told)} if told else {}
-
-
-def voices(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the voices with the answer's labels; nothing if the client asked for none."""
-    return {"voices": voices_json(with_labels(answer))} if asked.request.config.voices else {}
+    found: dict[str, Any] = {}
+    labelled = with_labels(answer)
+    if labelled.known_speakers:
+        found["known_speakers"] = known_speakers_json(labelled.known_speakers)
+    if asked.request.config.voices:
+        found["voices"] = voices_json(labelled)
+    if asked.request.config.text is not None:
+        chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
+        words = [word for chunk in chunks for word in chunk.words]
+        found["unspoken"] = unspoken_json(answer.transcript.unspoken, words, _seconds(answer))
+    return found
 
 
 def diarized_segments(answer: Answer) -> list[dict[str, Any]]:

@@ -32,20 +32,15 @@ def logprob_entries(
     entries = []
     written = tokenizer.convert_ids_to_tokens(list(tokens))
     for each, logprob in zip(written, log_probs, strict=True):
-        raw = token_bytes(each)
+        raw = bytes(_bytes_by_letter()[letter] for letter in each)
         text = raw.decode(errors="replace")
         entries.append({"token": text, "bytes": list(raw), "logprob": logprob})
     return entries
 
 
-def token_bytes(written: str) -> bytes:
-    """Return the bytes of a token as vocabularies of byte-level pairs write it (OpenAI's GPT-2)."""
-    table = _bytes_by_letter()
-    return bytes(table[letter] for letter in written)
-
-
 @cache
 def _bytes_by_letter() -> dict[str, int]:
+    """Return the byte that each letter of a byte-level vocabulary stands for (OpenAI's GPT-2)."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return {letter: byte for byte, letter in bytes_to_unicode().items()}

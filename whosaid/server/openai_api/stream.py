@@ -18,14 +18,12 @@ from whosaid.asr import Progress
 from whosaid.endpoint import Finished
 from whosaid.server.openai_api.bodies import (
     diarized_segments,
+    extras,
     file_of,
-    known_speakers,
     languages,
     text_of,
     token_usage,
-    unspoken,
     verbose,
-    voices,
 )
 from whosaid.server.openai_api.form import FILES, AudioRequest
 from whosaid.server.openai_api.logprobs import token_logprobs
@@ -71,9 +69,7 @@ def _done(
     }
     if asked.logprobs:
         message["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
-    if asked.format == "diarized_json":
-        message |= known_speakers(answer) | voices(answer, asked)
-    message |= unspoken(answer, asked)
+    message |= extras(answer, asked)
     if asked.format == "verbose_json":
         message = verbose(answer, asked) | message
     if asked.format in FILES:

@@ -9,18 +9,14 @@ from __future__ import annotations
 from binascii import Error as Base64Error
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from whosaid.payload.encodings import (
-    Base64Text,
-    TooMuchJson,
-    base64_digits,
-    decode_digits,
-    parse_json,
-)
+from whosaid.errors import EndpointError
+from whosaid.payload.encodings import Base64Text, base64_digits, decode_digits
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.openai_api.form import shown
-from whosaid.server.realtime.session_config import Given, SessionGiven, Text, at_fault
+from whosaid.server.realtime.session_config import Given, SessionGiven, Text
+from whosaid.server.request_body import read_json
 
 # OpenAI's bound on the name that a client gives an event.
 LONGEST_ID = 512
@@ -96,13 +92,9 @@ ClientEvent = Update | Commit | Clear | bytes  # bytes: audio
 def read_object(message: str) -> dict[str, Any]:
     """Return the JSON object of a message. Raises InvalidJson."""
     try:
-        value = parse_json(message)
-    except TooMuchJson:
-        raise Refusal(Kind.INVALID_JSON, "the event is too large beside its audio") from None
-    except (ValueError, RecursionError):
-        raise Refusal(Kind.INVALID_JSON, "the message is not JSON") from None
-    if not isinstance(value, dict):
-        raise Refusal(Kind.INVALID_JSON, "the message should be a JSON object")
+        value = read_json(message, "message")
+    except EndpointError as error:
+        raise Refusal(Kind.INVALID_JSON, error.reason) from None
     if not _is_small(value):
         raise Refusal(Kind.INVALID_JSON, f"an event has at most {MOST_VALUES} values")
     return value
@@ -127,10 +119,7 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
         raise Refusal(Kind.UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
     if kind not in SERVED:
         raise Refusal(Kind.UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
-    try:
-        read = SERVED[kind].model_validate(event)
-    except ValidationError as error:
-        raise at_fault(error) from None
+    read = SERVED[kind].read(event)
     if isinstance(read, Append):
         return _decoded(read.audio, most_bytes)
     assert isinstance(read, Update | Commit | Clear)

@@ -6,7 +6,7 @@ import time
 from typing import Literal
 
 from fastapi import APIRouter, Request, WebSocket
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse
 
@@ -26,7 +26,6 @@ from whosaid.server.realtime.session_config import (
     Given,
     SessionConfig,
     SessionGiven,
-    at_fault,
     below,
     ignored_wishes,
     merged,
@@ -65,13 +64,14 @@ def router(
 
     @routes.websocket("")
     async def realtime(socket: WebSocket) -> None:
-        warnings = query_warnings(socket.query_params, endpoint)
-        offered = socket.scope["subprotocols"]
-        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        session = RealtimeSession(
-            socket, socket.state.place, socket.state.config, endpoint, settings, open_driver
-        )
-        await session.run(warnings)
+        async with endpoint.loaded():
+            warnings = query_warnings(socket.query_params, endpoint)
+            offered = socket.scope["subprotocols"]
+            await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+            session = RealtimeSession(
+                socket, socket.state.place, socket.state.config, endpoint, settings, open_driver
+            )
+            await session.run(warnings)
 
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:
@@ -88,16 +88,15 @@ def router(
         admission.check_live()
         given = await _read(request)
         session = given.session or SessionGiven()
-        with below("session"):
-            config = merged(SessionConfig(), session, endpoint)
-        secret = secrets.create((given.expires_after or Expiry()).seconds, config)
-        ends = int(time.time() + settings.live_session_seconds)
-        body = {
-            "value": secret.value,
-            "expires_at": secret.expires_at,
-            "session": config.shown(new_id("sess"), ends, model_id(endpoint)),
-        }
-        if warnings := ignored_wishes(session, endpoint):
+        async with endpoint.loaded():
+            with below("session"):
+                config = merged(SessionConfig(), session, endpoint)
+            secret = secrets.create((given.expires_after or Expiry()).seconds, config)
+            ends = int(time.time() + settings.live_session_seconds)
+            shown = config.shown(new_id("sess"), ends, model_id(endpoint))
+            warnings = ignored_wishes(session, endpoint)
+        body = {"value": secret.value, "expires_at": secret.expires_at, "session": shown}
+        if warnings:
             body["warnings"] = list(warnings)
         return JSONResponse(body)
 
@@ -127,7 +126,4 @@ async def _read(request: Request) -> SecretGiven:
         fields = read_object(body.decode()) if body else {}
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
-    try:
-        return SecretGiven.model_validate(fields)
-    except ValidationError as error:
-        raise at_fault(error) from None
+    return SecretGiven.read(fields)

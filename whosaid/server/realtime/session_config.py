@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -48,7 +48,6 @@ FLAT = {
 OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME = 200
-DEFAULT_RATE = 24_000
 TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
 # Where a session has the endpoint's parameters, and the lists that are read as in a form.
 FIELDS = {
@@ -81,6 +80,23 @@ class Given(BaseModel):
     """A part of what a client sends, with the fields that are known alone."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    @classmethod
+    def read(cls, given: object) -> Self:
+        """Return the checked fields. Raises Refusal for the first fault, with its path."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        steps = [f"[{x}]" if isinstance(x, int) else f".{shown(x)}" for x in first["loc"]]
+        path = "".join(steps).removeprefix(".")
+        kind, text = first["type"], first["msg"].replace("Input should", "should")
+        if kind == "extra_forbidden":
+            raise Refusal(Kind.UNKNOWN_PARAMETER, "there is no such field", path)
+        if kind == "missing":
+            raise Refusal(Kind.MISSING_PARAMETER, "is required", path)
+        wrong = Kind.INVALID_TYPE if kind.endswith("_type") else Kind.INVALID_VALUE
+        raise Refusal(wrong, text, path)
 
 
 class Part(BaseModel):
@@ -292,19 +308,6 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*warnings, *(text for text in others if text)]))
 
 
-def at_fault(error: ValidationError) -> Refusal:
-    """Return the first fault that pydantic found, with its path in the checked object."""
-    detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    steps = [f"[{each}]" if isinstance(each, int) else f".{shown(each)}" for each in detail["loc"]]
-    path = "".join(steps).removeprefix(".")
-    kind, text = detail["type"], detail["msg"].replace("Input should", "should")
-    if kind == "extra_forbidden":
-        return Refusal(Kind.UNKNOWN_PARAMETER, "there is no such field", path)
-    if kind == "missing":
-        return Refusal(Kind.MISSING_PARAMETER, "is required", path)
-    return Refusal(Kind.INVALID_TYPE if kind.endswith("_type") else Kind.INVALID_VALUE, text, path)
-
-
 @contextmanager
 def below(path: str) -> Iterator[None]:
     """Let errors that are raised in the block name fields of `path`, as a session calls them.
@@ -330,15 +333,15 @@ def below(path: str) -> Iterator[None]:
 def _format(given: FormatGiven | None) -> AudioFormat:
     if given is None:
         return AudioFormat.PCM_24000
-    rates = {each.rate: each for each in AudioFormat if each.value[0] == given.type}
+    rates = [each.rate for each in AudioFormat if each.value[0] == given.type]
     if not rates:
         kinds = ", ".join(dict.fromkeys(each.value[0] for each in AudioFormat))
         raise Refusal(Kind.INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
-    rate = given.rate or (DEFAULT_RATE if DEFAULT_RATE in rates else next(iter(rates)))
+    rate = given.rate or rates[0]
     if rate not in rates:
         wanted = " or ".join(map(str, rates))
         raise Refusal(Kind.INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
-    return rates[rate]
+    return AudioFormat((given.type, rate))
 
 
 def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings | None:
@@ -349,12 +352,10 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
             Kind.UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
         )
     default = TurnSettings()
-    names = ("threshold", "prefix_padding_ms", "silence_duration_ms")
-    changes: dict[str, Any] = {
-        name: getattr(default if getattr(given, name) is None else given, name)
-        for name in names
-        if name in given.model_fields_set
-    }
+    bounds = {"threshold", "prefix_padding_ms", "silence_duration_ms"}
+    changes = given.model_dump(include=bounds, exclude_unset=True)
+    for name, value in changes.items():
+        changes[name] = getattr(default, name) if value is None else value
     return replace(now or default, **changes)
 
 
@@ -383,9 +384,8 @@ def _transcription(
         ),
     }
     checked = endpoint.parse({"inputs": "", "parameters": parameters}).config
-    changes: dict[str, Any] = {
-        name: getattr(given, name) for name in ("delay", "known_speaker_threshold") if name in names
-    }
+    kept = {"delay", "known_speaker_threshold"}
+    changes = given.model_dump(include=kept, exclude_unset=True)
     if names & {NAMES, REFERENCES}:
         changes["known_speakers"] = tuple(checked.known_speakers)
     return replace(
