@@ -51,7 +51,10 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
+        st.sampled_from(["24", " 1.5", "True", "word", "srt, vtt"]),
+    ),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
     ),
@@ -156,12 +159,6 @@ def test_vad_parameters_are_an_object_or_its_json():
         assert read.model_dump(exclude_none=True) == given
 
 
-def test_text_parameters_stay_text():
-    texts = {"prompt": "24", "text": "true", "hotwords": ["24", "true"]}
-    accepted = InferenceConfig.read(texts)
-    assert accepted.model_dump(include=set(texts)) == texts
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -254,15 +251,9 @@ def test_a_refused_value_is_not_repeated():
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
-        ({"batch_size": "8"}, "batch_size", 8),
-        ({"batch_size": 8}, "batch_size", 8),
-        ({"assisted": "true"}, "assisted", True),
-        ({"assisted": True}, "assisted", True),
         ({"assisted": "1"}, "assisted", True),
         ({"diarize": "no"}, "diarize", False),
-        ({"return_timestamps": "false"}, "return_timestamps", False),
         ({"return_timestamps": "word"}, "return_timestamps", "word"),
-        ({"language": "en"}, "language", "en"),
         ({"output": "srt, vtt"}, "output", ["srt", "vtt"]),
         ({"hotwords": "Ada,Mr Lovelace"}, "hotwords", ["Ada", "Mr Lovelace"]),
     ],
@@ -433,20 +424,13 @@ def test_no_env_file_is_read(monkeypatch, tmp_path):
         ModelSettings.from_environment()
 
 
-def test_telemetry_is_off_however_it_was_set():
-    done = subprocess.run(
-        [sys.executable, "-c", "import json, os, config; print(json.dumps(dict(os.environ)))"],
-        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(done.stdout).items() >= config.NO_TELEMETRY.items()
-    assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
-
-
 @pytest.mark.parametrize(
-    "entry", ["handler", "whosaid.server.__main__", "whosaid.transcribe.__main__"]
+    "entry",
+    [
+        "handler",
+        pytest.param("whosaid.server.__main__", marks=pytest.mark.reliability),
+        pytest.param("whosaid.transcribe.__main__", marks=pytest.mark.reliability),
+    ],
 )
 def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry):
     """What reports is imported behind torch, which is none here."""
@@ -458,7 +442,7 @@ def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PYANNOTE_METRICS_ENABLED": "true"},
+        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
         cwd=REPOSITORY,
         capture_output=True,
         check=True,

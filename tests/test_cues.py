@@ -117,7 +117,7 @@ def test_cues_are_those_of_openai_whisper(found, layout):
 @settings(max_examples=60)
 @given(segments(), LAYOUTS)
 def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
-    layout = replace(layout, speakers=False)
+    layout = replace(layout, subtitle_speakers=False)
     expected = [entry for run in runs(found) for entry in by_whisper(run, layout)]
     assert shown(render("srt", rendering_of(found, layout))) == expected
 
@@ -130,7 +130,7 @@ def underlined(text: str) -> str:
 @settings(max_examples=60)
 @given(segments(), LAYOUTS)
 def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
-    layout = replace(layout, speakers=True, highlight_words=False)
+    layout = replace(layout, subtitle_speakers=True, highlight_words=False)
     for cue in rendering_of(found, layout).cues(named=True):
         assert cue.lines[0].startswith(f"{cue.speaker}: " if cue.speaker else "")
         assert {word.speaker for line in cue.words for word in line} == {cue.speaker}
@@ -178,7 +178,7 @@ def test_words_are_underlined_inside_voices_and_escapes():
         "<v Ada>a&lt;b &amp;",
         "<v Ada>a&lt;b <u>&amp;</u>",
     ]
-    hidden = replace(layout, speakers=False)
+    hidden = replace(layout, subtitle_speakers=False)
     srt = render("srt", Rendering(1.0, [chunk], [block], (), hidden))
     assert shown(srt)[0][2] == "<u>a\u2039b</u> &"
 

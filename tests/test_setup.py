@@ -116,7 +116,6 @@ def clone(tmp_path) -> Clone:
     [
         (["--dev", "--archive"], "dev", False),
         (["--toolkit", "--archive"], "dev", True),
-        (["--archive", "--archive"], "archive", False),
     ],
 )
 def test_options_add_up(clone, options, layer, toolkit):
@@ -138,13 +137,6 @@ def test_a_user_gets_what_users_need_and_by_its_hashes(clone):
     assert packages > {"torch", "transformers", "pyannote-audio", "silero-vad", "fastapi", "rich"}
     not_for_users = {"hf-serve", "ray", "onnxruntime", "meeteval", "pytest", "ctranslate2"}
     assert packages.isdisjoint(not_for_users)
-
-
-def test_a_second_call_does_nothing(clone):
-    clone.run("scripts/setup")
-    clone.calls()
-    assert clone.run("scripts/setup").returncode == 0
-    assert clone.calls() == []
 
 
 def test_an_interrupted_installation_goes_on_and_what_is_half_there_goes(clone):
@@ -201,8 +193,10 @@ def test_a_killed_set_up_keeps_nobody_waiting(clone):
 
 
 def test_what_was_once_asked_for_stays(clone):
-    clone.run("scripts/setup", "--dev")
+    """Without a compiler a benchmark's package is left out, which is told."""
+    done = clone.run("scripts/setup", "--dev")
     assert clone.packages() > {"pytest", "hf-serve", "ray", "torchvision"}
+    assert ("meeteval" in done.stderr, "meeteval" in clone.packages()) == (True, False)
     with (clone.root / "requirements" / "locks" / "use.txt").open("a") as lock:
         lock.write("new==1 \\\n    --hash=sha256:0\n")
     clone.calls()
@@ -229,14 +223,6 @@ def test_where_those_builds_are_out_of_reach_the_others_come_and_one_line_says_s
     (line,) = [line for line in done.stderr.splitlines() if "cannot be reached" in line]
     assert "CUDA" in line
     assert {"nvidia-cublas", "triton", "torch"} < clone.packages()
-
-
-def test_without_a_compiler_only_a_benchmark_misses_something(clone):
-    done = clone.run("scripts/setup", "--dev")
-    assert done.returncode == 0
-    assert "meeteval" in done.stderr
-    assert "meeteval" not in clone.packages()
-    assert "hypothesis" in clone.packages()
 
 
 def test_a_command_installs_and_runs_and_then_runs_at_once(clone):

@@ -33,8 +33,8 @@ from whosaid.transcribe import live_audio, live_local, live_remote
 from whosaid.transcribe.__main__ import main
 from whosaid.transcribe.client import Failed
 from whosaid.transcribe.live_audio import input_options, piped
-from whosaid.transcribe.live_screen import LiveScreen
 from whosaid.transcribe.live_transcript import LiveTranscript
+from whosaid.transcribe.printing import LiveScreen
 
 RATE = 16_000
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +95,8 @@ class EndedItems:
     def __init__(self, longest: int) -> None:
         self.unfinished: list[Item] = []
         self.until = 0
+        self.longest = longest
         self._context: list[Item] = []
-        self._longest = longest
 
     def add(self, item: Item, end: int) -> None:
         item.end = self.until = end
@@ -119,7 +120,7 @@ class EndedItems:
         for each in reversed(self._context):
             if each is item or each.begin >= item.begin:
                 continue
-            if each.language != item.language or end - each.begin > self._longest:
+            if each.language != item.language or end - each.begin > self.longest:
                 break
             found.insert(0, each)
         return found
@@ -129,7 +130,7 @@ class EndedItems:
         first sample that is still needed.
         """
         first = min([begin, *(each.begin for each in self.unfinished)])
-        reach = first + SHORTEST_ITEM - self._longest
+        reach = first + SHORTEST_ITEM - self.longest
         self._context = [each for each in self._context if each.begin >= reach]
         return min([first, *(each.begin for each in self._context)])
 
@@ -146,15 +147,14 @@ class LiveSession:
         window_seconds: float,
         ids: Iterator[str],
     ) -> None:
-        self._settings, self._options = settings, with_settings(options, settings)
-        self._longest_window = int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE)
-        self._ids = ids
-        self._last_id: str | None = None
+        self._settings, self._options = settings, options
+        self._options = self.options_for(settings)
+        self._ids = pairwise(chain((None,), ids))  # each with the one before
         self._audio = AudioBuffer()
         self._speech = Speech()
         self._language: str | None = None  # last detected
         self._current: Item | None = None  # the item that has not ended
-        self._ended = EndedItems(self._longest_window)
+        self._ended = EndedItems(int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE))
         self._partial: WantedPass | None = None
         self._cadence = 0.0  # of the last Cadence event; 0 for the requested cadence
         self._finished = False
@@ -183,11 +183,20 @@ class LiveSession:
         events, self._events = self._events, []
         return events
 
+    def options_for(self, settings: LiveSettings) -> TranscriptionOptions:
+        return replace(
+            self._options,
+            language=settings.language,
+            prompt=settings.prompt or "",
+            hotwords=settings.keywords,
+            decode=replace(self._options.decode, live=True),
+        )
+
     # Calls of the client
 
     def change(self, settings: LiveSettings) -> None:
         committed_by_client = self._settings.turn_detection is None
-        self._settings, self._options = settings, with_settings(self._options, settings)
+        self._settings, self._options = settings, self.options_for(settings)
         self._language = None
         item = self._current
         if committed_by_client and settings.turn_detection and item and self._speech.speaks:
@@ -325,8 +334,9 @@ class LiveSession:
         self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
-        previous_id, self._last_id = self._last_id, next(self._ids)
-        return Item(self._last_id, previous_id, begin, self._language)
+        previous_id, item_id = next(self._ids)
+        assert item_id is not None
+        return Item(item_id, previous_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
         self._current = None
@@ -370,7 +380,7 @@ class LiveSession:
 
     def _partial_pass(self, item: Item) -> WantedPass:
         now = self._audio.stop
-        self._events += item.fit_window(now, self._longest_window)
+        self._events += item.fit_window(now, self._ended.longest)
         self._tell_cadence((now - item.decoded) / SAMPLE_RATE, first=item.decoded == item.begin)
         samples, found = self._audio.samples(item.window, now), item.found
         options = replace(self._options, language=self._settings.language or item.language)
@@ -439,16 +449,6 @@ class LiveSession:
         if found.language and found.speech and long_enough:
             self._language = found.language
         self._events += item.complete(moved(found, wanted.begin / SAMPLE_RATE))
-
-
-def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    return replace(
-        options,
-        language=settings.language,
-        prompt=settings.prompt or "",
-        hotwords=settings.keywords,
-        decode=replace(options.decode, live=True),
-    )
 
 
 def _samples(milliseconds: int) -> int:
