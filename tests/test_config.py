@@ -11,7 +11,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import config
@@ -221,6 +221,7 @@ def test_much_is_refused_before_anything_looks_into_it(monkeypatch, name, as_tex
         tracemalloc.stop()
 
 
+@settings(max_examples=60)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, json_values)))
 def test_any_json_is_either_accepted_unchanged_or_refused_by_name(parameters):
     refusal = ""
@@ -235,6 +236,7 @@ def test_any_json_is_either_accepted_unchanged_or_refused_by_name(parameters):
             assert getattr(accepted, name) == typed(name, value)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=10), json_values, max_size=5))
 def test_unknown_names_change_nothing_and_are_reported(parameters):
     unknown = {name: value for name, value in parameters.items() if name not in FIELDS}
@@ -332,14 +334,14 @@ def test_a_name_that_is_nearly_a_known_models_is_refused_with_that_model(tmp_pat
 # ---- the environment
 
 
-def settings(monkeypatch, **variables: str) -> ModelSettings:
+def settings_of(monkeypatch, **variables: str) -> ModelSettings:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return ModelSettings.from_environment()
 
 
 def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
-    read = settings(
+    read = settings_of(
         monkeypatch,
         ASR_MODEL="a/b@main",
         ASSISTANT_MODEL="",
@@ -382,7 +384,7 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
 )
 def test_a_wrong_environment_names_the_variable(monkeypatch, variables, culprit):
     with pytest.raises(ValueError, match=f"^{culprit}") as caught:
-        settings(monkeypatch, HF_TOKEN=SECRET, **variables)
+        settings_of(monkeypatch, HF_TOKEN=SECRET, **variables)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
 

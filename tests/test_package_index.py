@@ -39,7 +39,7 @@ def sha256(tmp_path, monkeypatch) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("installer", [pytest.param("pip", marks=pytest.mark.reliability), "uv"])
 def test_a_wheel_with_the_right_hash_alone_is_unpacked(sha256, installer, tmp_path, monkeypatch):
     """Temporary files are beside the folder, and not in a small /tmp."""
     if installer == "uv":

@@ -115,7 +115,7 @@ def clone(tmp_path) -> Clone:
     ("options", "layer", "toolkit"),
     [
         (["--dev", "--archive"], "dev", False),
-        (["--toolkit", "--archive"], "dev", True),
+        pytest.param(["--toolkit", "--archive"], "dev", True, marks=pytest.mark.reliability),
     ],
 )
 def test_options_add_up(clone, options, layer, toolkit):
@@ -156,6 +156,7 @@ def test_an_interrupted_installation_goes_on_and_what_is_half_there_goes(clone):
     assert not half.exists()
 
 
+@pytest.mark.reliability
 def test_two_first_starts_at_once_are_one_set_up(clone):
     """The second one waits, and takes nothing for half unpacked that the first one unpacks."""
     (clone.hidden / "slow").touch()
@@ -179,6 +180,7 @@ def test_two_first_starts_at_once_are_one_set_up(clone):
     assert len([call for call in clone.calls() if " sync " in call]) == 1
 
 
+@pytest.mark.reliability
 def test_a_killed_set_up_keeps_nobody_waiting(clone):
     (clone.hidden / "slow").touch()
     with clone.start("scripts/setup") as killed:
@@ -192,6 +194,7 @@ def test_a_killed_set_up_keeps_nobody_waiting(clone):
     assert (done.returncode, "Another" in done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.reliability
 def test_what_was_once_asked_for_stays(clone):
     """Without a compiler a benchmark's package is left out, which is told."""
     done = clone.run("scripts/setup", "--dev")
@@ -215,6 +218,7 @@ def test_without_an_nvidia_device_torch_comes_without_cuda_in_the_same_version(c
     assert {"torch", "torchaudio", "sympy"} < clone.packages()
 
 
+@pytest.mark.reliability
 @without_gpu
 def test_where_those_builds_are_out_of_reach_the_others_come_and_one_line_says_so(clone):
     (clone.hidden / "no-index").touch()

@@ -103,10 +103,6 @@ class EndedItems:
         self.unfinished.append(item)
         self._context.append(item)
 
-    def skip(self, until: int) -> None:
-        """Let no item begin before sample `until`, because nothing needs the audio before it."""
-        self.until = max(self.until, until)
-
     def clear(self, until: int) -> None:
         """Drop the audio before sample `until`. Later items have no earlier items as context,
         because the audio between them is missing.
@@ -350,7 +346,7 @@ class LiveSession:
         if self._current is None:
             turns = self._settings.turn_detection
             padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
-            self._ended.skip(self._audio.stop - padding)
+            self._ended.until = max(self._ended.until, self._audio.stop - padding)
         begin = self._current.begin if self._current else self._ended.until
         self._audio.drop_before(self._ended.forget(begin))
 
@@ -370,9 +366,8 @@ class LiveSession:
         vad = self._settings.turn_detection is not None
         if vad and self._speech.silent_for >= PAUSE_SECONDS:
             return False
-        cadence, _ = self._delay
         new = self._audio.stop - item.decoded
-        return new >= cadence * SAMPLE_RATE and self._speech.until > item.decoded
+        return new >= self.cadence * SAMPLE_RATE and self._speech.until > item.decoded
 
     @property
     def _delay(self) -> tuple[float, float]:
@@ -404,11 +399,10 @@ class LiveSession:
 
     def _tell_cadence(self, seconds: float, first: bool) -> None:
         """Send a Cadence event when partial passes become much rarer than requested, or recover."""
-        asked, _ = self._delay
-        slow = 0.0 if first or seconds < SLOWER * asked else seconds
+        slow = 0.0 if first or seconds < SLOWER * self.cadence else seconds
         if (slow > 0) != (self._cadence > 0) or slow > SLOWER * self._cadence > 0:
             self._cadence = slow
-            self._events.append(Cadence(slow or asked))
+            self._events.append(Cadence(slow or self.cadence))
 
     # Final passes
 

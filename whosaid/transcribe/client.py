@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 import httpx2
@@ -185,7 +186,7 @@ class Client:
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
         url = endpoint(self.url) + route
         try:
-            with httpx2.stream(
+            with _connections().stream(
                 method, url, content=body, headers=headers, timeout=timeout
             ) as response:
                 self._reached.set()
@@ -215,6 +216,12 @@ class Client:
             return failure(reason)
         seconds = response.headers.get("retry-after", "")
         return _Retry(reason, lost=False, seconds=float(seconds) if seconds.isdecimal() else None)
+
+
+@cache
+def _connections() -> httpx2.Client:
+    """Return what opens a connection for each request: one loads the certificates for all."""
+    return httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 def endpoint(url: str) -> str:
