@@ -41,7 +41,7 @@ def spoken(draw, letters=LETTERS, longest=50):
                 st.integers(0, 900),
                 SPEAKERS,
             ),
-            max_size=30,
+            max_size=15,
         )
     )
     words, clock = [], 0

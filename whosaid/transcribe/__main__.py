@@ -94,7 +94,7 @@ class Job:
         seconds = time.monotonic() - started
         answer = with_speaker_names(answer, self.names)
         if described is not None:
-            made = kept.Request(self.endpoint.models(), self.parameters).to_json()
+            made = kept.Request(self.endpoint.models, self.parameters).to_json()
             answer = {"recording": described, "made_with": made, **answer}
         return answer, seconds
 
@@ -167,8 +167,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
-    models = endpoint.models()
-    request = kept.Request(models, kept_parameters(options, models or {}))
+    request = kept.Request(endpoint.models, kept_parameters(options, endpoint.models or {}))
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:

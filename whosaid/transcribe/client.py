@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import httpx2
@@ -90,7 +90,7 @@ class _Retry(Exception):
         self.lost, self.seconds = lost, seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Client:
     """A running server; safe to use from several threads.
 
@@ -105,20 +105,18 @@ class Client:
     sleep: Callable[[float], object] = time.sleep
     jobs: bool = False
     _reached: threading.Event = field(default_factory=threading.Event)
-    _info: list[dict[str, Any] | None] = field(default_factory=list)
 
+    @cached_property
     def models(self) -> dict[str, Any] | None:
         """Return the server's model, and whether it has diarization; None if the server has no such
         route, for example hf-serve. Raises Unusable.
         """
-        if not self._info:
-            try:
-                self._info.append(self._ask("GET", INFO, b"", _models))
-            except Unusable:
-                raise
-            except Failed:
-                self._info.append(None)
-        return self._info[0]
+        try:
+            return self._ask("GET", INFO, b"", _models)
+        except Unusable:
+            raise
+        except Failed:
+            return None
 
     def prepare(self, data: bytes) -> None:
         """Do nothing: the server checks the data itself."""
