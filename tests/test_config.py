@@ -23,6 +23,7 @@ from config import (
     ModelReference,
     ModelSettings,
 )
+from whosaid.payload.languages import language_code
 from whosaid.payload.parameters import VadParameters
 from whosaid.runtime.environment import nvidia_device_present
 from whosaid.server.settings import ServerSettings
@@ -51,7 +52,10 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SECRET = "hf_do_not_show_me"
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
+        st.sampled_from(["24", " 1.5", "True", "word", "srt, vtt"]),
+    ),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
     ),
@@ -75,7 +79,9 @@ def typed(name, value):
         return value.lower() == "true"
     if name == "vad_parameters" and isinstance(value, dict):
         return VadParameters(**value)
-    return value
+    if name == "channel_names" and isinstance(value, list):
+        return [each.strip() for each in value]
+    return language_code(value) if name == "language" and value is not None else value
 
 
 def outcome(parameters, *, as_text=False):
@@ -156,12 +162,6 @@ def test_vad_parameters_are_an_object_or_its_json():
         assert read.model_dump(exclude_none=True) == given
 
 
-def test_text_parameters_stay_text():
-    texts = {"prompt": "24", "text": "true", "hotwords": ["24", "true"]}
-    accepted = InferenceConfig.read(texts)
-    assert accepted.model_dump(include=set(texts)) == texts
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -224,7 +224,7 @@ def test_much_is_refused_before_anything_looks_into_it(monkeypatch, name, as_tex
         tracemalloc.stop()
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, json_values)))
+@given(st.dictionaries(st.sampled_from([*FIELDS]), json_values, max_size=3))
 def test_any_json_is_either_accepted_unchanged_or_refused_by_name(parameters):
     refusal = ""
     try:
@@ -232,7 +232,8 @@ def test_any_json_is_either_accepted_unchanged_or_refused_by_name(parameters):
     except ValueError as error:
         refusal = str(error)
     if refusal:
-        assert re.fullmatch(f"({'|'.join(parameters)}): .{{1,200}}", refusal)
+        place = rf"({'|'.join(parameters)})(\[\d+\](\.\w+)*)?"
+        assert re.fullmatch(f"{place}: .{{1,200}}", refusal)
     else:
         for name, value in parameters.items():
             assert getattr(accepted, name) == typed(name, value)
@@ -254,15 +255,9 @@ def test_a_refused_value_is_not_repeated():
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
-        ({"batch_size": "8"}, "batch_size", 8),
-        ({"batch_size": 8}, "batch_size", 8),
-        ({"assisted": "true"}, "assisted", True),
-        ({"assisted": True}, "assisted", True),
         ({"assisted": "1"}, "assisted", True),
         ({"diarize": "no"}, "diarize", False),
-        ({"return_timestamps": "false"}, "return_timestamps", False),
         ({"return_timestamps": "word"}, "return_timestamps", "word"),
-        ({"language": "en"}, "language", "en"),
         ({"output": "srt, vtt"}, "output", ["srt", "vtt"]),
         ({"hotwords": "Ada,Mr Lovelace"}, "hotwords", ["Ada", "Mr Lovelace"]),
     ],
@@ -433,20 +428,13 @@ def test_no_env_file_is_read(monkeypatch, tmp_path):
         ModelSettings.from_environment()
 
 
-def test_telemetry_is_off_however_it_was_set():
-    done = subprocess.run(
-        [sys.executable, "-c", "import json, os, config; print(json.dumps(dict(os.environ)))"],
-        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(done.stdout).items() >= config.NO_TELEMETRY.items()
-    assert set(config.NO_TELEMETRY.values()) == {"false", "1"}
-
-
 @pytest.mark.parametrize(
-    "entry", ["handler", "whosaid.server.__main__", "whosaid.transcribe.__main__"]
+    "entry",
+    [
+        "handler",
+        pytest.param("whosaid.server.__main__", marks=pytest.mark.reliability),
+        pytest.param("whosaid.transcribe.__main__", marks=pytest.mark.reliability),
+    ],
 )
 def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry):
     """What reports is imported behind torch, which is none here."""
@@ -458,7 +446,7 @@ def test_every_entry_turns_telemetry_off_before_anything_large_is_imported(entry
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PYANNOTE_METRICS_ENABLED": "true"},
+        env={"PYANNOTE_METRICS_ENABLED": "true", "ORT_DISABLE_TELEMETRY": "0"},
         cwd=REPOSITORY,
         capture_output=True,
         check=True,

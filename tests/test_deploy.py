@@ -74,17 +74,10 @@ class Api(BaseHTTPRequestHandler):
     server: Platform
 
     def do_GET(self) -> None:
-        self.respond(None)
-
-    def do_POST(self) -> None:
-        self.respond(self.read())
-
-    def do_PUT(self) -> None:
-        self.respond(self.read())
-
-    def read(self) -> Any:
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        return json.loads(data) if data else {}
+        self.respond(None if self.command == "GET" else json.loads(data or b"{}"))
+
+    do_POST = do_PUT = do_GET
 
     def respond(self, body: Any) -> None:
         self.server.calls.append((self.command, self.path, body))

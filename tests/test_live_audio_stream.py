@@ -50,7 +50,7 @@ def test_samples_are_those_of_the_same_audio_in_a_file(audio_format):
     np.testing.assert_array_equal(pushed(audio_format, data, []), of_file)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(AudioFormat), st.integers(0, 700), st.data())
 def test_where_bytes_are_cut_makes_no_difference(audio_format, count, data):
     """Not to the last bit, and with half samples between them; none is lost or made up."""
@@ -73,7 +73,7 @@ def test_samples_come_within_four_milliseconds(audio_format):
         assert lasts - 0.004 * SAMPLE_RATE <= given_back <= lasts + 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(AudioFormat), st.lists(st.integers(0, 400), max_size=20))
 def test_time_goes_on_after_a_flush(audio_format, counts):
     """However often: no sample's part adds up to a drift."""

@@ -73,7 +73,6 @@ def joined(spans: tuple[Span, ...], silence: int) -> list[Span]:
 # ---- the rules
 
 
-@settings(max_examples=200)
 @given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
 def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps, first):
     """Whatever is known later: a run that is not certain yet when the silence is long enough."""
@@ -134,7 +133,7 @@ def quiet(detector) -> tuple[np.ndarray, list[Turn]]:
     return samples, turns_in(detector, samples, 6 * SAMPLE_RATE)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5)
 @given(st.lists(st.integers(0, 6 * SAMPLE_RATE), max_size=20))
 def test_where_samples_are_cut_makes_no_difference(detector, quiet, cuts):
     samples = np.pad(quiet[0], (0, SAMPLE_RATE))
@@ -148,8 +147,9 @@ def test_where_samples_are_cut_makes_no_difference(detector, quiet, cuts):
 
 def test_turns_along_one_stream_know_nothing_of_another(detector):
     """Nor of a file that is heard between them: the network keeps no state."""
-    samples = conversation()[: 8 * SAMPLE_RATE]
+    samples = conversation()[: 3 * SAMPLE_RATE]
     alone = turns_in(detector, samples)
+    assert alone
     streams = [TurnDetector(detector, TurnSettings()) for _ in range(2)]
     found: list[list[Turn]] = [[], []]
     padded = np.concatenate([samples, np.zeros(SAMPLE_RATE, np.float32)])
@@ -217,10 +217,10 @@ def shares(detector: SpeechDetector, samples: np.ndarray) -> tuple[float, float]
 
 def test_turns_begin_and_end_where_a_files_spans_do(detector):
     """Nine of ten within 0.1 s, though a file's detector knows how loud it will become."""
-    samples = conversation()[: 40 * SAMPLE_RATE]
+    samples = conversation()[: 20 * SAMPLE_RATE]
     live = spans_of(turns_in(detector, samples, silence=128))
     in_file = joined(detector(samples), SHORTEST_PAUSE * STEP)
-    assert len(in_file) >= 10
+    assert len(in_file) >= 5
     near = 0
     for span in in_file:
         near += min(abs(span.start - each.start) for each in live) <= SAMPLE_RATE // 10
@@ -228,10 +228,10 @@ def test_turns_begin_and_end_where_a_files_spans_do(detector):
     assert near >= 0.9 * 2 * len(in_file)
 
 
-@pytest.mark.parametrize("db", [0, -20, -50])
+@pytest.mark.parametrize("db", [0, pytest.param(-20, marks=pytest.mark.reliability), -50])
 def test_quiet_speech_is_found(detector, db):
     """A stream as quiet as that, in 16 bits, has the turns that a file has."""
-    samples = np.round(conversation()[: 20 * SAMPLE_RATE] * 10 ** (db / 20) * 32_768) / 32_768
+    samples = np.round(conversation()[: 12 * SAMPLE_RATE] * 10 ** (db / 20) * 32_768) / 32_768
     found, right = shares(detector, samples.astype(np.float32))
     assert found > 0.97
     assert right > 0.97
@@ -239,8 +239,8 @@ def test_quiet_speech_is_found(detector, db):
 
 def test_quiet_speech_is_found_behind_clicks(detector):
     """They are no level that speech would have to reach."""
-    samples = conversation()[: 20 * SAMPLE_RATE] * np.float32(10 ** (-50 / 20))
-    for place in range(3):
+    samples = conversation()[: 12 * SAMPLE_RATE] * np.float32(10 ** (-50 / 20))
+    for place in range(2):
         samples[400 + 5 * SAMPLE_RATE * place] = 1.0
     assert shares(detector, samples)[0] > 0.95
 
@@ -248,15 +248,15 @@ def test_quiet_speech_is_found_behind_clicks(detector):
 def test_loud_speech_is_found_after_quiet_noise(detector):
     """Though the noise was amplified: the gain falls with the first loud step."""
     noise = np.random.default_rng(0).standard_normal(5 * SAMPLE_RATE) * 10 ** (-60 / 20)
-    samples = np.concatenate([noise, conversation()[: 15 * SAMPLE_RATE]]).astype(np.float32)
+    samples = np.concatenate([noise, conversation()[: 10 * SAMPLE_RATE]]).astype(np.float32)
     found, right = shares(detector, samples)
     assert found > 0.97
     assert right > 0.97
 
 
 def clicks() -> np.ndarray:
-    samples = np.zeros(20 * SAMPLE_RATE)
-    samples[np.random.default_rng(0).integers(0, len(samples), 100)] = 0.9
+    samples = np.zeros(8 * SAMPLE_RATE)
+    samples[np.random.default_rng(0).integers(0, len(samples), 40)] = 0.9
     return samples
 
 
@@ -268,10 +268,10 @@ def switched(seconds: float) -> np.ndarray:
 
 
 SOUNDS: dict[str, Callable[[], np.ndarray]] = {
-    "silence": lambda: np.zeros(5 * SAMPLE_RATE),
-    "noise": lambda: sounds.noise(12, np.random.default_rng(0)),
-    "noise that comes and goes": lambda: switched(12),
-    "music": lambda: sounds.music(12, np.random.default_rng(0)),
+    "silence": lambda: np.zeros(2 * SAMPLE_RATE),
+    "noise": lambda: sounds.noise(6, np.random.default_rng(0)),
+    "noise that comes and goes": lambda: switched(6),
+    "music": lambda: sounds.music(6, np.random.default_rng(0)),
     "clicks": clicks,
 }
 

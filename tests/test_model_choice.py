@@ -5,7 +5,6 @@ nothing fetched: stand-ins answer for the hub and the package index.
 from __future__ import annotations
 
 import argparse
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from whosaid.models.choice import (
     NO_SPEAKERS,
     SMALL_VOCABULARY,
     VOCABULARY_SIZE,
-    Screen,
     choose,
     loaded_models,
     model_names,
@@ -79,8 +77,7 @@ def options(**named) -> argparse.Namespace:
 
 
 def chosen(said: list[str], bundled=False, speakers=True, **named):
-    screen = Screen(said.append, contextlib.nullcontext)
-    return choose(options(**named), screen, bundled, speakers)
+    return choose(options(**named), said.append, bundled, speakers)
 
 
 def test_names_of_models_by_what_is_named(monkeypatch):

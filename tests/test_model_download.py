@@ -144,6 +144,7 @@ def test_a_model_of_the_hub_is_downloaded_and_run_with_no_other_message(
     assert len({entry["speaker"] for entry in response["speakers"]}) == 2
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 def test_a_download_shows_its_progress_on_a_terminal(published, tmp_path):
     code = (

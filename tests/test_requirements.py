@@ -68,14 +68,6 @@ def test_nothing_contradicts_what_is_installed(environment):
     assert "Checked" in done.stdout + done.stderr
 
 
-def test_requirements_bound_what_both_servers_share_by_the_version_of_python():
-    text = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8")
-    for name in ("torch", "transformers", "huggingface-hub", "numpy", "pyannote.audio"):
-        lines = [line for line in text.splitlines() if line.startswith(f"{name}>")]
-        markers = {line.partition("; ")[2] for line in lines}
-        assert markers == {'python_version < "3.12"', 'python_version >= "3.12"'}, name
-
-
 # ---- the locks
 
 

@@ -107,6 +107,7 @@ def test_a_server_that_is_not_there_is_told_at_once_and_one_that_was_there_waite
         url = server.url
         early, late = (Client(url, sleep=waits.append) for _ in range(2))
         late.transcribe(b"", {}, lambda *_: None)
+        server.shutdown()
         server.server_close()
         with pytest.raises(Unusable, match=f"{url}: Connection refused; .*scripts/serve"):
             early.transcribe(b"", {}, lambda *_: None)

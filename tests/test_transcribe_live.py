@@ -33,8 +33,8 @@ from whosaid.transcribe import live_audio, live_local, live_remote
 from whosaid.transcribe.__main__ import main
 from whosaid.transcribe.client import Failed
 from whosaid.transcribe.live_audio import input_options, piped
-from whosaid.transcribe.live_screen import LiveScreen
 from whosaid.transcribe.live_transcript import LiveTranscript
+from whosaid.transcribe.printing import LiveScreen
 
 RATE = 16_000
 
@@ -95,6 +95,7 @@ def standard_input(monkeypatch, data: bytes | None = None) -> Iterator[None]:
     reading, writing = os.pipe()
     os.write(writing, bytes(6_400))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: reading))
+    monkeypatch.setattr("whosaid.transcribe.live.SECONDS_TO_CLOSE", 0.1)
     try:
         yield
     finally:
@@ -470,9 +471,11 @@ def answered(folder: Path) -> dict:
     ("lose", "reason", "is_live"),
     [
         (expire, "the session is over", True),
-        (expire, "the session is over", False),
         (shut, "the server is gone", True),
-        (time_out, "the server has ended the session", True),
+        pytest.param(expire, "the session is over", False, marks=pytest.mark.reliability),
+        pytest.param(
+            time_out, "the server has ended the session", True, marks=pytest.mark.reliability
+        ),
     ],
 )
 def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
@@ -871,7 +874,6 @@ def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, de
 def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
     """Of a standard input that never ends; what was read is there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("whosaid.transcribe.live.SECONDS_TO_CLOSE", 0.1)
     append = live_local.LiveDrivers.__call__
 
     def interrupt(drivers, send):
@@ -891,6 +893,3 @@ def test_what_the_models_cannot_do_is_one_line(recording, tmp_path, capsys):
     assert main(["transcribe", "--live", str(recording), "--embedded", *clips]) == 1
     *_, line = capsys.readouterr().err.splitlines()
     assert line == "UNSUPPORTED: speakers: no diarization model is loaded"
-
-
-# ---- the command line

@@ -370,15 +370,16 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
     assert "not spoken at 1:06: (She laughs.)" in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("parallel", ["1", "4"])
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("parallel", "refusal", "told"),
     [
         (
+            "4",
             refuse(401, {"detail": "UNAUTHORIZED: none"}),
             "UNAUTHORIZED: none (the server asks for its key: set API_KEY to it)",
         ),
         (
+            "1",
             refuse(400, {"detail": "INVALID_PARAMETER: language: the model knows none"}),
             "--language: the model knows none",
         ),
@@ -563,16 +564,12 @@ def test_ctrl_c_ends_with_its_status_and_says_what_is_left(fake, folder, monkeyp
     assert capsys.readouterr().err == "2 recordings: 0 done, 2 not done\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(MemoryError(), "MemoryError"), (RuntimeError("not\n so"), "RuntimeError: not so")],
-)
-def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys, error, reason):
+def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys):
     read = Path.read_bytes
 
     def read_or_raise(path: Path) -> bytes:
         if path.name == "a.ogg":
-            raise error
+            raise RuntimeError("not\n so")
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_or_raise)
@@ -580,10 +577,10 @@ def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, cap
     options = ["--output-format", "srt", "--url", fake.url, "--parallel", "1"]
     assert main(["transcribe", str(folder), *options]) == 1
     assert tree(folder) == before | {"deep/b.srt", "deep/b.json"}
-    assert f"[1/2] {folder / 'a.ogg'}: {reason}" in capsys.readouterr().err.splitlines()
+    assert f"[1/2] {folder / 'a.ogg'}: RuntimeError: not so" in capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.parametrize("answer", [{}, {"duration": None}, {"duration": float("nan")}])
+@pytest.mark.parametrize("answer", [{}, {"duration": float("nan")}])
 def test_an_answer_without_a_duration_is_no_failure(fake, folder, capsys, answer):
     content = json.dumps({"text": " good morning", **answer}).encode()
     fake.replies = [lambda handler, _: handler.send(200, content)]
@@ -695,7 +692,7 @@ def test_beside_a_json_file_what_says_something_else_is_kept_too(fake, folder, c
     assert len(fake.bodies) == 2
 
 
-@pytest.mark.parametrize("bytes_", [245, 250, 251])
+@pytest.mark.parametrize("bytes_", [250, 251])
 def test_the_longest_names_have_files(fake, tmp_path, bytes_):
     """File systems take 255 bytes, and two names may differ in the last ones."""
     names = ["ü" * (bytes_ // 2) + "x" * (bytes_ % 2), "ü" * (bytes_ // 2 - 1) + "y" * 3]
@@ -710,15 +707,11 @@ def test_the_longest_names_have_files(fake, tmp_path, bytes_):
         assert (tmp_path / f"{names[0]}.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "sent"),
-    [("a secret", "a secret"), ("secret\n", "secret"), ("schlüssel", "schlüssel")],
-)
-def test_the_key_comes_from_the_environment(fake, folder, monkeypatch, given, sent):
-    monkeypatch.setenv("API_KEY", given)
+def test_the_key_comes_from_the_environment(fake, folder, monkeypatch):
+    monkeypatch.setenv("API_KEY", "schlüssel\n")
     assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
     on_the_wire = fake.headers[0]["authorization"].encode("latin-1")
-    assert on_the_wire == f"Bearer {sent}".encode()
+    assert on_the_wire == "Bearer schlüssel".encode()
 
 
 def test_it_starts_without_the_models_libraries():

@@ -139,14 +139,6 @@ def test_what_an_answer_wrote_is_replaced_with_its_json(tmp_path):
     assert texts_there(recording) == after
 
 
-def test_a_text_that_was_given_stays(tmp_path):
-    recording = replaced_recording(tmp_path / "talks", ("json", *TEXTS))
-    given = recording.output("txt")
-    write_outputs(recording, an_answer(recording, "after"), ("json",), keep=given)
-    expected = texts_of("after", "srt", "vtt", "tsv") | texts_of("before", "txt")
-    assert texts_there(recording) == expected
-
-
 def test_a_run_may_stop_anywhere_and_be_started_again(tmp_path, monkeypatch):
     """Before any of the changes that it makes to the folder."""
     formats, after = ("json", "srt", "txt"), texts_of("after", "srt", "txt")
@@ -213,13 +205,3 @@ def test_the_layout_of_subtitles_follows_from_an_answer(tmp_path):
     del answer["words"]
     write_outputs(recording, answer, ("json",))
     assert needed_work(recording, narrow, ("srt",), anew=False).why == "does not give srt"
-
-
-def test_a_large_recording_that_did_not_change_is_not_read(tmp_path, monkeypatch):
-    recording = Recording(tmp_path / "a.ogg", tmp_path / "out" / "a")
-    recording.path.write_bytes(b"sound")
-    write_outputs(recording, an_answer(recording, "before"), ("json",))
-    monkeypatch.setattr(Recording, "_digest", lambda _: pytest.fail("it was read"))
-    assert needed_work(recording, REQUEST, ("json",), anew=False).write == []
-    recording.path.write_bytes(b"longer sound")
-    assert needed_work(recording, REQUEST, ("json",), anew=False).transcribes

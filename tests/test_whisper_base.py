@@ -92,23 +92,26 @@ def stock_text(models: WhisperModels, samples) -> str:
 
 
 @pytest.mark.slow
-def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample, heard):
+def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample):
+    sample = sample[16 * SAMPLE_RATE : 26 * SAMPLE_RATE]
+    heard = Transcriber(models).transcribe(sample, TranscriptionOptions(language="en"))
     schedule = Schedule(sample, SpeechDetector()(sample), 30 * SAMPLE_RATE)
     expected = []
     while windows := schedule.pop_ready(1):
         expected += stock_text(models, schedule.samples(windows[0])).split()
         schedule.complete(windows[0])
     assert heard.text.split() == expected
-    assert {"Diane", "New", "Jersey"} <= set(expected)
+    assert {"New", "Jersey"} <= set(expected)
 
 
+@pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "end", "said", "beams"),
     [
         (20.1, 21.45, "new jersey", 1),
-        pytest.param(18.3, 20.05, "chicago", 1, marks=pytest.mark.reliability),
-        pytest.param(18.3, 20.05, "chicago", 5, marks=pytest.mark.reliability),
+        (18.3, 20.05, "chicago", 1),
+        (18.3, 20.05, "chicago", 5),
     ],
 )
 def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(

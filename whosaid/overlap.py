@@ -134,7 +134,7 @@ def replaced(
         if not any(start <= chunk.window_start < stop for start, stop in windows)
     ]
     new = [
-        _moved(chunk, track)
+        replace(chunk.later(track.start), voice=track.speaker)
         for track, each in zip(tracks, found, strict=True)
         for chunk in each.chunks
     ]
@@ -167,20 +167,6 @@ def _joined(unwritten: Sequence[Unwritten]) -> list[Unwritten]:
         else:
             joined.append(each)
     return joined
-
-
-def _moved(chunk: Chunk, track: Track) -> Chunk:
-    """Return a track's chunk in the recording's time."""
-    start = track.start
-    words = (replace(each, start=each.start + start, end=each.end + start) for each in chunk.words)
-    return replace(
-        chunk,
-        words=tuple(words),
-        start=chunk.start + start,
-        end=chunk.end + start,
-        window_start=chunk.window_start + start,
-        voice=track.speaker,
-    )
 
 
 def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Chunk]:

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 # Ends of sentences in the scripts that Whisper writes.
@@ -106,6 +106,9 @@ class Word:
     overlap: bool = False
     language: str | None = None
 
+    def later(self, seconds: float) -> Word:
+        return replace(self, start=self.start + seconds, end=self.end + seconds)
+
 
 def sentence_ends_between(word: Word, following: Word) -> bool:
     """Return whether `word` ends a sentence; an abbreviation does so only before a pause."""
@@ -140,6 +143,16 @@ class Chunk:
     window_start: float = 0.0
     channel: int | None = None
     voice: str | None = None
+
+    def later(self, seconds: float) -> Chunk:
+        """Return the chunk with all times moved, its words' too."""
+        return replace(
+            self,
+            start=self.start + seconds,
+            end=self.end + seconds,
+            window_start=self.window_start + seconds,
+            words=tuple(word.later(seconds) for word in self.words),
+        )
 
 
 @dataclass(frozen=True, slots=True)

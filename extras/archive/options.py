@@ -7,14 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
 from whosaid.cli import manifest
-from whosaid.cli.options import (
-    VARIABLES,
-    WITHOUT_MODELS,
-    add_models,
-    add_parameters,
-    parameters,
-    refuse_models_beside_embedded,
-)
+from whosaid.cli.options import add_models, add_parameters, parameters
 from whosaid.cli.parser import CommandParser, add_options, argument, count, flag, some_of
 
 FORMATS = ("json", "srt", "vtt", "tsv", "rttm", "txt")
@@ -105,16 +98,14 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         f"{manifest.HELP} Object stores' keys are those of their own variables. The exit status is"
         " 0 when every recording has a result, 1 when some have none, 2 for a wrong command line,"
         " wrong settings or models that do not load, 130 when it was stopped.",
-        variables=VARIABLES,
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder, a recording, or a manifest; a path or a URL"
     )
     add_options(parser, "output", "", OUTPUT)
-    add_models(parser, WITHOUT_MODELS)
+    add_models(parser)
     add_parameters(parser)
     add_options(parser, "run", "", RUN)
     options: Namespace = parser.parse_args(arguments)
-    refuse_models_beside_embedded(parser, options)
     options.parameters, options.written = parameters(options), parser.written
     return options

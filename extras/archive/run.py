@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +28,7 @@ from whosaid.answer.kept import for_keeping
 from whosaid.cli.options import option_name
 from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG
 from whosaid.errors import EndpointError, StartError
-from whosaid.models.choice import MODEL_OPTIONS, Screen, as_given, choose, model_names
+from whosaid.models.choice import MODEL_OPTIONS, as_given, choose, model_names
 
 __all__ = ["load_handler", "run"]
 # How many recordings without any record, or with unreadable names, are named.
@@ -224,7 +223,7 @@ def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
             settings = ModelSettings.for_models(**named)
         else:
             speakers = models["diarization_model"] is not None
-            settings = choose(options, Screen(say, nullcontext), speakers=speakers)
+            settings = choose(options, say, speakers=speakers)
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
     return replace(archive, task=replace(archive.task, settings=without_token(settings)))

@@ -34,18 +34,18 @@ Line = Sequence[Word]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of subtitles; all fields but `speakers` are options of openai/whisper.
+    """The layout of subtitles by parameters of a request; the first four are openai/whisper's.
 
     A line has at most `max_line_width` characters, name included, unless one word is longer. A cue
     has at most `max_line_count` lines and, if made of one segment, `max_words_per_line` words.
-    `highlight_words` underlines each word while it is spoken. `speakers` shows speakers' names.
+    `highlight_words` underlines each word while it is spoken. `subtitle_speakers` shows names.
     """
 
     max_line_width: int | None = None
     max_line_count: int | None = None
     max_words_per_line: int | None = None
     highlight_words: bool = False
-    speakers: bool = True
+    subtitle_speakers: bool = True
 
     @property
     def is_limited(self) -> bool:
@@ -54,12 +54,11 @@ class Layout:
 
 
 DEFAULT_LAYOUT = Layout()
-# The request's parameter for each field of Layout.
-LAYOUT = {each.name: each.name for each in fields(Layout)} | {"speakers": "subtitle_speakers"}
+LAYOUT = tuple(each.name for each in fields(Layout))
 
 
 def layout_of(config: InferenceConfig) -> Layout:
-    return Layout(**{field: getattr(config, name) for field, name in LAYOUT.items()})
+    return Layout(**{name: getattr(config, name) for name in LAYOUT})
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Request:
         if not BY_WORD.isdisjoint(formats) and _layout(before) != layout:
             existing = BY_WORD.intersection(output)
             output = {name: text for name, text in output.items() if name not in BY_WORD}
-            others = {name: each for name, each in before.items() if name not in LAYOUT.values()}
+            others = {name: each for name, each in before.items() if name not in LAYOUT}
             parameters = others | _layout_parameters(self.parameters)
             made, formats = {**made, "parameters": parameters}, {*formats, *existing}
         missing = {*formats} - output.keys()
@@ -147,7 +147,7 @@ def _deciding(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     given = dict(parameters)
     clips, text = given.pop("known_speakers", None) or [], given.pop("text", None)
     config = InferenceConfig.read(given)
-    left_out = {"return_timestamps", "output", *LAYOUT.values(), *SPEED}
+    left_out = {"return_timestamps", "output", *LAYOUT, *SPEED}
     values = config.model_dump(mode="json", exclude=left_out)
     voices = config.tells_voices_apart or (config.diarize and bool(clips))
     values |= {"diarize": voices, "known_speakers": clips, "text": text}
@@ -167,7 +167,7 @@ def _changed_models(before: object, now: object, voices: bool) -> Iterator[str]:
 
 
 def _layout_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in parameters.items() if name in LAYOUT.values()}
+    return {name: each for name, each in parameters.items() if name in LAYOUT}
 
 
 def _layout(parameters: Mapping[str, Any]) -> Layout:

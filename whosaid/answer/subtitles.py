@@ -73,7 +73,7 @@ class Rendering:
 
         With `named`, texts begin with the speaker's name if the layout shows names.
         """
-        named = named and self.layout.speakers
+        named = named and self.layout.subtitle_speakers
         cues = [
             cue
             for each in self.voices
@@ -119,7 +119,7 @@ def _vtt(rendering: Rendering) -> str:
     """Render WebVTT with voice tags; escapes keep players from taking text for tags or times."""
     blocks = ["WEBVTT\n"]
     for start, end, speaker, text in _shown(rendering, False, _escape):
-        voice = f"<v {_escape(speaker)}>" if speaker and rendering.layout.speakers else ""
+        voice = f"<v {_escape(speaker)}>" if speaker and rendering.layout.subtitle_speakers else ""
         blocks.append(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{voice}{text}\n")
     return "\n".join(blocks)
 

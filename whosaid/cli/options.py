@@ -25,7 +25,6 @@ from whosaid.cli.parser import (
     one_of,
     option,
 )
-from whosaid.cli.voices import read_voices
 
 # Variables of the models' settings that have no option, by the options that people try.
 VARIABLES = {
@@ -39,11 +38,6 @@ VARIABLES = {
     "--max-audio-seconds": "MAX_AUDIO_SECONDS",
     "--max-audio-bytes": "MAX_AUDIO_BYTES",
 }
-# What scripts/demo, transcribe and serve load without these options.
-WITHOUT_MODELS = (
-    "If none is named: OpenAI's Whisper base, fetched once, and the pyannote pipeline in"
-    " models/diarization."
-)
 # Between pairs A=B; a comma that no pair follows is part of a name.
 COMMA_BEFORE_PAIR = re.compile(r",(?=[^,=]*=)")
 
@@ -63,6 +57,20 @@ def _clips(text: str) -> list[dict[str, str]]:
 def _voices(path: str) -> list[dict[str, Any]]:
     """Read a file of scripts/voices as the parameter `known_speakers`."""
     return _read(read_voices, path)
+
+
+def read_voices(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a file of scripts/voices: a `name` and a `voice` of an answer.
+
+    Raises OSError, or ValueError if it is not such a file.
+    """
+    try:
+        entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(entries, list) and all(each.keys() >= {"name", "voice"} for each in entries):
+            return entries
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise ValueError("is not a file of scripts/voices")
 
 
 def _read(read: Callable[[Path], T], path: str) -> T:
@@ -228,13 +236,16 @@ def add_parameters(parser: CommandParser) -> None:
     )
 
 
-def add_models(parser: CommandParser, without: str) -> None:
-    """Add the options that name models; `without` says what is loaded if none is named."""
+def add_models(parser: CommandParser) -> None:
+    """Add the options that name models."""
+    parser.variables |= VARIABLES
+    parser.checks.append(_models_beside_embedded)
     add_options(
         parser,
         "models",
         "MODEL is a Hub id (owner/name or owner/name@revision), downloaded once, or a folder; short"
-        f" names such as large-v3 and turbo are understood. {without}",
+        " names such as large-v3 and turbo are understood. If none is named: OpenAI's Whisper base,"
+        " fetched once, and the pyannote pipeline in models/diarization.",
         (
             *(
                 argument(name, help_text, "MODEL", variable=variable, type=model)
@@ -245,9 +256,9 @@ def add_models(parser: CommandParser, without: str) -> None:
     )
 
 
-def refuse_models_beside_embedded(parser: CommandParser, options: argparse.Namespace) -> None:
-    if options.embedded and (options.model or options.assistant or options.diarization):
-        parser.error("--embedded: goes without other models")
+def _models_beside_embedded(options: argparse.Namespace) -> str | None:
+    others = options.model or options.assistant or options.diarization
+    return "--embedded: goes without other models" if options.embedded and others else None
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class CommandParser(argparse.ArgumentParser):
 
     `examples` are pairs of what a command line does and the command line. `operands` is what the
     usage shows after the options. `variables` maps options that do not exist to the environment
-    variables that do what such an option says.
+    variables that do what such an option says. `checks` return what is wrong with the options
+    together, if anything.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class CommandParser(argparse.ArgumentParser):
             description=description,
             allow_abbrev=False,
         )
-        self._examples, self._notes, self._variables = examples, notes, variables or {}
-        self._given: list[str] = []
+        self._examples, self._notes, self._given = examples, notes, list[str]()
+        self.variables = {**(variables or {})}
+        self.checks: list[Callable[[argparse.Namespace], str | None]] = []
 
     @property
     def written(self) -> dict[str, str]:
@@ -79,7 +81,10 @@ class CommandParser(argparse.ArgumentParser):
         for name in self._given:
             if self._option_string_actions.keys().isdisjoint((name, name[:2])):
                 self.error(f"unknown option {ascii(name)[1:-1]}{self._suggestion(name)}")
-        return super().parse_args(given, namespace)
+        options = super().parse_args(given, namespace)
+        for wrong in filter(None, (check(options) for check in self.checks)):
+            self.error(wrong)
+        return options
 
     def error(self, message: str) -> NoReturn:
         """End with status 2 and one line, with an option's name as the user wrote it."""
@@ -113,7 +118,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _suggestion(self, name: str) -> str:
         """Suggest a variable or options; return nothing if none is like `name`."""
-        if variable := self._variables.get(name):
+        if variable := self.variables.get(name):
             return f"; set the variable {variable} instead"
         known = [each for each in self._option_string_actions if each != _opposite(name)]
         near = get_close_matches(name, known, 1, 0.82)

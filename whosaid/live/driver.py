@@ -22,7 +22,7 @@ from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.live.audio_stream import AudioStream
 from whosaid.live.events import LiveEvent
 from whosaid.live.item import WantedPass
-from whosaid.live.session import LiveSession, with_settings
+from whosaid.live.session import LiveSession
 from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
 from whosaid.live.speakers import LiveSpeakers, OpenSpeakers
 from whosaid.live.turn_detection import Turn, TurnDetector
@@ -82,7 +82,7 @@ class LiveDriver:
         open_speakers: OpenSpeakers,
     ) -> None:
         self._recogniser, self._workers, self._send = recogniser, workers, send
-        self._input, self._options = AudioInput(detector), options
+        self._input = AudioInput(detector)
         window_seconds = recogniser.transcriber.models.window_seconds
         self.session = LiveSession(LiveSettings(), options, window_seconds, _new_ids())
         self._changed, self._sending = asyncio.Event(), asyncio.Lock()
@@ -108,7 +108,7 @@ class LiveDriver:
         Raises InvalidParameter (for example for a change of speakers after the first audio),
         InvalidReference, Unsupported, and the errors of diarization.
         """
-        known = self._recogniser.transcriber.validate(with_settings(self._options, settings))
+        known = self._recogniser.transcriber.validate(self.session.options_for(settings))
         await self._change_speakers(settings)
         if audio_format is not self._input.format:
             await self._feed(self._input.flush)
@@ -117,16 +117,15 @@ class LiveDriver:
 
     async def commit(self) -> None:
         """End the current item. Raises EmptyBuffer."""
-        await self._feed(self._input.flush)
-        self.session.commit()
-        self._input.reset()
-        self._changed.set()
-        await self._tell()
+        await self._end_item(self.session.commit)
 
     async def clear(self) -> None:
+        await self._end_item(self.session.clear)
+
+    async def _end_item(self, end: Callable[[], None]) -> None:
         await self._feed(self._input.flush)
+        end()
         self._input.reset()
-        self.session.clear()
         self._changed.set()
         await self._tell()
 

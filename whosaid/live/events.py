@@ -47,30 +47,29 @@ class SpeechStoppedEvent(LiveEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed(LiveEvent):
+class ItemEvent(LiveEvent):
+    """An event of an item's place in the conversation."""
+
+    item_id: str
+    previous_item_id: str | None
+
+
+class Committed(ItemEvent):
     """The item's audio is complete."""
 
-    kind: ClassVar[str] = f"{BUFFER}.committed"
-    item_id: str
-    previous_item_id: str | None
+    kind = f"{BUFFER}.committed"
 
 
-@dataclass(frozen=True, slots=True)
-class ItemAdded(LiveEvent):
+class ItemAdded(ItemEvent):
     """The item is part of the conversation; its text follows."""
 
-    kind: ClassVar[str] = f"{ITEM}.added"
-    item_id: str
-    previous_item_id: str | None
+    kind = f"{ITEM}.added"
 
 
-@dataclass(frozen=True, slots=True)
-class ItemDone(LiveEvent):
+class ItemDone(ItemEvent):
     """The item will not change any more, except for its text."""
 
-    kind: ClassVar[str] = f"{ITEM}.done"
-    item_id: str
-    previous_item_id: str | None
+    kind = f"{ITEM}.done"
 
 
 @dataclass(frozen=True, slots=True)

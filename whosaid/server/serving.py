@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from argparse import Namespace
-from contextlib import nullcontext
 
 from config import ModelSettings, misspelt_variables
 from handler import load_endpoint
 from whosaid.asr import MAX_ROWS, Limits
 from whosaid.endpoint import Endpoint
-from whosaid.models.choice import Screen, choose
+from whosaid.models.choice import choose
 from whosaid.server.app import create_app
 from whosaid.server.gate import Gate
 from whosaid.server.jobs.store import JobStore
@@ -34,7 +33,7 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
     with bind(settings) as bound:
         with answering_health(bound):
             speakers = options.diarize is not False
-            models = choose(options, Screen(logger.info, nullcontext), speakers=speakers)
+            models = choose(options, logger.info, speakers=speakers)
             server = load_server(models, settings)
         server.run([bound])
         server.close()

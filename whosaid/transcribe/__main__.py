@@ -34,7 +34,7 @@ from config import (
 from whosaid.answer import kept
 from whosaid.cli.options import option_name, parameters
 from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, did_you_mean
-from whosaid.models.choice import Screen, as_given, choose, loaded_models, model_names
+from whosaid.models.choice import as_given, choose, loaded_models, model_names
 from whosaid.payload.parameters import check_name
 from whosaid.server.settings import ServerSettings
 from whosaid.transcribe.client import Client, Failed, Unusable
@@ -94,7 +94,7 @@ class Job:
         seconds = time.monotonic() - started
         answer = with_speaker_names(answer, self.names)
         if described is not None:
-            made = kept.Request(self.endpoint.models(), self.parameters).to_json()
+            made = kept.Request(self.endpoint.models, self.parameters).to_json()
             answer = {"recording": described, "made_with": made, **answer}
         return answer, seconds
 
@@ -167,8 +167,7 @@ def write_files(options: Namespace, endpoint: Client | LocalEndpoint, terminal: 
     _tell_left_out(options.recordings)
     formats = options.output_format
     _keep_text(options.text, found, formats)
-    models = endpoint.models()
-    request = kept.Request(models, kept_parameters(options, models or {}))
+    request = kept.Request(endpoint.models, kept_parameters(options, endpoint.models or {}))
     anew = options.force or options.text is not None
     names = dict(options.speaker_names or ())
     if names and not anew:
@@ -310,8 +309,8 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Client | LocalEndpo
 
 def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
     """Return the models of the command line, which are about to be loaded. Raises StartError."""
-    screen = Screen(say, terminal.without_bars)
-    settings = choose(options, screen, is_bundled(options), options.diarize is not False)
+    speakers = options.diarize is not False
+    settings = choose(options, say, is_bundled(options), speakers, terminal.without_bars)
     say(f"Loading {loaded_models(options, settings)} ...")
     return settings
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import httpx2
@@ -89,7 +90,7 @@ class _Retry(Exception):
         self.lost, self.seconds = lost, seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Client:
     """A running server; safe to use from several threads.
 
@@ -104,20 +105,18 @@ class Client:
     sleep: Callable[[float], object] = time.sleep
     jobs: bool = False
     _reached: threading.Event = field(default_factory=threading.Event)
-    _info: list[dict[str, Any] | None] = field(default_factory=list)
 
+    @cached_property
     def models(self) -> dict[str, Any] | None:
         """Return the server's model, and whether it has diarization; None if the server has no such
         route, for example hf-serve. Raises Unusable.
         """
-        if not self._info:
-            try:
-                self._info.append(self._ask("GET", INFO, b"", _models))
-            except Unusable:
-                raise
-            except Failed:
-                self._info.append(None)
-        return self._info[0]
+        try:
+            return self._ask("GET", INFO, b"", _models)
+        except Unusable:
+            raise
+        except Failed:
+            return None
 
     def prepare(self, data: bytes) -> None:
         """Do nothing: the server checks the data itself."""
@@ -185,7 +184,7 @@ class Client:
         timeout = httpx2.Timeout(self.seconds, connect=CONNECT_SECONDS)
         url = endpoint(self.url) + route
         try:
-            with httpx2.stream(
+            with _connections().stream(
                 method, url, content=body, headers=headers, timeout=timeout
             ) as response:
                 self._reached.set()
@@ -215,6 +214,12 @@ class Client:
             return failure(reason)
         seconds = response.headers.get("retry-after", "")
         return _Retry(reason, lost=False, seconds=float(seconds) if seconds.isdecimal() else None)
+
+
+@cache
+def _connections() -> httpx2.Client:
+    """Return what opens a connection for each request: one loads the certificates for all."""
+    return httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 def endpoint(url: str) -> str:

@@ -23,9 +23,9 @@ from whosaid.cli.parser import FAILED
 from whosaid.server.settings import ServerSettings
 from whosaid.transcribe.client import Failed, Unusable
 from whosaid.transcribe.live_audio import BLOCK_SECONDS, Audio, Source, choose_source
-from whosaid.transcribe.live_screen import LiveScreen
 from whosaid.transcribe.live_transcript import Event, LiveTranscript, error_message
 from whosaid.transcribe.options import STANDARD_INPUT
+from whosaid.transcribe.printing import LiveScreen
 from whosaid.transcribe.recordings import (
     InTheWay,
     Recording,

@@ -20,11 +20,9 @@ from urllib.parse import urlsplit, urlunsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
     ConnectionClosed,
-    InvalidHandshake,
-    InvalidMessage,
     InvalidProxy,
     InvalidStatus,
-    InvalidURI,
+    WebSocketException,
 )
 
 from whosaid.transcribe.client import (
@@ -213,7 +211,7 @@ class RemoteSessions:
             raise _refusal(error, key) from error
         except (InvalidProxy, ImportError) as error:  # SOCKS is read by a package of its own
             raise Unusable(f"{url}: {error}") from error
-        except (InvalidMessage, InvalidHandshake, InvalidURI) as error:
+        except WebSocketException as error:
             raise Unusable(f"{url} does not answer as a transcription server") from error
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)

@@ -33,11 +33,8 @@ class LocalEndpoint:
     """
 
     def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:
-        self._choose, self._names = choose, dict(names)
+        self.models, self._choose = dict(names), choose
         self._endpoint: Endpoint | None = None
-
-    def models(self) -> dict[str, Any]:
-        return self._names
 
     def prepare(self, data: bytes) -> None:
         """Check that the data is audio, and load the models the first time. Raises Failed."""

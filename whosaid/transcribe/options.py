@@ -5,19 +5,17 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from errno import EISDIR
+from functools import partial
 from os import strerror
 from pathlib import Path
 
 from whosaid.cli.options import (
     LAYOUT,
     PARAMETERS,
-    VARIABLES,
-    WITHOUT_MODELS,
     add_models,
     add_parameters,
     named_pairs,
     option_name,
-    refuse_models_beside_embedded,
 )
 from whosaid.cli.parser import (
     CommandParser,
@@ -111,7 +109,7 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         TRANSCRIBE_EXAMPLES,
         STATUSES,
         "FILE_OR_FOLDER ...",
-        VARIABLES | {"--api-key": "API_KEY"},
+        {"--api-key": "API_KEY"},
     )
     formats = "json is always written; default: json,srt,vtt,txt"
     _add_options(parser, formats, "default: beside each recording")
@@ -139,7 +137,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         DEMO_EXAMPLES,
         STATUSES,
         "[FILE_OR_FOLDER ...]",
-        VARIABLES | {"--api-key": "API_KEY"},
+        {"--api-key": "API_KEY"},
     )
     _add_options(
         parser,
@@ -175,7 +173,6 @@ def _check_live(parser: CommandParser, options: Namespace) -> None:
 def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespace:
     options: Namespace = parser.parse_args(arguments)
     options.program, options.written = parser.prog, parser.written
-    refuse_models_beside_embedded(parser, options)
     if options.url is None and options.parallel is not None:
         parser.error("--parallel: goes with --url; models loaded here take one file at a time")
     several = len(options.recordings) > 1 or any(map(Path.is_dir, options.recordings))
@@ -201,14 +198,14 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
     add_parameters(parser)
     option(parser, "--text", TEXT, type=_text_file, metavar="FILE")
     formats = f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}"
-    names = {"type": _speaker_names, "action": "extend"}
+    names = {"type": partial(named_pairs, form="LABEL=NAME"), "action": "extend"}
     output = (
         argument("--output-format", formats, "FORMATS", also=("-f",), type=_read_formats),
         argument("--output-dir", folder, "FOLDER", also=("-o",), type=Path),
         argument("--speaker-names", SPEAKER_NAMES, "LABEL=NAME", **names),
     )
     add_options(parser, "output", "", output)
-    add_models(parser, WITHOUT_MODELS)
+    add_models(parser)
     server = (
         argument("--url", URL, "URL", type=web_address),
         count("--parallel", "files at a time; default: 4", 64),
@@ -226,10 +223,6 @@ def _text_file(path: str) -> Path:
     except (OSError, ValueError) as error:
         raise ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     return file
-
-
-def _speaker_names(text: str) -> list[tuple[str, str]]:
-    return named_pairs(text, "LABEL=NAME")
 
 
 def _read_formats(text: str) -> list[str]:

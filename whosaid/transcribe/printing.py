@@ -1,14 +1,20 @@
-"""A transcript as a person reads it on a terminal."""
+"""A transcript as a person reads it on a terminal, also while it grows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from whosaid.transcribe.screen import notes, speed
+
+if TYPE_CHECKING:
+    from whosaid.transcribe.live_transcript import Item, LiveTranscript
 
 SPEAKER_STYLES = ("cyan", "magenta", "yellow", "green", "bright_blue", "bright_red")
 
@@ -19,9 +25,16 @@ def clock(seconds: float) -> str:
     return f"{minutes:.0f}:{rest:04.1f}"
 
 
+def style_of(speaker: str, styles: dict[str, str]) -> str:
+    """Return the style of a speaker in `styles`, which get one more for a new speaker."""
+    return styles.setdefault(speaker, SPEAKER_STYLES[len(styles) % len(SPEAKER_STYLES)])
+
+
 def speaker_styles(entries: Sequence[dict[str, Any]]) -> dict[str, str]:
-    speakers = sorted({entry["speaker"] for entry in entries if entry.get("speaker")})
-    return {speaker: SPEAKER_STYLES[i % len(SPEAKER_STYLES)] for i, speaker in enumerate(speakers)}
+    styles: dict[str, str] = {}
+    for speaker in sorted({entry["speaker"] for entry in entries if entry.get("speaker")}):
+        style_of(speaker, styles)
+    return styles
 
 
 def transcript_lines(response: dict[str, Any]) -> Iterator[Text]:
@@ -73,3 +86,71 @@ def show(response: dict[str, Any], wall: float, console: Console) -> None:
     for note in notes(response):
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print(summary(response, wall), style="bold", highlight=False, soft_wrap=True)
+
+
+class LiveScreen:
+    """Shows a live session: words as they come, and dimmed the guess of the words that follow.
+
+    Completed items stay as lines, in the order in which they were spoken; on a terminal the others
+    stand below them.
+    """
+
+    def __init__(self, transcript: LiveTranscript, console: Console) -> None:
+        self._transcript, self._console = transcript, console
+        self._printed = 0  # items whose lines stand
+        self._styles: dict[str, str] = {}
+        self._nameless: list[Item] = []  # whose lines stand without speakers
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True, vertical_overflow="visible"
+            )
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the transcript in a block. The end prints all items, again if speakers came late."""
+        try:
+            with self._live or nullcontext():
+                yield
+        finally:
+            for item in self._waiting():
+                self._print(item)
+            if any(item.has_speakers for item in self._nameless):
+                self._console.print()
+                for item in self._transcript.items.values():
+                    self._print(item)
+
+    def show(self) -> None:
+        waiting = self._waiting()
+        done = list(takewhile(lambda item: item.done, waiting))
+        self._printed += len(done)
+        if self._live:
+            lines = [line for item in waiting[len(done) :] for line in self._with_guess(item)]
+            self._live.update(Text("\n").join(lines), refresh=True)
+        for item in done:
+            self._print(item)
+            if not item.has_speakers:
+                self._nameless.append(item)
+
+    def _waiting(self) -> list[Item]:
+        return list(self._transcript.items.values())[self._printed :]
+
+    def _print(self, item: Item) -> None:
+        for line in self._lines(item):
+            self._console.print(line, soft_wrap=True)
+
+    def _lines(self, item: Item) -> list[Text]:
+        lines = []
+        for block in item.blocks():
+            name = block.speaker or ""
+            style = style_of(name, self._styles) if name else ""
+            lines.append(turn_line(block.start, (name, style), block.text))
+        return lines
+
+    def _with_guess(self, item: Item) -> list[Text]:
+        lines = self._lines(item)
+        if item.unstable.strip():
+            if not lines:
+                lines.append(turn_line(item.start, ("", ""), ""))
+            lines[-1].append(f" {item.unstable.strip()}", "dim")
+        return lines

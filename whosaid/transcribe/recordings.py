@@ -240,7 +240,7 @@ def write_outputs(
     outdated = recording.remove_outdated(answer, keep)
     for name in dict.fromkeys(("json", *formats, *outdated)):
         if name in texts:
-            _write(recording.output(name), texts[name])
+            write_file(recording.output(name), texts[name])
 
 
 def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
@@ -333,11 +333,12 @@ def _says(path: Path, text: object) -> bool:
         return False
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a file that is whole or not there, by a temporary name that fits every file system."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
+    opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with part.open("x", encoding="utf-8", newline="") as file:
+        with open(opened, "w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whosaid.cli.options import VARIABLES, WITHOUT_MODELS, add_models, refuse_models_beside_embedded
+from whosaid.cli.options import add_models, read_voices
 from whosaid.cli.parser import FAILED, CommandParser, one_of, option, web_address
-from whosaid.cli.voices import read_voices, write_voices
 
 EXAMPLES = (
     ("a voice from a recording in which Anna speaks", "scripts/voices add Anna anna.wav"),
@@ -34,7 +33,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         "Several voices of a name count as one. The exit status is 1 if nothing was done, 2 for a"
         " wrong command line.",
         "add NAME FILE | list | remove NAME",
-        VARIABLES | {"--api-key": "API_KEY"},
+        {"--api-key": "API_KEY"},
     )
     action = one_of("add", "list", "remove")
     parser.add_argument("action", type=action, metavar="ACTION", help="add, list or remove")
@@ -52,9 +51,8 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         ),
     ):
         option(parser, name, help_text, metavar=metavar, **how)
-    add_models(parser, WITHOUT_MODELS)
+    add_models(parser)
     options: Namespace = parser.parse_args(arguments)
-    refuse_models_beside_embedded(parser, options)
     if (options.name is None) != (options.action == "list"):
         parser.error(f"{options.action}: takes {'no' if options.name else 'a'} NAME")
     sources = sum(each is not None for each in (options.recording, options.answer))
@@ -68,6 +66,7 @@ def run(options: Namespace) -> int:
     """Do what the command line asks for; return the exit status."""
     from config import InferenceConfig
     from whosaid.transcribe.client import Failed
+    from whosaid.transcribe.recordings import write_file
 
     try:
         entries = read_voices(options.voices) if options.voices.exists() else []
@@ -82,7 +81,7 @@ def run(options: Namespace) -> int:
             InferenceConfig.read({"known_speakers": new})  # as a request does
         elif len(new := [each for each in entries if each["name"] != options.name]) == len(entries):
             raise ValueError(f"{options.voices} has no voice of {options.name}")
-        write_voices(options.voices, new)
+        write_file(options.voices, json.dumps(new, indent=1), 0o600)  # for its owner alone
     except (OSError, ValueError, Failed) as error:
         print(f"scripts/voices: {error}", file=sys.stderr)
         return FAILED
