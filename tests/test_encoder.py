@@ -8,11 +8,11 @@ import torch
 from oracle import TINY, models_of, with_assistant
 
 import whosaid.asr.model.encoder
-from whosaid.asr.model.encoder import Encoder
+from whosaid.asr.model.encoder import AudioWindow, Encoder
 
 
 def windows():
-    return oracle.noise_windows(3)
+    return [*map(AudioWindow, oracle.noise_windows(3))]
 
 
 def test_a_shared_encoder_runs_once_for_both():
@@ -35,18 +35,21 @@ def test_a_known_output_takes_its_place_among_others():
     expected = encoder.encode(three, drafted=False).main.clone()
     known = expected[1:2] + 1  # so that it can be told from what is encoded anew
     expected[1] += 1
-    found = encoder.encode(three, drafted=False, known=[None, known, None]).main
+    found = encoder.encode(
+        [three[0], three[1]._replace(encoded=known), three[2]], drafted=False
+    ).main
     torch.testing.assert_close(found, expected)
 
 
 def test_no_window_whose_output_is_known_is_encoded(monkeypatch):
     models = models_of(TINY)
     encoder, three = Encoder(models), windows()
-    known = [encoder.encode([window], drafted=False).main for window in three]
+    outputs = [encoder.encode([window], drafted=False).main for window in three]
+    known = [each._replace(encoded=own) for each, own in zip(three, outputs, strict=True)]
     monkeypatch.setattr(encoder, "run_pass", None)
     monkeypatch.setattr(encoder, "log_mel", None)  # nor is a spectrogram made
-    found = encoder.encode(three, drafted=False, known=known).main
-    torch.testing.assert_close(found, torch.cat(known))
+    found = encoder.encode(known, drafted=False).main
+    torch.testing.assert_close(found, torch.cat(outputs))
 
 
 @pytest.mark.parametrize("own_encoder", [False, True])

@@ -31,6 +31,7 @@ from whosaid.asr.engine.fallback import find_repetition
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.encoder import AudioWindow
 
 RECORDINGS_A_SHARD, WINDOWS_A_BATCH = 8, 16
 FORMAT = "3"  # of a shard; another one is cached elsewhere
@@ -99,8 +100,8 @@ class Teacher:
         with self.engine.computing():
             for first in range(0, len(windows), WINDOWS_A_BATCH):
                 batch = windows[first : first + WINDOWS_A_BATCH]
-                samples = [each.samples for each in batch]
-                encoded = self.engine.context.encoder.encode(samples, drafted=False).main
+                audio = [AudioWindow(each.samples) for each in batch]
+                encoded = self.engine.context.encoder.encode(audio, drafted=False).main
                 styles = [*self.styles(batch, encoded)]
                 # The engine is idle: its rows leave their memory to the caches of reading.
                 self.engine.memory.release()

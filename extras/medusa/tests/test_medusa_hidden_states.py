@@ -18,6 +18,7 @@ from tests.cuda_emulator import emulated_cuda, on_cuda
 from tests.support.tiny_whispers import hears_sound
 from tests.support.transformers_models import in_transformers
 from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.model.encoder import AudioWindow
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,8 @@ def fresh_pass(models: WhisperModels, encoded: torch.Tensor, text: Text) -> torc
 
 def test_cached_states_equal_a_fresh_pass_over_the_same_text(teacher, recordings, states):
     windows = list(teacher.windows(recordings[:2]))
-    encoded = teacher.engine.context.encoder.encode([each.samples for each in windows], False).main
+    audio = [AudioWindow(each.samples) for each in windows]
+    encoded = teacher.engine.context.encoder.encode(audio, drafted=False).main
     texts = [text for style in teacher.styles(windows, encoded) for text in style]
     assert len(texts) == len(states.lengths)
     tokens, hidden = (

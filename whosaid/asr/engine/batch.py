@@ -26,7 +26,7 @@ from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner
 from whosaid.asr.engine.scheduler import MAX_ROWS, Finished, Plan
 from whosaid.asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
 from whosaid.asr.model.decoder import Decoder
-from whosaid.asr.model.encoder import Encoder, EncoderOutput
+from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.transcript import DecodeStats
 
@@ -130,10 +130,13 @@ class Batch:
 
     def _encode(self, entering: list[Sequence], drafted: bool, until: float) -> EncoderOutput:
         started = time.perf_counter()
-        samples, known = [each.request.samples for each in entering], [e.encoded for e in entering]
-        frames = [each.request.frames for each in entering]
-        targets = [each.request.target for each in entering]
-        encoded = self.context.encoder.encode(samples, drafted, known, until, frames, targets)
+        windows = [
+            AudioWindow(
+                each.request.samples, each.encoded, each.request.frames, each.request.target
+            )
+            for each in entering
+        ]
+        encoded = self.context.encoder.encode(windows, drafted, until)
         _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
         return encoded
 

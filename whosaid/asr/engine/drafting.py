@@ -31,6 +31,7 @@ from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.state import StepShape
 from whosaid.asr.model.draft_heads import MedusaModel
+from whosaid.asr.model.encoder import AudioWindow
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.timebase import SAMPLE_RATE
 
@@ -261,11 +262,12 @@ def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
     encoded = encoder.main.positions.new_zeros((1, *encoder.main.positions.shape))
     tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=encoded.device)
     positions = torch.arange(TIMED_PROMPT, device=encoded.device)[None]
-    hidden, silence = encoded[:, :TIMED_PROMPT], np.zeros(SAMPLE_RATE, np.float32)
+    hidden = encoded[:, :TIMED_PROMPT]
+    silence = AudioWindow(np.zeros(SAMPLE_RATE, np.float32), encoded)
     least = math.inf
     for _ in range(UNTIMED_STEPS + 1):
         started = time.perf_counter()
-        view.drafter.listen(encoder.encode([silence], drafted=True, known=[encoded]))
+        view.drafter.listen(encoder.encode([silence], drafted=True))
         view.drafter.read_prompt(tokens, positions, hidden, tokens[:, 0])
         kv_len = context.runner.padded("positions", TIMED_KV_LEN)
         context.runner.launch(view, context.filters, StepShape(0, 1, kv_len))()

@@ -40,7 +40,7 @@ from whosaid.asr.engine.state import StateMemory
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Decoder, alignment_heads
 from whosaid.asr.model.draft_heads import HeadStack
-from whosaid.asr.model.encoder import Encoder
+from whosaid.asr.model.encoder import AudioWindow, Encoder
 from whosaid.errors import OutOfMemory
 from whosaid.runtime.errors import is_device_lost, is_out_of_memory
 from whosaid.transcript import DecodeStats
@@ -316,16 +316,19 @@ class DecodeEngine(Engine):
         with self.computing():
             super().cancel(session)
 
+    @torch.inference_mode()
     def detect_language(
         self, samples: NDArray[np.float32], frames: int | None = None
     ) -> LanguagePosterior:
         """Return the probabilities of a window's languages and of no speech; `frames` as in
         Request. Raises OutOfMemory if one window does not fit into the device's memory.
         """
+        window = AudioWindow(samples, frames=frames)
         with self.computing():
             while True:
                 try:
-                    return self._language_posterior(samples, frames)
+                    encoded = self.context.encoder.encode([window], drafted=False).main
+                    return language_posterior(self.main, encoded, self.models.special_tokens)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -362,14 +365,6 @@ class DecodeEngine(Engine):
         if self._stream is None or self.lost is not None:
             return nullcontext()
         return torch.cuda.stream(self._stream)
-
-    @torch.inference_mode()
-    def _language_posterior(
-        self, samples: NDArray[np.float32], frames: int | None
-    ) -> LanguagePosterior:
-        encoder = self.context.encoder
-        encoded = encoder.encode([samples], drafted=False, frames=[frames]).main
-        return language_posterior(self.main, encoded, self.models.special_tokens)
 
 
 def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:
