@@ -28,6 +28,7 @@ from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence
 from whosaid.asr.engine.scheduler import (
     GATHERING_STEPS,
+    HOLD_SECONDS,
     IN_VAIN,
     MAX_ENCODER_BATCH,
     PART_WEIGHTS,
@@ -242,11 +243,11 @@ def test_a_session_alone_fills_its_rows_before_they_step():
 
 def test_encoding_pauses_beside_others_or_if_others_may_come():
     for shared, names in itertools.product([False, True], ["a", "ab"]):
-        drive = Drive(hold_seconds=2.0, shared=shared)
+        drive = Drive(shared=shared)
         for name in names:
             drive.add(name, 2)
         pauses = shared or names == "ab"
-        assert drive.plan().until == (drive.clock.now + 2.0 if pauses else math.inf)
+        assert drive.plan().until == (drive.clock.now + HOLD_SECONDS if pauses else math.inf)
 
 
 def test_a_batch_that_took_nobody_is_asked_again_once_a_row_is_free():

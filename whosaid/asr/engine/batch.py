@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -326,10 +327,12 @@ class Batches(dict[Lane, Batch]):
         runner, most = self._context.runner, MAX_ROWS
         if runner.pipelined:
             most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
-        captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
-        context = self._context if captured else None
+        prepare = None
+        if lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams):
+            encoder, filters = self._context.encoder, self._context.filters
+            prepare = partial(runner.prepare, encoder=encoder, filters=filters)
         drafts = self._drafts if lane.num_beams == 1 else None
-        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, context)
+        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, prepare)
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
 

@@ -294,11 +294,17 @@ class DecodeEngine(Engine):
         scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=not on_cpu)
         super().__init__(scheduler, batches)
         self._thread = get_ident()
-        self._stream = decoding_stream(models.device)
+        self._stream: torch.cuda.Stream | None = None
+        if not on_cpu:
+            stream = torch.cuda.Stream(models.device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(models.device))  # for the weights
+            self._stream = stream
         with self.computing():
             batches.prepare()
             if self.draft_model is not None:
-                self.context.drafting = measured_drafting(self.memory, self.context)
+                self.context.drafting = measured_drafting(
+                    self.memory, self.context.encoder, self.context.filters
+                )
         self.threads.restore()
 
     def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
@@ -365,12 +371,3 @@ class DecodeEngine(Engine):
         if self._stream is None or self.lost is not None:
             return nullcontext()
         return torch.cuda.stream(self._stream)
-
-
-def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return a high-priority stream that waits for work already queued; None without CUDA."""
-    if device.type != "cuda":
-        return None
-    stream = torch.cuda.Stream(device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return stream
