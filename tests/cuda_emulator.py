@@ -527,6 +527,9 @@ def emulated_cuda(patch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     for name, sizes in {"rows": (1, 5), "positions": (64, 512), "prompt": (8, 64)}.items():
         patch.setitem(cuda_graphs.SIZES, name, sizes)
     patch.setitem(cuda_graphs.SIZES, "guess", (0, 64))
+    patch.setattr(cuda_graphs, "PASS_SIZES", (2, 1))
+    patch.setattr(CudaGraphRunner, "draft_lengths", (2, 4))
+    patch.setattr(CudaGraphRunner, "timed_drafts", (0, 2, 4))
     patch.setattr(drafting, "TIMED_ROWS", (1,))
     with emulator:
         yield emulator

@@ -175,8 +175,8 @@ def after_idling(stat, clock, computes) -> int:
     write(stat, busy)
     threads.adjust()
     threads.restore()
-    for tick in range(1, 401):
-        clock["time"], busy = tick / 100, busy + computes(tick / 100) / 100
+    for tick in range(1, 81):
+        clock["time"], busy = tick / 20, busy + computes(tick / 20) / 20
         write(stat, busy)
         if clock["time"] >= ready:
             ready = clock["time"] + threads.watch()
