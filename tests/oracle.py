@@ -251,6 +251,7 @@ def _generate(
     return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
 
 
+@functools.cache
 def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
     """The same weights under transformers' own eager attention, which can report where it looks."""
     config = copy.deepcopy(model.config)

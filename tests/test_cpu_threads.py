@@ -14,20 +14,9 @@ from whosaid.asr.model import cpu_threads
 from whosaid.asr.model.cpu_threads import (
     CpuSample,
     CpuThreads,
-    others,
     seconds_of_other_threads,
     threads_beside,
 )
-
-
-@pytest.mark.parametrize(
-    ("busy", "own", "seconds", "expected"),
-    [(2.0, 2.0, 1.0, 0.0), (2.0, 1.0, 1.0, 1.0), (1.0, 0.5, 0.5, 1.0), (0.1, 0.2, 1.0, 0.0)],
-)
-def test_what_others_use_is_what_is_left_of_the_busy_time(busy, own, seconds, expected):
-    before = CpuSample(5.0, 100.0, 7.0, 2)
-    after = CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own, 2)
-    assert others(before, after) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
