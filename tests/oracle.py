@@ -39,8 +39,8 @@ from whosaid.asr.checkpoint.medusa import (
     ResidualBlocks,
 )
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from whosaid.asr.engine.engine import DecodeEngine, Session
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request, Session
 from whosaid.asr.model.encoder import AudioEncoder
 from whosaid.transcript import DecodeStats
 

@@ -7,8 +7,8 @@ from plain_batches import LOST, Device, Script, engine_of, most_rows, request_of
 from refusals import refused
 
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import Lane
-from whosaid.asr.engine.scheduler import MAX_ROWS, RESTORING_STEPS
+from whosaid.asr.engine.request import MAX_ROWS, Lane
+from whosaid.asr.engine.scheduler import RESTORING_STEPS
 from whosaid.errors import OutOfMemory
 
 

@@ -23,9 +23,8 @@ from plain_batches import (
     session_of,
 )
 
-from whosaid.asr.engine.engine import Session
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence, Session
 from whosaid.asr.engine.scheduler import (
     GATHERING_STEPS,
     HOLD_SECONDS,

@@ -23,9 +23,8 @@ from plain_batches import (
     request_of,
 )
 
-from whosaid.asr.engine.engine import Session
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Sequence
+from whosaid.asr.engine.request import DecodeOptions, Sequence, Session
 from whosaid.asr.engine.scheduler import GATHERING_STEPS, HOLD_SECONDS, Limits, Scheduler
 from whosaid.errors import OutOfMemory
 from whosaid.runtime.turns import WORK_WEIGHTS, Work

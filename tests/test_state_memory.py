@@ -16,13 +16,13 @@ from oracle import TINY, models_of
 
 from whosaid.asr.engine import state as state_module
 from whosaid.asr.engine.drafters import MAX_DRAFTS
+from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.engine.state import (
     HEADROOM_BYTES,
     HEADROOM_SHARE,
     HOST_HEADROOM_BYTES,
     HOST_LAST_BYTES,
-    MAX_ROWS,
     DecodeState,
     StateMemory,
     cuda_rows,

@@ -21,10 +21,10 @@ from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy
 from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch
-from whosaid.asr.engine.request import Lane, Sequence
+from whosaid.asr.engine.request import MAX_ROWS, Lane, Sequence
 from whosaid.asr.engine.results import ResultReader
 from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner
-from whosaid.asr.engine.scheduler import MAX_ROWS, Finished, Plan
+from whosaid.asr.engine.scheduler import Finished, Plan
 from whosaid.asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput

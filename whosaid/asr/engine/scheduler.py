@@ -27,17 +27,13 @@ from collections import Counter, abc, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain, count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from whosaid.asr.engine.request import DecodeResult, Lane, Sequence
+from whosaid.asr.engine.request import MAX_ROWS, DecodeResult, Lane, Sequence, Session
 from whosaid.runtime.turns import WORK_WEIGHTS, Turns, Work
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.engine import Session
 
 logger = logging.getLogger("endpoint")
 
-MAX_ROWS = 128
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
 # Encoding pauses after so long if other clients are there or may come. A CPU encodes windows one by
 # one, and at least one. A step of whisper-base takes a few hundredths of a second.

@@ -24,7 +24,7 @@ from whosaid.asr.engine.drafters import (
     drafter_bytes_per_row,
 )
 from whosaid.asr.engine.logit_filters import History
-from whosaid.asr.engine.scheduler import MAX_ROWS
+from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.kv_cache import KVCache, RowTensors
 from whosaid.runtime.errors import is_out_of_memory
