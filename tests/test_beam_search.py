@@ -49,12 +49,10 @@ def truth(timestamps, num_beams, length_penalty=None, shape=TINY, count=6):
 @pytest.mark.parametrize(
     ("shape", "num_beams", "timestamps", "batch_size"),
     [
-        (TINY, 2, True, 4),
-        (TINY, 2, False, 1),
+        (TINY, 2, False, 4),
         (TINY, 5, True, 1),
         (TINY, 5, False, 4),
         (TINY_ENGLISH, 5, True, 4),
-        (TINY_ENGLISH, 5, False, 1),
     ],
 )
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
@@ -70,7 +68,7 @@ def test_every_number_of_beams(num_beams):
     assert tokens_of(answers) == tokens_of(truth(False, num_beams, count=3))
 
 
-@pytest.mark.parametrize(("timestamps", "length_penalty"), [(True, 0.0), (False, 0.5), (True, 1.0)])
+@pytest.mark.parametrize(("timestamps", "length_penalty"), [(True, 0.0), (False, 0.5)])
 def test_the_length_penalty_is_openais(timestamps, length_penalty):
     options = DecodeOptions(timestamps, num_beams=5, length_penalty=length_penalty)
     answers = decode(engine_of(), windows_of(timestamps), options)

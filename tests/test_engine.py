@@ -220,13 +220,13 @@ def test_a_language_is_heard_without_projecting_what_was_encoded(monkeypatch):
 
 def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
     """As if beams had been asked for at once; all others are transformers' greedy ones."""
-    windows = windows_of(True, 8)
+    windows = windows_of(True, 8, 30)
     special = models_of(TINY).special_tokens
     untimed = [
         dataclasses.replace(each, prompt=special.with_timestamps(each.prompt, False))
         for each in windows
     ]
-    engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(True, 8, ending=RAGGED[TINY])
+    engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(True, 8, 30, ending=RAGGED[TINY])
     by_beams = decode(engine, untimed, DecodeOptions(False, num_beams=3))
     first = decode(engine, windows, DecodeOptions())
     rejected = {key for key, each in first.items() if retrying().rejects(each)}
@@ -434,23 +434,27 @@ def test_statistics_count_what_was_decoded():
 def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
     monkeypatch, timestamps, drafts
 ):
-    monkeypatch.setattr(fallback, "LEAST_TOKENS", 3)  # random models loop no longer than that
+    monkeypatch.setattr(fallback, "LEAST_TOKENS", 2)  # random models loop no longer than that
     monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
     monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
-    engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
-    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
-    answers, stats = decode_counted(engine, windows_of(timestamps, 3, 120), options)
-    for key, tokens in truth(timestamps, 3, 120).items():
+    end_of_text, most = models_of(TINY).special_tokens.end_of_text, 100
+    windows, whole, loops = windows_of(timestamps, 4, most), truth(timestamps, 4, most), {}
+    for key, tokens in whole.items():
         loop = find_repetition([token for token in tokens if token < end_of_text])
-        kept = None if loop is None else loop.start + loop.period
+        if loop is not None and loop.stop < most // 2:
+            loops[key] = loop
+    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
+    answers, stats = decode_counted(
+        engine_of(TINY, None, 0.1), [windows[key] for key in loops], options
+    )
+    for key, loop in loops.items():
         said = [token for token in answers[key].tokens if token < end_of_text]
-        assert answers[key].cut == (loop is not None)
-        assert answers[key].tokens == tokens[: len(answers[key].tokens)]
-        if loop is not None:
-            assert len(said) == kept
-            assert len(answers[key].log_probs) == len(answers[key].tokens)
-    assert any(each.cut for each in answers.values())
-    assert stats.steps < 120
+        assert answers[key].cut
+        assert answers[key].tokens == whole[key][: len(answers[key].tokens)]
+        assert len(said) == loop.start + loop.period
+        assert len(answers[key].log_probs) == len(answers[key].tokens)
+    assert loops
+    assert stats.steps < most
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

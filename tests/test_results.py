@@ -27,8 +27,8 @@ def steps_of(windows, **options):
 
 @pytest.fixture
 def loops_are_short(monkeypatch):
-    """Random models repeat a token three times at most."""
-    monkeypatch.setattr(fallback, "LEAST_TOKENS", 3)
+    """Random models repeat a token twice at most."""
+    monkeypatch.setattr(fallback, "LEAST_TOKENS", 2)
     monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
     monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
 
@@ -41,8 +41,9 @@ def answers_of(windows, **options):
 def test_a_cut_text_has_the_attention_of_what_was_kept():
     windows = windows_of(True, 3, 120)
     whole = answers_of(windows)
-    for key, answer in answers_of(windows, fallback=STOPPING).items():
-        assert answer.cut
+    cut = {key: each for key, each in answers_of(windows, fallback=STOPPING).items() if each.cut}
+    assert cut
+    for key, answer in cut.items():
         assert answer.repetitive
         assert answer.tokens == whole[key].tokens[: len(answer.tokens)]
         assert answer.log_probs == pytest.approx(whole[key].log_probs[: len(answer.tokens)])
@@ -67,7 +68,7 @@ def test_a_text_that_compresses_too_well_is_repetitive_and_stays_whole():
 def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     """It makes no difference to the answer when that is seen, nor beside whom."""
     monkeypatch.setattr(results, "START_TOKENS", 8)
-    windows = windows_of(True, 4, 48)
+    windows = windows_of(True, 4, 60)
     starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]
     assert max(starts) < 0
     between = sorted(starts)[1:3]
@@ -100,13 +101,15 @@ def test_beams_end_when_the_likeliest_loops(monkeypatch):
     """After the same number of steps, beside whomever. Random models do not loop: some other texts
     pass for loops here.
     """
-    monkeypatch.setattr(results, "ends_in_repetition", lambda words: 32 <= len(words) < words[0])
+    monkeypatch.setattr(
+        results, "ends_in_repetition", lambda words: len(words) >= 16 + sum(words[:1]) % 48
+    )
     monkeypatch.setattr(results.ResultReader, "_loops", lambda *_: True)
     windows = windows_of(False, 4, None)
     options = {"num_beams": 3, "timestamps": False, "fallback": STOPPING}
     expected, _ = steps_of(windows, **options)
     lengths = {key: len(each.tokens) for key, each in expected.items()}
-    assert 32 <= min(lengths.values()) < max(lengths.values()) < 300
+    assert 16 <= min(lengths.values()) < max(lengths.values()) < 90
     assert {length % 16 for length in lengths.values()} <= {0, 1}
     answers, steps = steps_of(windows, batch_size=1, **options)
     assert tokens_of(answers) == tokens_of(expected)
