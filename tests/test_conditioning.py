@@ -237,7 +237,7 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
     """Windows that follow a speaker run eagerly, beside the same replays."""
     options, models = DecodeOptions(batch_size=8), models_of(TINY, 142)
     passes, captured = [], []
-    with emulated_cuda(monkeypatch) as device:
+    with emulated_cuda(monkeypatch, rows=(5,), prompt=(8,), guess=(0,)) as device:
         for each in (models, conditioned(models)):
             engine = DecodeEngine(on_cuda(each))
             captured.append(engine.runner.graph_count)

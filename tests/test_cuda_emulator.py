@@ -52,11 +52,10 @@ def graphs(monkeypatch):
 
 
 @pytest.fixture
-def few_graphs(graphs, monkeypatch):
+def few_graphs(monkeypatch):
     """The same, with graphs of one prompt's length alone, and none for guesses."""
-    for name, sizes in {"prompt": (8,), "guess": (0,)}.items():
-        monkeypatch.setitem(cuda_graphs.SIZES, name, sizes)
-    return graphs
+    with emulated_cuda(monkeypatch, prompt=(8,), guess=(0,)) as device:
+        yield device
 
 
 @functools.cache

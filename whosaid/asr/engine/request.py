@@ -130,7 +130,7 @@ class DecodeResult:
 
 
 class SessionEngine(Protocol):
-    """What a session needs of the engine."""
+    """The methods of an engine that sessions call."""
 
     def add(self, session: Session, requests: abc.Sequence[Request]) -> None: ...
 
