@@ -107,8 +107,8 @@ def test_texts_are_those_of_eager_steps_and_of_transformers(graphs):
     """With drafts, guesses and retries by beams, and sessions of all kinds beside each other: rows
     enter beside others and leave, are sampled, and follow timestamps or do not.
     """
-    models, windows = drafting_models(), windows_of(count=8)
-    engine, said = DecodeEngine(on_cuda(models)), oracle.truth(count=8, ending=142)
+    models, windows = drafting_models(), windows_of()
+    engine, said = DecodeEngine(on_cuda(models)), oracle.truth(ending=142)
     asked = guessed(windows, said)
     assert tokens_of(check_kind(graphs, engine, DRAFTED, asked)) == said
     retried = dataclasses.replace(DRAFTED, fallback=REJECTING, timestamps=False)
@@ -140,7 +140,7 @@ def test_texts_are_those_of_eager_steps_and_of_transformers(graphs):
     ids=["no timestamps", "to beams", "temperature", "drafted, to beams", "0", "2", "measured"],
 )
 def test_every_kind_of_step(graphs, options):
-    windows = windows_of(options.timestamps, 8)
+    windows = windows_of(options.timestamps)
     check_kind(graphs, DecodeEngine(on_cuda(drafting_models())), options, windows)
 
 
@@ -150,9 +150,9 @@ def test_every_kind_of_step(graphs, options):
 )
 def test_medusa(graphs, kind, drafts):
     models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
-    windows = windows_of(count=8)
+    windows = windows_of()
     if kind == BLOCK:
-        windows = guessed(windows, oracle.truth(count=8, ending=142))
+        windows = guessed(windows, oracle.truth(ending=142))
     options = dataclasses.replace(DRAFTED, drafts=drafts)
     check_kind(graphs, DecodeEngine(on_cuda(models)), options, windows)
 

@@ -73,7 +73,7 @@ def engine_of(models=None, **options):
 
 def check_tokens(engine, options, models=None):
     """The engine's tokens are those of transformers. Returns the statistics."""
-    models, windows = models or plain_models(), windows_of(count=5)
+    models, windows = models or plain_models(), windows_of(count=3)
     answers, stats = decode_counted(engine, windows, options)
     assert tokens_of(answers) == oracle.greedy(models, windows, options.timestamps)
     return stats
@@ -253,7 +253,7 @@ def test_a_device_that_is_lost_in_a_capture_is_not_hidden(graphs, at_load):
     else:
         engine = engine_of()
         engine.memory.release()
-        load = functools.partial(decode, engine, windows_of(count=5), PLAIN)
+        load = functools.partial(decode, engine, windows_of(count=3), PLAIN)
     graphs.fails = lambda _: lost
     with pytest.raises(ACCELERATOR_ERROR) as caught:
         load()
