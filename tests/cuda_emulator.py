@@ -502,8 +502,10 @@ class Emulator(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def emulated_cuda(patch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A device with 64 GiB; `on_cuda` moves models there. Few shapes are captured at load."""
+def emulated_cuda(patch: pytest.MonkeyPatch, **sizes: tuple[int, ...]) -> Iterator[Emulator]:
+    """A device with 64 GiB; `on_cuda` moves models there. Few shapes are captured at load, those of
+    `sizes` in place of some.
+    """
     emulator = Emulator()
     for name, stand_in in {
         "CUDAGraph": EmulatedGraph,
@@ -524,9 +526,12 @@ def emulated_cuda(patch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     patch.setattr(speculative, "draft", emulator.watched_draft(speculative.draft))
     # Five rows, and few sizes of everything.
     patch.setattr(state, "CUDA_ROWS", ((0, 5),))
-    for name, sizes in {"rows": (1, 5), "positions": (64, 512), "prompt": (8, 64)}.items():
-        patch.setitem(cuda_graphs.SIZES, name, sizes)
-    patch.setitem(cuda_graphs.SIZES, "guess", (0, 64))
+    few = {"rows": (1, 5), "positions": (64, 512), "prompt": (8, 64), "guess": (0, 64)}
+    for name, each in (few | sizes).items():
+        patch.setitem(cuda_graphs.SIZES, name, each)
+    patch.setattr(cuda_graphs, "PASS_SIZES", (2, 1))
+    patch.setattr(CudaGraphRunner, "draft_lengths", (2, 4))
+    patch.setattr(CudaGraphRunner, "timed_drafts", (0, 2, 4))
     patch.setattr(drafting, "TIMED_ROWS", (1,))
     with emulator:
         yield emulator

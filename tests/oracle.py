@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -40,8 +40,9 @@ from whosaid.asr.checkpoint.medusa import (
 )
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
 from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request, Session
 from whosaid.asr.model.encoder import AudioEncoder
+from whosaid.transcript import DecodeStats
 
 TINY = Published(text_entries=300, languages=4, seconds=1)
 TINY_ENGLISH = dataclasses.replace(TINY, multilingual=False)
@@ -144,16 +145,55 @@ def prompts_of(
     return [(*((start_of_previous, 5, 6, 11)[: 2 * (index % 3)]), *plain) for index in range(count)]
 
 
+@functools.cache
+def windows_of(
+    timestamps: bool = True, count: int = 6, max_tokens: int | None = 24, shape: Published = TINY
+) -> list[Request]:
+    """Windows of noise by number, with those prompts."""
+    prompts = prompts_of(models_of(shape).special_tokens, timestamps, count)
+    windows = enumerate(zip(noise_windows(count), prompts, strict=True))
+    return [Request(key, samples, prompt, max_tokens) for key, (samples, prompt) in windows]
+
+
+@functools.cache
+def truth(
+    timestamps: bool = True,
+    count: int = 6,
+    max_tokens: int | None = 24,
+    shape: Published = TINY,
+    ending: int | None = None,
+) -> dict[object, tuple[int, ...]]:
+    """transformers' tokens for `windows_of` the same."""
+    windows = windows_of(timestamps, count, max_tokens, shape)
+    return greedy(models_of(shape, ending), windows, timestamps)
+
+
 def decode(
     engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
 ) -> dict[object, DecodeResult]:
     """Everything the engine says about `windows`, by key."""
-    answers: dict[object, DecodeResult] = {}
+    return decode_counted(engine, windows, options)[0]
+
+
+def decode_counted(
+    engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
+) -> tuple[dict[object, DecodeResult], DecodeStats]:
+    """The same with the session's statistics."""
     with engine.session(options) as session:
         session.add(windows)
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
+        return drained(session), session.stats
+
+
+def drained(session: Session) -> dict[object, DecodeResult]:
+    """What the rest of a session's steps give, by key."""
+    answers: dict[object, DecodeResult] = {}
+    while not session.done:
+        answers |= {request.key: result for request, result in session.step()}
     return answers
+
+
+def tokens_of(answers: Mapping[object, DecodeResult]) -> dict[object, tuple[int, ...]]:
+    return {key: tuple(answer.tokens) for key, answer in answers.items()}
 
 
 def interleaved(
@@ -211,6 +251,7 @@ def _generate(
     return [tuple(row[: row.index(end)] if end in row else row) for row in rows]
 
 
+@functools.cache
 def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
     """The same weights under transformers' own eager attention, which can report where it looks."""
     config = copy.deepcopy(model.config)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from whosaid.asr.engine.engine import Engine, Session
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
+from whosaid.asr.engine.engine import Engine
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence, Session
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits, Scheduler
 
 SAMPLES = np.zeros(1, np.float32)

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from whosaid.asr.decoding_plan import TranscriptionOptions
-from whosaid.asr.engine.engine import Session
 from whosaid.asr.engine.prefill import LanguagePosterior
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request, Session
 from whosaid.timebase import SAMPLES_PER_TOKEN
 from whosaid.transcript import Transcript
 

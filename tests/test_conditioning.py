@@ -28,7 +28,7 @@ from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS
 from whosaid.asr.frontend.target_speaker import TargetSpeaker, TargetWindow
-from whosaid.asr.model.encoder import AudioEncoder, Encoder
+from whosaid.asr.model.encoder import AudioEncoder, AudioWindow, Encoder
 from whosaid.asr.transcriber import Transcriber
 from whosaid.errors import StartError
 from whosaid.runtime.steps import run_steps
@@ -157,7 +157,11 @@ def followed(models, samples, mask, added, enrolment=None):
 def test_a_conditioned_window_is_the_formulas(products):
     models, windows = conditioned(products=products), oracle.noise_windows(6)
     targets = [target_of(number, each) for number, each in enumerate(windows)]
-    found = Encoder(models).encode(windows, drafted=False, targets=targets).main
+    asked = [
+        AudioWindow(samples, target=target)
+        for samples, target in zip(windows, targets, strict=True)
+    ]
+    found = Encoder(models).encode(asked, drafted=False).main
     for output, samples, target in zip(found, windows, targets, strict=True):
         expected = followed(models, samples, target.mask, models.conditioning.weights)
         torch.testing.assert_close(output[None], expected, rtol=0, atol=1e-11)
@@ -235,7 +239,7 @@ def test_graphs_are_for_plain_windows_as_before(monkeypatch):
     """Windows that follow a speaker run eagerly, beside the same replays."""
     options, models = DecodeOptions(batch_size=8), models_of(TINY, 142)
     passes, captured = [], []
-    with emulated_cuda(monkeypatch) as device:
+    with emulated_cuda(monkeypatch, rows=(5,), prompt=(8,), guess=(0,)) as device:
         for each in (models, conditioned(models)):
             engine = DecodeEngine(on_cuda(each))
             captured.append(engine.runner.graph_count)
@@ -362,7 +366,11 @@ def check_dicow(models, ours, blocks=0):
     """Windows with a mask follow it; another is the target's alone, and its own enrolment."""
     encoder, windows = Encoder(models), oracle.noise_windows(3)
     targets = [target_of(1, windows[0]), target_of(2, windows[1]), None]
-    found = encoder.encode(windows, drafted=False, targets=targets).main
+    asked = [
+        AudioWindow(samples, target=target)
+        for samples, target in zip(windows, targets, strict=True)
+    ]
+    found = encoder.encode(asked, drafted=False).main
     whole = np.tile(np.eye(4, dtype=np.float32)[1], (FRAMES, 1))
     for output, samples, target in zip(found, windows, targets, strict=True):
         mask, enrolment = target or (whole, (samples, whole))

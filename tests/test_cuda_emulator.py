@@ -14,14 +14,24 @@ import pytest
 import torch
 from cuda_emulator import CUDA, Fault, emulated_cuda, on_cuda
 from graph_faults import FAULTS, REFUSED
-from oracle import TINY, decode, interleaved, models_of, random_heads, with_assistant
+from oracle import (
+    TINY,
+    decode,
+    decode_counted,
+    interleaved,
+    models_of,
+    random_heads,
+    tokens_of,
+    windows_of,
+    with_assistant,
+)
 
 from tests.support.tiny_whispers import Published
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from whosaid.asr.engine import cuda_graphs
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.state import StepShape
 from whosaid.errors import ModelError
 
@@ -41,10 +51,11 @@ def graphs(monkeypatch):
         yield device
 
 
-def windows_of(models, count=8, timestamps=True, max_tokens=24, first=0):
-    prompts = oracle.prompts_of(models.special_tokens, timestamps, count)
-    pairs = enumerate(zip(oracle.noise_windows(count), prompts, strict=True), first)
-    return [Request(n, samples, prompt, max_tokens) for n, (samples, prompt) in pairs]
+@pytest.fixture
+def few_graphs(monkeypatch):
+    """The same, with graphs of one prompt's length alone, and none for guesses."""
+    with emulated_cuda(monkeypatch, prompt=(8,), guess=(0,)) as device:
+        yield device
 
 
 @functools.cache
@@ -54,9 +65,7 @@ def drafting_models(ending=142):
 
 def check(found, expected):
     """Texts, log-probabilities and attention are those expected."""
-    assert {key: each.tokens for key, each in found.items()} == {
-        key: each.tokens for key, each in expected.items()
-    }
+    assert tokens_of(found) == tokens_of(expected)
     for key, each in expected.items():
         assert found[key].log_probs == pytest.approx(each.log_probs, rel=1e-9, abs=1e-9)
         assert (found[key].attention is None) == (each.attention is None)
@@ -64,75 +73,75 @@ def check(found, expected):
             assert found[key].attention == pytest.approx(each.attention, abs=1e-5)
 
 
-def decode_counted(engine, windows, options):
-    """The answers, and how many drafts were accepted and made."""
-    answers = {}
-    with engine.session(options) as session:
-        session.add(windows)
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
-    return answers, (session.stats.accepted, session.stats.drafted)
+def drafts_of(stats):
+    return stats.accepted, stats.drafted
 
 
-def check_kind(graphs, models, options, rounds=1, asked=None, **windows):
-    """Eager steps in the same shapes, then graphs."""
-    engine = DecodeEngine(on_cuda(models))
-    asked = asked or windows_of(models, timestamps=options.timestamps, **windows)
+def check_kind(graphs, engine, options, windows):
+    """Eager steps in the same shapes, then graphs. Returns the answers."""
     with engine.runner.paused():
-        expected, drafts = decode_counted(engine, asked, options)
+        expected, drafts = decode_counted(engine, windows, options)
     replays = graphs.replays
-    for _ in range(rounds):
-        found, counted = decode_counted(engine, asked, options)
-        check(found, expected)
-        assert options.drafts is None or counted == drafts
+    found, counted = decode_counted(engine, windows, options)
+    check(found, expected)
+    assert options.drafts is None or drafts_of(counted) == drafts_of(drafts)
     assert graphs.replays > replays
     assert engine.runner.enabled
-    return expected
+    return found
 
 
-@pytest.mark.parametrize("drafts", [4, rarely(0), rarely(8), rarely(None)])
-def test_tokens_are_those_of_transformers(graphs, drafts):
-    models = drafting_models()
-    found = check_kind(graphs, models, dataclasses.replace(DRAFTED, drafts=drafts))
-    asked = windows_of(models)
-    assert {key: each.tokens for key, each in found.items()} == oracle.greedy(models, asked, True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dataclasses.replace(DRAFTED, fallback=REJECTING, timestamps=False),
-        rarely(dataclasses.replace(PLAIN, timestamps=False)),
-        rarely(dataclasses.replace(PLAIN, fallback=REJECTING)),
-        rarely(dataclasses.replace(PLAIN, temperature=0.7)),
-        rarely(dataclasses.replace(DRAFTED, fallback=REJECTING)),
-    ],
-    ids=["all", "no timestamps", "to beams", "temperature", "drafted, to beams"],
-)
-def test_every_kind_of_step(graphs, options):
-    check_kind(graphs, drafting_models(), options)
-
-
-@pytest.mark.parametrize(
-    ("options", "heads"), [(DRAFTED, False), rarely(PLAIN, False), rarely(DRAFTED, True)]
-)
-def test_texts_that_are_guessed(graphs, options, heads):
-    """Right guesses and wrong ones, beside rows without any, of each length that has graphs."""
-    models = drafting_models()
-    if heads:
-        models = random_heads(models_of(TINY, 142), 5, BLOCK, scale=0.02)
-    windows = windows_of(models, count=12)
-    said = oracle.greedy(models, windows, True)
+def guessed(windows, said):
+    """Right guesses and wrong ones of each length that has graphs, but none for the last."""
     asked = [
         dataclasses.replace(
             window,
             prefix=said[window.key][: 2 * (window.key % 3)],
             draft=(*said[window.key], *range(3 ** (window.key % 5)))[2 * (window.key % 3) :],
         )
-        for window in windows[:8]
+        for window in windows[:-2]
     ]
-    found = check_kind(graphs, models, options, asked=[*asked, *windows[8:]])
-    assert {key: each.tokens for key, each in found.items()} == said
+    return [*asked, *windows[-2:]]
+
+
+def test_texts_are_those_of_eager_steps_and_of_transformers(graphs):
+    """With drafts, guesses and retries by beams, and sessions of all kinds beside each other: rows
+    enter beside others and leave, are sampled, and follow timestamps or do not.
+    """
+    models, windows = drafting_models(), windows_of()
+    engine, said = DecodeEngine(on_cuda(models)), oracle.truth(ending=142)
+    asked = guessed(windows, said)
+    assert tokens_of(check_kind(graphs, engine, DRAFTED, asked)) == said
+    retried = dataclasses.replace(DRAFTED, fallback=REJECTING, timestamps=False)
+    kinds = [
+        (dataclasses.replace(DRAFTED, batch_size=2), windows[:3]),
+        (DecodeOptions(False, batch_size=3, temperature=0.4), windows_of(False)[:3]),
+        (DecodeOptions(num_beams=3, batch_size=2), windows[4:6]),
+        (retried, windows_of(False)[:4]),
+    ]
+    with engine.runner.paused():
+        alone = [decode(engine, windows, options) for options, windows in kinds]
+    for found, expected in zip(interleaved(engine, kinds), alone, strict=True):
+        check(found, expected)
+    assert engine.runner.enabled
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize(
+    "options",
+    [
+        dataclasses.replace(PLAIN, timestamps=False),
+        dataclasses.replace(PLAIN, fallback=REJECTING),
+        dataclasses.replace(PLAIN, temperature=0.7),
+        dataclasses.replace(DRAFTED, fallback=REJECTING),
+        dataclasses.replace(DRAFTED, drafts=0),
+        dataclasses.replace(DRAFTED, drafts=2),
+        dataclasses.replace(DRAFTED, drafts=None),
+    ],
+    ids=["no timestamps", "to beams", "temperature", "drafted, to beams", "0", "2", "measured"],
+)
+def test_every_kind_of_step(graphs, options):
+    windows = windows_of(options.timestamps)
+    check_kind(graphs, DecodeEngine(on_cuda(drafting_models())), options, windows)
 
 
 @pytest.mark.parametrize(
@@ -141,45 +150,29 @@ def test_texts_that_are_guessed(graphs, options, heads):
 )
 def test_medusa(graphs, kind, drafts):
     models = random_heads(models_of(TINY, 142), 5, kind, scale=0.02)
-    check_kind(graphs, models, DecodeOptions(True, True, 5, drafts=drafts))
+    windows = windows_of()
+    if kind == BLOCK:
+        windows = guessed(windows, oracle.truth(ending=142))
+    options = dataclasses.replace(DRAFTED, drafts=drafts)
+    check_kind(graphs, DecodeEngine(on_cuda(models)), options, windows)
 
 
 @pytest.mark.parametrize(("num_beams", "timestamps"), [(5, True), rarely(2, False)])
 def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(graphs, num_beams, timestamps):
     """All places are copied there, on a CPU what differs."""
-    models = models_of(TINY, 142)
+    models, windows = models_of(TINY, 142), windows_of(timestamps)
     options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
-    found = check_kind(graphs, models, options)
-    asked = windows_of(models, timestamps=timestamps)
-    check(found, decode(DecodeEngine(models), asked, options))
+    found = check_kind(graphs, DecodeEngine(on_cuda(models)), options, windows)
+    check(found, decode(DecodeEngine(models), windows, options))
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("drafts", [0, 8])
+@pytest.mark.parametrize("drafts", [0, 4])
 def test_long_texts(graphs, drafts):
     """All cache lengths: no step attends to too few positions."""
     options = DecodeOptions(True, True, 3, drafts=drafts)
-    check_kind(graphs, drafting_models(None), options, count=3, max_tokens=None)
-
-
-def test_sessions_of_all_kinds_beside_each_other(graphs):
-    """Rows that enter beside others, beams, eviction, sampling, retries, mixed grammars."""
-    models = drafting_models()
-    asked = [
-        (DecodeOptions(True, True, 2, drafts=2), windows_of(models, 4)),
-        (
-            DecodeOptions(False, batch_size=3, temperature=0.4),
-            windows_of(models, 4, False, first=20),
-        ),
-        (DecodeOptions(num_beams=3, batch_size=4), windows_of(models, 5, first=40)),
-        (DecodeOptions(batch_size=5, fallback=REJECTING), windows_of(models, 6, first=60)),
-    ]
-    engine = DecodeEngine(on_cuda(models))
-    with engine.runner.paused():
-        alone = [decode(engine, windows, options) for options, windows in asked]
-    for found, expected in zip(interleaved(engine, asked), alone, strict=True):
-        check(found, expected)
-    assert engine.runner.enabled
+    engine = DecodeEngine(on_cuda(drafting_models(None)))
+    check_kind(graphs, engine, options, windows_of(count=3, max_tokens=None))
 
 
 # Work in which each fault shows; plain steps where none is named.
@@ -194,12 +187,12 @@ def decoded_eagerly(options, endless):
     """Models, windows, and what eager steps make of them."""
     ending = None if endless else 142
     models = drafting_models(ending) if options.assisted else models_of(TINY, ending)
-    asked = windows_of(models, 5, options.timestamps, max_tokens=90 if endless else 24)
+    asked = windows_of(options.timestamps, 5, 90 if endless else 24)
     return models, asked, *decode_counted(DecodeEngine(models), asked, options)
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
-def test_faults_are_found(graphs, monkeypatch, name):
+def test_faults_are_found(few_graphs, monkeypatch, name):
     options = SHOWN_BY.get(name, PLAIN)
     models, asked, expected, drafts = decoded_eagerly(options, name == "key without length")
     FAULTS[name](monkeypatch)
@@ -220,7 +213,7 @@ def decode_with_graphs(models, asked, options, expected, drafts):
         engine.batch(5 if rows == 1 else 1).clear()
         found, counted = decode_counted(engine, asked, options)
         check(found, expected)
-        assert counted == drafts, "drafts are counted wrongly"
+        assert drafts_of(counted) == drafts_of(drafts), "drafts are counted wrongly"
         check(decode(engine, asked[:3], options), {key: expected[key] for key in range(3)})
 
 
@@ -237,8 +230,16 @@ SAMPLING_BYTES = (8 + 8 + 1) * VOCABULARY
 BEAM_BYTES = 10 * 256 * (4 + 8) + 16 * TIMES
 
 
-def half_engine(graphs, **helpers):
-    """An engine in half precision; few of its shapes are captured at load."""
+@pytest.fixture
+def fewest_graphs(few_graphs, monkeypatch):
+    """The same, with graphs of five rows alone."""
+    monkeypatch.setattr(cuda_graphs, "PASS_SIZES", (1,))
+    monkeypatch.setitem(cuda_graphs.SIZES, "rows", (5,))
+    return few_graphs
+
+
+def half_engine(**helpers):
+    """An engine in half precision."""
     models = models_of(HALF, None, torch.float16)
     if "assistant" in helpers:
         models = with_assistant(models, 0.1, own_encoder=helpers["assistant"] == "own")
@@ -248,7 +249,7 @@ def half_engine(graphs, **helpers):
     return DecodeEngine(on_cuda(models))
 
 
-def check_captures(graphs, engine, state, shapes):
+def check_captures(device, engine, state, shapes):
     """Every shape runs once as it is, and then can be captured without anything huge in it."""
     runner, filters = engine.runner, engine.context.filters
     with torch.inference_mode():
@@ -257,7 +258,7 @@ def check_captures(graphs, engine, state, shapes):
             runner._capturing = True
             runner.launch(state.view(0, rows), filters, shape)
             runner._capturing = False
-    for rows, shape, num_beams, sizes in graphs.steps:
+    for rows, shape, num_beams, sizes in device.steps:
         places = rows * num_beams * (shape.drafts + 1)
         wide = max(sizes.largest[torch.float32], sizes.largest[torch.float64])
         assert wide <= VOCABULARY * places, shape
@@ -265,45 +266,43 @@ def check_captures(graphs, engine, state, shapes):
         assert sizes.peak_bytes <= most * places + SAMPLING_BYTES * rows * shape.sampled, shape
         # While drafting nothing is summed but the timestamps.
         assert sizes.drafting_wide <= TIMES * rows, shape
-    return {shape for _, shape, *_ in graphs.steps}
 
 
-def test_every_shape_that_requests_may_have(graphs):
-    engine = half_engine(graphs, assistant="shared")
+def test_every_shape_that_requests_may_have(fewest_graphs):
+    engine = half_engine(assistant="shared")
     state = engine.memory.state
     longest = state.main.cache.max_len
     kinds = [*itertools.product((0, 2), (False, True)), (8, False), (8, True)]
     shapes = [(5, StepShape(drafts, min(drafts, 1) + 1, 64, each)) for drafts, each in kinds]
     shapes += [(3, StepShape(4, 1, longest)), (2, StepShape(2, 7, 256))]  # after a pause
-    check_captures(graphs, engine, state, shapes)
+    check_captures(fewest_graphs, engine, state, shapes)
 
 
 @pytest.mark.parametrize("kind", [BLOCK, rarely(LINEAR)])
-def test_every_shape_that_heads_may_have(graphs, kind):
+def test_every_shape_that_heads_may_have(fewest_graphs, kind):
     """Nothing is read, nothing as wide as the vocabulary is summed."""
-    engine = half_engine(graphs, heads=kind)
+    engine = half_engine(heads=kind)
     state = engine.memory.state
     longest = state.main.cache.max_len
     shapes = [
         (5, StepShape(k, 1, 64, sampled, followed=True)) for k in (0, 4) for sampled in (0, 1)
     ]
     shapes += [(3, StepShape(4, 1, longest, followed=True)), (2, StepShape(0, 1, 256))]
-    seen = check_captures(graphs, engine, state, shapes)
-    assert {shape.drafts for shape in seen} == {0, 2, 4}
+    check_captures(fewest_graphs, engine, state, shapes)
 
 
 @pytest.mark.parametrize("num_beams", [2, rarely(8)])
-def test_every_shape_that_beams_may_have(graphs, num_beams):
-    engine = half_engine(graphs)
+def test_every_shape_that_beams_may_have(fewest_graphs, num_beams):
+    engine = half_engine()
     state = engine.batch(num_beams).memory.ensure_capacity(5)
     longest = state.main.cache.max_len
     shapes = [(state.capacity, StepShape(0, 1, 64)), (1, StepShape(0, 1, longest))]
-    check_captures(graphs, engine, state, shapes)
-    assert {each.num_beams for each in graphs.steps} >= {num_beams}
+    check_captures(fewest_graphs, engine, state, shapes)
+    assert {each.num_beams for each in fewest_graphs.steps} >= {num_beams}
 
 
-def test_sizes_of_a_step_are_seen(graphs, monkeypatch):
-    engine = half_engine(graphs)
+def test_sizes_of_a_step_are_seen(fewest_graphs, monkeypatch):
+    engine = half_engine()
     step = cuda_graphs.decode_step
 
     def wasteful(state, *rest):
@@ -311,28 +310,28 @@ def test_sizes_of_a_step_are_seen(graphs, monkeypatch):
         torch.zeros(state.capacity, VOCABULARY, 4, device=CUDA)
 
     engine.runner.release(engine.memory.state)
-    monkeypatch.setattr(cuda_graphs, "decode_step", graphs.watched(wasteful))
+    monkeypatch.setattr(cuda_graphs, "decode_step", fewest_graphs.watched(wasteful))
     with pytest.raises(AssertionError):
-        check_captures(graphs, engine, engine.memory.state, [(2, StepShape(0, 1, 64))])
+        check_captures(fewest_graphs, engine, engine.memory.state, [(2, StepShape(0, 1, 64))])
 
 
-def test_decoding_has_a_stream_ahead_of_others(graphs):
+def test_decoding_has_a_stream_ahead_of_others(fewest_graphs):
     """All that the engine computes, load included, goes there; a sampled step is no graph."""
     models = on_cuda(drafting_models())
-    windows = windows_of(models, 1, timestamps=False)
-    graphs.used_streams.clear()
+    windows = windows_of(False, 1)
+    fewest_graphs.used_streams.clear()
     engine = DecodeEngine(models)
     decode(engine, windows, DecodeOptions(timestamps=False, temperature=0.5))
     engine.detect_language(windows[0].samples)
-    used = graphs.used_streams - {None}  # on which weights are packed
+    used = fewest_graphs.used_streams - {None}  # on which weights are packed
     assert [each.priority < 0 for each in used] == [True]
 
 
-def test_admitting_windows_copies_little(graphs):
+def test_admitting_windows_copies_little(fewest_graphs):
     engine = DecodeEngine(on_cuda(models_of(TINY, 142)))
     with engine.session(PLAIN) as session:
-        session.add(windows_of(engine.models, 4))
-        graphs.uploads = 0
+        session.add(windows_of(count=4))
+        fewest_graphs.uploads = 0
         engine.step()
         assert engine.scheduler.running == 4
-    assert graphs.uploads == 1  # their samples, in one tensor
+    assert fewest_graphs.uploads == 1  # their samples, in one tensor

@@ -17,27 +17,30 @@ from oracle import (
     TINY_128,
     TINY_ENGLISH,
     decode,
+    decode_counted,
+    drained,
     encoder_passes,
     interleaved,
     models_of,
+    tokens_of,
+    truth,
+    windows_of,
     with_assistant,
 )
 from refusals import refused
 
-import whosaid.asr.engine.results
-from whosaid.asr.engine import fallback
+from whosaid.asr.engine import fallback, results
 from whosaid.asr.engine.drafting import TIMED_ROWS, DraftPolicy
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback, find_repetition
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.errors import ModelError
 
-RAGGED = {
-    TINY: 142,
-    TINY_ENGLISH: 142,
-    TINY_128: 12,
-}  # tokens whose place the end of text takes: rows end far apart
+# Tokens whose place the end of text takes: rows end far apart.
+RAGGED = {TINY: 142, TINY_ENGLISH: 142, TINY_128: 12}
+SHORT = dataclasses.replace(TINY, positions=96)
+COUNT, MOST = 12, 24  # windows of most tests, and their longest text
 
 
 @functools.cache
@@ -46,37 +49,16 @@ def engine_of(shape=TINY, ending=None, noise=None, own_encoder=False):
     return DecodeEngine(models if noise is None else with_assistant(models, noise, own_encoder))
 
 
-@functools.cache
-def windows_of(shape, timestamps, count, max_tokens):
-    prompts = oracle.prompts_of(models_of(shape).special_tokens, timestamps, count)
-    return [
-        Request(number, samples, prompt, max_tokens)
-        for number, (samples, prompt) in enumerate(
-            zip(oracle.noise_windows(count), prompts, strict=True)
-        )
-    ]
-
-
-@functools.cache
-def truth(shape, ending, timestamps, count, max_tokens):
-    return oracle.greedy(
-        models_of(shape, ending), windows_of(shape, timestamps, count, max_tokens), timestamps
-    )
-
-
-def truth_of(windows, ending, shape=TINY, timestamps=True):
-    """transformers' tokens for `windows`, the first of twelve."""
-    expected = truth(shape, ending, timestamps, 12, 40)
-    return {each.key: expected[each.key] for each in windows}
+def asked_of(shape, timestamps, count=COUNT):
+    """The first of those windows, and transformers' tokens."""
+    windows = windows_of(timestamps, COUNT, MOST, shape)[:count]
+    expected = truth(timestamps, COUNT, MOST, shape, RAGGED[shape])
+    return windows, {each.key: expected[each.key] for each in windows}
 
 
 def retrying(logprob_threshold=-3.6):
     """A text less likely than the threshold is decoded again, by beams and without timestamps."""
     return Fallback(3, logprob_threshold=logprob_threshold, no_speech_threshold=1.0)
-
-
-def tokens_of(answers):
-    return {key: answer.tokens for key, answer in answers.items()}
 
 
 # Every pair of shape, batch size and timestamps, of which the last alternates.
@@ -89,11 +71,9 @@ def tokens_of(answers):
     ],
 )
 def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch_size):
-    windows = windows_of(shape, timestamps, 12, 40)[: 3 * batch_size]
-    answers = decode(
-        engine_of(shape, RAGGED[shape]), windows, DecodeOptions(timestamps, batch_size=batch_size)
-    )
-    assert tokens_of(answers) == truth_of(windows, RAGGED[shape], shape, timestamps)
+    windows, expected = asked_of(shape, timestamps, 3 * batch_size)
+    options = DecodeOptions(timestamps, batch_size=batch_size)
+    assert tokens_of(decode(engine_of(shape, RAGGED[shape]), windows, options)) == expected
 
 
 # Every pair of noise, number of drafts and timestamps, of which the last alternates.
@@ -106,10 +86,9 @@ def test_greedy_equals_transformers_at_every_batch_size(shape, timestamps, batch
     ],
 )
 def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, drafts, batch_size):
-    engine = engine_of(TINY, RAGGED[TINY], noise)
-    windows = windows_of(TINY, timestamps, 12, 40)[: 3 * batch_size]
-    answers = decode(engine, windows, DecodeOptions(timestamps, True, batch_size, drafts=drafts))
-    assert tokens_of(answers) == truth_of(windows, RAGGED[TINY], timestamps=timestamps)
+    windows, expected = asked_of(TINY, timestamps, 3 * batch_size)
+    options = DecodeOptions(timestamps, True, batch_size, drafts=drafts)
+    assert tokens_of(decode(engine_of(TINY, RAGGED[TINY], noise), windows, options)) == expected
 
 
 @pytest.mark.parametrize("shape", [TINY_ENGLISH, TINY_128], ids=["english", "128 bins"])
@@ -117,30 +96,30 @@ def test_assisted_equals_transformers_whatever_is_accepted(timestamps, noise, dr
 def test_assistants_of_both_kinds(shape, own_encoder):
     engine = engine_of(shape, RAGGED[shape], 0.1, own_encoder)
     for timestamps in (True, False):
-        windows = windows_of(shape, timestamps, 12, 40)[:6]
+        windows, expected = asked_of(shape, timestamps, 6)
         answers = decode(engine, windows, DecodeOptions(timestamps, True, 5, drafts=3))
-        assert tokens_of(answers) == truth_of(windows, RAGGED[shape], shape, timestamps)
+        assert tokens_of(answers) == expected
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_thirty_two_rows_of_which_some_end_at_once(drafts):
-    said = Counter(tokens[1] for tokens in truth(TINY, None, False, 32, 40).values())
+    said = Counter(tokens[1] for tokens in truth(False, 32, 12).values())
     commonest = said.most_common(1)[0][0]
-    engine = engine_of(TINY, commonest, 0.1)
-    expected = truth(TINY, commonest, False, 32, 40)
-    answers = decode(
-        engine, windows_of(TINY, False, 32, 40), DecodeOptions(False, True, 32, drafts=drafts)
-    )
+    expected = truth(False, 32, 12, ending=commonest)
+    options = DecodeOptions(False, True, 32, drafts=drafts)
+    answers = decode(engine_of(TINY, commonest, 0.1), windows_of(False, 32, 12), options)
     assert tokens_of(answers) == expected
     assert Counter(map(len, expected.values()))[1] >= 4
 
 
-def test_rows_that_never_end_stop_at_448_tokens():
+def test_rows_that_never_end_stop_at_the_last_position():
     """Each with a prompt of another length."""
-    windows = windows_of(TINY, True, 3, None)
-    answers = decode(engine_of(TINY, None, 0.1), windows, DecodeOptions(assisted=True, drafts=6))
-    assert tokens_of(answers) == truth(TINY, None, True, 3, None)
-    assert [len(answers[each.key].tokens) + len(each.prompt) for each in windows] == [448] * 3
+    windows = windows_of(True, 3, None, SHORT)
+    options = DecodeOptions(assisted=True, drafts=6)
+    answers = decode(engine_of(SHORT, None, 0.1), windows, options)
+    assert tokens_of(answers) == truth(True, 3, None, SHORT)
+    lengths = [len(answers[each.key].tokens) + len(each.prompt) for each in windows]
+    assert lengths == [SHORT.positions] * 3
 
 
 @pytest.mark.parametrize("batch_size", [1, 12])
@@ -151,17 +130,16 @@ def test_a_draft_length_that_changes_from_round_to_round_changes_no_token(monkey
     drafting, counts = engine.context.drafting, []
     drafting.choose = lambda rows, draftable: next(lengths)
     drafting.observe = lambda accepted, drafted: counts.append(sum(drafted))
-    windows = windows_of(TINY, True, 12, 40)[: 4 * batch_size]
+    windows, expected = asked_of(TINY, True, 4 * batch_size)
     answers = decode(engine, windows, DecodeOptions(assisted=True, batch_size=batch_size))
-    assert tokens_of(answers) == truth_of(windows, RAGGED[TINY])
-    assert sum(counts) > 10 * len(windows) / 3
+    assert tokens_of(answers) == expected
+    assert sum(counts) > 2 * len(windows)
 
 
 def test_statistics_are_those_of_transformers_scores():
-    models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
-    answers = decode(
-        engine_of(TINY, RAGGED[TINY], 0.1), windows, DecodeOptions(assisted=True, drafts=3)
-    )
+    models, windows = models_of(TINY, RAGGED[TINY]), windows_of()
+    options = DecodeOptions(assisted=True, drafts=3)
+    answers = decode(engine_of(TINY, RAGGED[TINY], 0.1), windows, options)
     for window in windows:
         answer = answers[window.key]
         features = models.feature_extractor(
@@ -169,7 +147,7 @@ def test_statistics_are_those_of_transformers_scores():
         ).input_features
         said = [
             *answer.tokens,
-            *([models.special_tokens.end_of_text] if len(answer.tokens) < 40 else []),
+            *([models.special_tokens.end_of_text] if len(answer.tokens) < MOST else []),
         ]
         read = torch.tensor([[*window.prompt, *said]])
         with torch.inference_mode():
@@ -189,20 +167,12 @@ def test_statistics_are_those_of_transformers_scores():
 
 @pytest.mark.parametrize(
     ("listed", "batch_size", "drafts", "temperature"),
-    [
-        (None, 1, 0, 0.0),
-        (None, 5, 3, 0.0),
-        (None, 5, 0, 0.4),
-        ([[0, 1]], 5, 0, 0.0),
-        ([[0, 1]], 1, 3, 0.0),
-    ],
+    [(None, 5, 3, 0.0), (None, 5, 0, 0.4), ([[0, 1]], 5, 0, 0.0), ([[0, 1]], 1, 3, 0.0)],
 )
 def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, drafts, temperature):
-    models, windows = models_of(TINY, RAGGED[TINY]), windows_of(TINY, True, 6, 40)
+    models, windows = models_of(TINY, RAGGED[TINY]), windows_of()
     monkeypatch.setattr(models.model.generation_config, "alignment_heads", listed, raising=False)
-    monkeypatch.setattr(
-        whosaid.asr.engine.results, "normalize_attention", lambda attention: attention
-    )
+    monkeypatch.setattr(results, "normalize_attention", lambda attention: attention)
     engine = DecodeEngine(with_assistant(models, 0.1))
     options = DecodeOptions(True, drafts > 0, batch_size, None, drafts, temperature=temperature)
     answers = decode(engine, windows, options)
@@ -222,7 +192,7 @@ def test_attention_is_that_of_transformers(monkeypatch, listed, batch_size, draf
 def test_the_language_is_that_of_transformers_and_its_window_is_encoded_once(monkeypatch):
     engine = engine_of(TINY)
     models = engine.models
-    window = windows_of(TINY, True, 1, 5)[0]
+    window = windows_of(True, 1, 5)[0]
     features = models.feature_extractor(
         window.samples, sampling_rate=16_000, return_tensors="pt"
     ).input_features
@@ -250,13 +220,13 @@ def test_a_language_is_heard_without_projecting_what_was_encoded(monkeypatch):
 
 def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
     """As if beams had been asked for at once; all others are transformers' greedy ones."""
-    windows = windows_of(TINY, True, 8, 30)
+    windows = windows_of(True, 8, 30)
     special = models_of(TINY).special_tokens
     untimed = [
         dataclasses.replace(each, prompt=special.with_timestamps(each.prompt, False))
         for each in windows
     ]
-    engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(TINY, RAGGED[TINY], True, 8, 30)
+    engine, greedy = engine_of(TINY, RAGGED[TINY]), truth(True, 8, 30, ending=RAGGED[TINY])
     by_beams = decode(engine, untimed, DecodeOptions(False, num_beams=3))
     first = decode(engine, windows, DecodeOptions())
     rejected = {key for key, each in first.items() if retrying().rejects(each)}
@@ -274,7 +244,7 @@ def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
 
 
 def test_a_sampled_first_attempt_is_the_same_beside_any_neighbours():
-    windows = windows_of(TINY, True, 6, 40)
+    windows = windows_of()
 
     def answers(batch_size, temperature, assisted=False):
         fallback = retrying(0.0) if temperature else None  # sampled texts are not decoded again
@@ -284,31 +254,33 @@ def test_a_sampled_first_attempt_is_the_same_beside_any_neighbours():
     sampled = answers(6, 0.8)
     assert tokens_of(answers(1, 0.8)) == tokens_of(sampled) == tokens_of(answers(4, 0.8, True))
     assert {(each.temperature, each.timestamps) for each in sampled.values()} == {(0.8, True)}
-    assert tokens_of(answers(6, 1e-6)) == truth(TINY, None, True, 6, 40)
+    assert tokens_of(answers(6, 1e-6)) == truth()
     assert tokens_of(sampled) != tokens_of(answers(6, 0.0))
 
 
 def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     with engine.session(DecodeOptions(batch_size=12)) as session:
-        session.add(windows_of(TINY, True, 12, 40))
+        session.add(windows_of(True, COUNT))
         while not session.step():
             pass
     assert session.done
     assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
-    answers = decode(engine, windows_of(TINY, True, 3, 40), DecodeOptions(assisted=True, drafts=3))
-    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 3, 40)
+    windows, expected = asked_of(TINY, True, 3)
+    answers = decode(engine, windows, DecodeOptions(assisted=True, drafts=3))
+    assert tokens_of(answers) == expected
     assert engine.memory.state.rows.finished.all()
 
 
 @pytest.mark.parametrize(
-    ("windows", "batch_size", "fitting", "refused"),
+    ("count", "batch_size", "fitting", "refused"),
     [(12, 12, 3, [12, 6]), (4, 24, 2, [4])],
     ids=["a full batch", "fewer windows than were asked for at once"],
 )
 def test_out_of_memory_halves_what_ran_and_loses_nothing(
-    monkeypatch, windows, batch_size, fitting, refused
+    monkeypatch, count, batch_size, fitting, refused
 ):
+    windows, expected = asked_of(TINY, True, count)
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
     launch = engine.runner.launch
 
@@ -319,21 +291,15 @@ def test_out_of_memory_halves_what_ran_and_loses_nothing(
         return launch(state, filters, shape)
 
     monkeypatch.setattr(engine.runner, "launch", refuse_more_than_fits)
-    answers = decode(
-        engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size)
-    )
-    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, windows, 40)
-    assert [size for size in sizes if size > fitting] == refused
-    again = decode(
-        engine, windows_of(TINY, True, windows, 40), DecodeOptions(batch_size=batch_size)
-    )
-    assert tokens_of(again) == tokens_of(answers)
-    assert [size for size in sizes if size > fitting] == refused  # what failed is remembered
+    for _ in range(2):  # what failed is remembered
+        answers = decode(engine, windows, DecodeOptions(batch_size=batch_size))
+        assert tokens_of(answers) == expected
+        assert [size for size in sizes if size > fitting] == refused
 
 
 def test_detecting_a_language_gives_back_what_an_earlier_request_holds(monkeypatch):
     engine = DecodeEngine(models_of(TINY))
-    decode(engine, windows_of(TINY, True, 4, 5), DecodeOptions())
+    decode(engine, windows_of(True, 4, 5), DecodeOptions())
     encoder = engine.context.encoder
     encode = encoder.encode
 
@@ -361,9 +327,7 @@ def test_nothing_of_the_engine_stays_in_the_models():
         for each in both(models)
     ]
     weights = [{name: weight.clone() for name, weight in state.items()} for state, _, _ in before]
-    decode(
-        DecodeEngine(models), windows_of(TINY, True, 4, 10), DecodeOptions(assisted=True, drafts=2)
-    )
+    decode(DecodeEngine(models), windows_of(True, 4, 10), DecodeOptions(assisted=True, drafts=2))
     for model, (_, config, generation), kept in zip(both(models), before, weights, strict=True):
         assert settings_of(model) == config
         assert model.generation_config.to_dict() == generation
@@ -393,7 +357,7 @@ DIFFERENT = [
 def asked_with(number):
     """The options of that number, and what is asked with them."""
     options = DIFFERENT[number]
-    return options, windows_of(TINY, options.timestamps, 6, 24)[number % 3 :]
+    return options, windows_of(options.timestamps)[number % 3 :]
 
 
 @functools.cache
@@ -421,7 +385,7 @@ def test_sessions_with_different_options_give_the_answers_they_give_alone():
 
 
 def test_an_engine_is_for_the_thread_that_made_it():
-    engine, window = DecodeEngine(models_of(TINY, RAGGED[TINY])), windows_of(TINY, True, 1, 5)[0]
+    engine, window = DecodeEngine(models_of(TINY, RAGGED[TINY])), windows_of(True, 1, 5)[0]
     session = engine.session(DecodeOptions())
     session.add([window])
     calls = [
@@ -437,46 +401,32 @@ def test_an_engine_is_for_the_thread_that_made_it():
             with pytest.raises(RuntimeError, match="for the thread that made it"):
                 another.submit(call).result()
     assert not session.done
-    ((request, result),) = session.step() or drained(session)
-    assert (request, result.tokens) == (window, truth(TINY, RAGGED[TINY], True, 1, 5)[0])
-
-
-def drained(session):
-    """What the next steps give."""
-    finished = []
-    while not session.done:
-        finished += session.step()
-    return finished
+    assert tokens_of(drained(session)) == truth(True, 1, 5, ending=RAGGED[TINY])
 
 
 def test_growing_under_live_rows_changes_no_token():
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
-    answers, windows = {}, windows_of(TINY, True, 12, 40)
+    answers, (windows, expected) = {}, asked_of(TINY, True)
     with engine.session(DecodeOptions(assisted=True, drafts=2)) as session:
-        for first in range(0, 12, 2):
+        for first in range(0, COUNT, 2):
             session.add(windows[first : first + 2])
             answers |= {request.key: result for request, result in session.step()}
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
+        answers |= drained(session)
     assert engine.memory.capacity > 2
-    assert tokens_of(answers) == truth(TINY, RAGGED[TINY], True, 12, 40)
+    assert tokens_of(answers) == expected
 
 
 def test_statistics_count_what_was_decoded():
     engine = engine_of(TINY, RAGGED[TINY], 0.1)
-    with engine.session(DecodeOptions(assisted=True, drafts=3, batch_size=4)) as session:
-        session.add(windows_of(TINY, True, 12, 40))
-        answers = []
-        while not session.done:
-            answers += session.step()
-    stats = session.stats
-    assert stats.tokens == sum(len(result.tokens) for _, result in answers)
+    options = DecodeOptions(assisted=True, drafts=3, batch_size=4)
+    answers, stats = decode_counted(engine, windows_of(True, COUNT), options)
+    assert stats.tokens == sum(len(each.tokens) for each in answers.values())
     assert stats.steps == sum(stats.steps_by_drafts.values())
     assert set(stats.steps_by_drafts) == {3}
     assert 0 < stats.accepted < stats.drafted <= 3 * stats.drafted_rows
     # Prefill gives a row its first token; every row and step gives one and what was accepted.
-    ended = sum(len(result.log_probs) for _, result in answers)
-    assert ended <= 12 + stats.drafted_rows + stats.accepted
+    ended = sum(len(each.log_probs) for each in answers.values())
+    assert ended <= COUNT + stats.drafted_rows + stats.accepted
     assert min(stats.encode_seconds, stats.prefill_seconds, stats.decode_seconds) > 0
 
 
@@ -484,28 +434,27 @@ def test_statistics_count_what_was_decoded():
 def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
     monkeypatch, timestamps, drafts
 ):
-    monkeypatch.setattr(fallback, "LEAST_TOKENS", 3)  # random models loop no longer than that
+    monkeypatch.setattr(fallback, "LEAST_TOKENS", 2)  # random models loop no longer than that
     monkeypatch.setattr(fallback, "LEAST_REPEATS", 2)
     monkeypatch.setattr(fallback, "LEAST_PROGRESS", 2)  # none of them follows any speech
-    engine, end_of_text = engine_of(TINY, None, 0.1), models_of(TINY).special_tokens.end_of_text
-    windows = windows_of(TINY, timestamps, 3, None)
-    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
-    with engine.session(options) as session:
-        session.add(windows)
-        answers = {}
-        while not session.done:
-            answers |= {request.key: result for request, result in session.step()}
-    for key, tokens in truth(TINY, None, timestamps, 3, None).items():
+    end_of_text, most = models_of(TINY).special_tokens.end_of_text, 100
+    windows, whole, loops = windows_of(timestamps, 4, most), truth(timestamps, 4, most), {}
+    for key, tokens in whole.items():
         loop = find_repetition([token for token in tokens if token < end_of_text])
-        kept = None if loop is None else loop.start + loop.period
+        if loop is not None and loop.stop < most // 2:
+            loops[key] = loop
+    options = DecodeOptions(timestamps, bool(drafts), fallback=Fallback(None), drafts=drafts)
+    answers, stats = decode_counted(
+        engine_of(TINY, None, 0.1), [windows[key] for key in loops], options
+    )
+    for key, loop in loops.items():
         said = [token for token in answers[key].tokens if token < end_of_text]
-        assert answers[key].cut == (loop is not None)
-        assert answers[key].tokens == tokens[: len(answers[key].tokens)]
-        if loop is not None:
-            assert len(said) == kept
-            assert len(answers[key].log_probs) == len(answers[key].tokens)
-    assert any(each.cut for each in answers.values())
-    assert session.stats.steps < 448
+        assert answers[key].cut
+        assert answers[key].tokens == whole[key][: len(answers[key].tokens)]
+        assert len(said) == loop.start + loop.period
+        assert len(answers[key].log_probs) == len(answers[key].tokens)
+    assert loops
+    assert stats.steps < most
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -517,7 +466,7 @@ def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, nu
         "padded",
         lambda _, size, needed: max(needed, 64) if size == "positions" else needed,
     )
-    windows, options = windows_of(TINY, True, 3, 16), DecodeOptions(True, num_beams=num_beams)
+    windows, options = windows_of(True, 3, 16), DecodeOptions(True, num_beams=num_beams)
     expected = tokens_of(decode(engine, windows, options))
     encoded = engine.detect_language(windows[0].samples).encoded
     poison = dataclasses.replace(windows[0], encoded=torch.full_like(encoded, torch.nan))

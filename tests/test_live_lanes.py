@@ -16,6 +16,7 @@ from plain_batches import (
     session_of,
 )
 
+from whosaid.asr.engine import scheduler
 from whosaid.asr.engine.request import Lane
 from whosaid.asr.engine.scheduler import LIVE_LINGERS, WINDOW_STEPS, Limits
 from whosaid.runtime.turns import WORK_WEIGHTS, Work
@@ -30,8 +31,8 @@ def windows(count=1, steps=4, rejected=False):
     return [request_of(Script((steps, steps), rejected)) for _ in range(count)]
 
 
-def shared(device, **limits):
-    return engine_of(device, Limits(shared=True, **limits))
+def shared(device):
+    return engine_of(device, Limits(shared=True))
 
 
 def files(engine, count=40, steps=ENDLESS, **options):
@@ -83,9 +84,10 @@ def test_on_a_device_that_works_ahead_of_the_clock_steps_are_counted(monkeypatch
     assert others / every == pytest.approx(SHARE_BESIDE_LIVE, rel=0.1)
 
 
-def test_after_a_live_window_others_enter_one_by_one_for_a_while():
+def test_after_a_live_window_others_enter_one_by_one_for_a_while(monkeypatch):
     """A speaker asks again soon, and waits then for one of them."""
-    engine = shared(device := Device(), hold_seconds=10.0)
+    monkeypatch.setattr(scheduler, "HOLD_SECONDS", 10.0)
+    engine = shared(device := Device())
     session_of(engine, windows(1, 1), live=True)
     for _ in range(2):
         engine.step()

@@ -97,7 +97,7 @@ def next_logits(histories, timestamps, seed):
     return logits, biased, history_of(tokens, begin, ends, timestamps)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=100)
 @given(
     histories=HISTORIES,
     follows=some.lists(some.booleans(), min_size=5, max_size=5),
@@ -120,7 +120,7 @@ def test_choice_and_probability_are_those_of_transformers(histories, follows, se
             assert choice.log_probs[row, 0].item() == pytest.approx(log_prob)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=100)
 @given(
     histories=HISTORIES,
     follows=some.lists(some.booleans(), min_size=5, max_size=5),
@@ -147,7 +147,7 @@ def test_a_given_token_is_scored_among_what_is_allowed_and_itself(histories, fol
         assert found[row, 0].item() == pytest.approx(expected.item())
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=100)
 @given(
     histories=HISTORIES,
     follows=some.lists(some.booleans(), min_size=5, max_size=5),

@@ -20,7 +20,7 @@ from whosaid.asr.engine.prefill import (
 from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import Decoder, alignment_heads
-from whosaid.asr.model.encoder import Encoder, EncoderOutput
+from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
 
 
 def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
@@ -45,7 +45,7 @@ def batch_of(sequences, encoded, max_len, longest=448):
 @torch.inference_mode()
 def test_first_tokens_and_no_speech_are_those_of_transformers():
     models, windows = models_of(TINY), oracle.noise_windows(4)
-    encoded = Encoder(models).encode(windows, drafted=False).main
+    encoded = Encoder(models).encode([*map(AudioWindow, windows)], drafted=False).main
     state = DecodeState.allocate(Decoder(models.model), None, 4, 0)
     special = replace(models.special_tokens, annotations=(3, 5, 8))
     timed = [True, True, False, False]
@@ -96,7 +96,9 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
 @torch.inference_mode()
 def test_frames_that_are_repeated_change_no_language():
     models = models_of(TINY)
-    (encoded,) = Encoder(models).encode(oracle.noise_windows(1), drafted=False).main
+    (encoded,) = (
+        Encoder(models).encode([AudioWindow(oracle.noise_windows(1)[0])], drafted=False).main
+    )
     decoder, part = Decoder(models.model), encoded[None, :500]
     heard = language_posterior(decoder, part, models.special_tokens)
     again = language_posterior(decoder, part.repeat(1, 3, 1), models.special_tokens)
@@ -119,7 +121,8 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
     models = models_of(TINY)
     main = Decoder(models.model, alignment_heads(models.model))
     drafter = main if num_beams == 1 else None
-    encoded = EncoderOutput(*[Encoder(models).encode(oracle.noise_windows(3), False).main] * 2)
+    windows = [*map(AudioWindow, oracle.noise_windows(3))]
+    encoded = EncoderOutput(*[Encoder(models).encode(windows, False).main] * 2)
     filters = LogitFilter.of(models.special_tokens, main.token_embeddings)
     inputs = numbered_prompts(models.special_tokens, 3, drafter is not None)
     longest = max(len(each.prompt) for each in inputs)

@@ -7,8 +7,8 @@ from plain_batches import LOST, Device, Script, engine_of, most_rows, request_of
 from refusals import refused
 
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import Lane
-from whosaid.asr.engine.scheduler import MAX_ROWS, RESTORING_STEPS
+from whosaid.asr.engine.request import MAX_ROWS, Lane
+from whosaid.asr.engine.scheduler import RESTORING_STEPS
 from whosaid.errors import OutOfMemory
 
 
@@ -139,30 +139,16 @@ def test_where_one_window_does_not_fit_its_queue_is_told_and_others_are_answered
     assert (plain.error, set(answered(plain))) == (None, set(requests))
 
 
-def test_a_batch_that_waits_for_others_is_not_refused_for_what_they_hold_idle():
-    """Room was made for it before, and taken again by a newcomer."""
-    device = Device(total=5)
-    engine = engine_of(device)
-    session_of(engine, windows())
-    run(engine)
-    late = session_of(engine, requests := windows(steps=(2, 1)), num_beams=5)
-    engine.step()
-    assert engine.batches[Lane(1)].memory.capacity == 0
-    newcomer = session_of(engine, windows(steps=(3, 1)))
-    run(engine)
-    assert (late.error, newcomer.error) == (None, None)
-    assert answered(late) == requests
-
-
-def test_a_batch_is_not_refused_for_what_another_has_taken_and_left_idle_again():
-    """Room was made for it, and before it was its turn somebody came and went."""
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_batch_is_not_refused_for_what_others_hold_idle(steps):
+    """Room was made for it, and taken again by a newcomer, who may have gone before its turn."""
     engine = engine_of(Device(total=5))
     session_of(engine, windows())
     run(engine)
     late = session_of(engine, requests := windows(steps=(2, 1)), num_beams=5)
     engine.step()
     assert engine.batches[Lane(1)].memory.capacity == 0
-    newcomer = session_of(engine, short := windows())
+    newcomer = session_of(engine, short := windows(steps=(steps, 1)))
     run(engine)
     assert (late.error, newcomer.error) == (None, None)
     assert (answered(late), answered(newcomer)) == (requests, short)

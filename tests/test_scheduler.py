@@ -23,11 +23,11 @@ from plain_batches import (
     session_of,
 )
 
-from whosaid.asr.engine.engine import Session
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence
+from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Sequence, Session
 from whosaid.asr.engine.scheduler import (
     GATHERING_STEPS,
+    HOLD_SECONDS,
     IN_VAIN,
     MAX_ENCODER_BATCH,
     PART_WEIGHTS,
@@ -194,12 +194,12 @@ def test_if_rows_cost_long_recordings_have_lanes_of_their_own_in_a_shared_engine
 def test_classes_share_the_time_by_their_weights(rows_cost):
     drive = Drive(rows_cost=rows_cost, shared=True)
     for name, options in (("L", {"long": True}), ("s", {}), ("l", {"live": True})):
-        drive.add(name, 9999, **options)
-    spent = drive.run(2600.0, encode=0.5)
+        drive.add(name, 999, **options)
+    spent = drive.run(520.0, encode=0.5)
     total = sum(WORK_WEIGHTS.values())
     for work, weight in WORK_WEIGHTS.items():
         of_class = sum(seconds for (each, _), seconds in spent.items() if each is work)
-        assert of_class == pytest.approx(2600.0 * weight / total, rel=0.05)
+        assert of_class == pytest.approx(520.0 * weight / total, rel=0.05)
 
 
 def test_one_long_recording_gets_on_beside_short_ones_without_end():
@@ -207,7 +207,7 @@ def test_one_long_recording_gets_on_beside_short_ones_without_end():
     for rows in (1, 2, 8):
         drive = Drive(shared=True, max_rows=rows)
         (long,) = drive.add("L", 1, long=True)
-        drive.add("s", 9999, batch_size=99)
+        drive.add("s", 999, batch_size=99)
         drive.run(100.0)
         assert long not in set(drive.queued(PLAIN)), rows
 
@@ -218,15 +218,15 @@ def test_one_long_recording_gets_on_beside_short_ones_without_end():
 def test_rows_step_beside_newcomers_without_end_and_newcomers_enter_beside_rows():
     drive = Drive(shared=True)
     for name in "abcdefgh":
-        drive.add(name, 9999)
-    spent = drive.run(400.0, encode=0.5, step=0.1, steps=9999)
+        drive.add(name, 99)
+    spent = drive.run(100.0, encode=0.5, step=0.1, steps=9999)
     assert spent[Work.SHORT, Part.ENTER] > 0
     drive = Drive(shared=True)
-    drive.add("a", 9999, batch_size=9999)
-    drive.add("b", 9999, batch_size=9999)
-    spent = drive.run(400.0, encode=0.5, step=0.1, steps=40)
+    drive.add("a", 999, batch_size=999)
+    drive.add("b", 999, batch_size=999)
+    spent = drive.run(100.0, encode=0.5, step=0.1, steps=40)
     share = PART_WEIGHTS[Part.STEP] / (PART_WEIGHTS[Part.STEP] + PART_WEIGHTS[Part.ENTER])
-    assert spent[Work.SHORT, Part.STEP] == pytest.approx(400.0 * share, rel=0.1)
+    assert spent[Work.SHORT, Part.STEP] == pytest.approx(100.0 * share, rel=0.1)
 
 
 def test_a_session_alone_fills_its_rows_before_they_step():
@@ -242,11 +242,11 @@ def test_a_session_alone_fills_its_rows_before_they_step():
 
 def test_encoding_pauses_beside_others_or_if_others_may_come():
     for shared, names in itertools.product([False, True], ["a", "ab"]):
-        drive = Drive(hold_seconds=2.0, shared=shared)
+        drive = Drive(shared=shared)
         for name in names:
             drive.add(name, 2)
         pauses = shared or names == "ab"
-        assert drive.plan().until == (drive.clock.now + 2.0 if pauses else math.inf)
+        assert drive.plan().until == (drive.clock.now + HOLD_SECONDS if pauses else math.inf)
 
 
 def test_a_batch_that_took_nobody_is_asked_again_once_a_row_is_free():

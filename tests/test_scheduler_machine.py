@@ -23,10 +23,9 @@ from plain_batches import (
     request_of,
 )
 
-from whosaid.asr.engine.engine import Session
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Sequence
-from whosaid.asr.engine.scheduler import GATHERING_STEPS, Limits, Scheduler
+from whosaid.asr.engine.request import DecodeOptions, Sequence, Session
+from whosaid.asr.engine.scheduler import GATHERING_STEPS, HOLD_SECONDS, Limits, Scheduler
 from whosaid.errors import OutOfMemory
 from whosaid.runtime.turns import WORK_WEIGHTS, Work
 
@@ -229,7 +228,7 @@ class EngineMachine(RuleBasedStateMachine):
     def long_ones_leave_time_to_short_ones(self, works):
         self.beside_short += sum(each.seconds for each in works)
         self.of_long += sum(each.seconds for each in works if each.lane.long)
-        turn = self.limits.hold_seconds + ENCODE_SECONDS + STEP_SECONDS
+        turn = HOLD_SECONDS + ENCODE_SECONDS + STEP_SECONDS
         assert self.of_long <= self.beside_short * LONG_BESIDE_SHORT + turn
 
     @precondition(lambda self: self.sessions)

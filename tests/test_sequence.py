@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from whosaid.asr.engine.engine import Session
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.prefill import PrefillBatch
 from whosaid.asr.engine.request import (
@@ -17,6 +16,7 @@ from whosaid.asr.engine.request import (
     DecodeResult,
     Request,
     Sequence,
+    Session,
     work_class,
 )
 from whosaid.asr.engine.runner import StepRunner

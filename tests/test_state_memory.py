@@ -16,13 +16,13 @@ from oracle import TINY, models_of
 
 from whosaid.asr.engine import state as state_module
 from whosaid.asr.engine.drafters import MAX_DRAFTS
+from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.engine.state import (
     HEADROOM_BYTES,
     HEADROOM_SHARE,
     HOST_HEADROOM_BYTES,
     HOST_LAST_BYTES,
-    MAX_ROWS,
     DecodeState,
     StateMemory,
     cuda_rows,
@@ -248,14 +248,12 @@ def test_on_cuda_lanes_share_the_device(monkeypatch, gigabytes, rows):
 
 def test_graphs_are_captured_when_rows_are_allocated(host, caplog):
     prepared, host.memory = [], HostMemory(40 * 10**9, 50 * 10**9)
-    runner, context = GraphRunner(), object()
-    runner.prepare = lambda *given: prepared.append(given)
     caplog.set_level("INFO", "endpoint")
-    memory = StateMemory(decoder(), None, runner, most=4, context=context)
+    memory = StateMemory(decoder(), None, GraphRunner(), most=4, prepare=prepared.append)
     assert memory.ensure_capacity(1).capacity == 4
     assert "4 rows with 1 beams hold 0.0 GB; 40.0 of 50.0 GB are free" in caplog.text
     memory.ensure_capacity(3)
-    assert prepared == [(memory.state, context)]
+    assert prepared == [memory.state]
     memory.release()
     memory.ensure_capacity(1)
     assert len(prepared) == 2

@@ -12,7 +12,7 @@ import pytest
 from stand_ins import asking, rounded
 
 from tests.support.tiny_whispers import ENDLESS, SMALL, hears_sound, loaded, noise
-from whosaid.asr.engine.engine import Session
+from whosaid.asr.engine.request import Session
 from whosaid.asr.transcriber import Transcriber
 from whosaid.asr.transcription import Transcription
 from whosaid.runtime.steps import run_steps

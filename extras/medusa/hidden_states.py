@@ -18,7 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
@@ -31,7 +33,7 @@ from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.model.decoder import Decoder
-from whosaid.asr.model.encoder import Samples
+from whosaid.asr.model.encoder import AudioWindow
 from whosaid.payload.languages import ENGLISH, language_code
 from whosaid.timebase import SAMPLE_RATE
 
@@ -44,7 +46,7 @@ Tokens = tuple[int, ...]
 class SpokenWindow(NamedTuple):
     """At most 30 s of a recording: samples (n,), mono at 16 kHz, and the language's code."""
 
-    samples: Samples
+    samples: NDArray[np.float32]
     language: str
 
 
@@ -81,8 +83,8 @@ class Teacher:
         with self.engine.computing():
             for first in range(0, len(windows), WINDOWS_A_BATCH):
                 batch = windows[first : first + WINDOWS_A_BATCH]
-                samples = [each.samples for each in batch]
-                encoded = self.engine.context.encoder.encode(samples, drafted=False).main
+                audio = [AudioWindow(each.samples) for each in batch]
+                encoded = self.engine.context.encoder.encode(audio, drafted=False).main
                 styles = [*self.styles(batch, encoded)]
                 # The engine is idle: its rows leave their memory to the caches of reading.
                 self.engine.memory.release()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.real.manifest import Recording, load_manifests
-from whosaid.asr.model.encoder import Samples
 from whosaid.audio import ENDING
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.timebase import SAMPLE_RATE
@@ -33,6 +35,6 @@ def find_recordings(source: Path) -> list[Recording]:
     return found
 
 
-def load_samples(recording: Recording) -> Samples:
+def load_samples(recording: Recording) -> NDArray[np.float32]:
     """Return a recording's samples (n,), mono at 16 kHz. Raises InvalidAudio or AudioTooLong."""
     return decode_audio(recording.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples

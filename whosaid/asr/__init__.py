@@ -8,8 +8,8 @@ from whosaid.asr.checkpoint.assistants import with_assistant, with_conditioning
 from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from whosaid.asr.decoding_plan import TranscriptionOptions
 from whosaid.asr.engine.fallback import with_thresholds
-from whosaid.asr.engine.request import DecodeOptions
-from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, MAX_ROWS, Limits
+from whosaid.asr.engine.request import MAX_ROWS, DecodeOptions
+from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from whosaid.asr.frontend.vad import VadOptions
 from whosaid.asr.listening import EarlyStart
 from whosaid.asr.live_pass import Hypothesis, HypothesisWord, LivePass

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from whosaid.asr.decoding_plan import Planner
-from whosaid.asr.engine.engine import DecodeEngine, Session
-from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeResult, Request, Session
 from whosaid.runtime.steps import Steps, give_way
 from whosaid.transcript import Chunk
 

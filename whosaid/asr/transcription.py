@@ -10,10 +10,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from whosaid.asr.decoding_plan import DecodingPlan, Planner, TranscriptionOptions
-from whosaid.asr.engine.engine import DecodeEngine, Session
+from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.engine.prefill import LanguagePosterior
-from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.asr.engine.request import DecodeResult, Request, Session
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.windows import Span, Window
 from whosaid.asr.given_text import Recognised, force_text

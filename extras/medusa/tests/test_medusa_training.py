@@ -18,6 +18,7 @@ from tests.support.tiny_whispers import hears_sound
 from tests.support.transformers_models import in_transformers
 from whosaid.asr import Checkpoint, load_whisper, with_assistant
 from whosaid.asr.checkpoint.medusa import base_digest
+from whosaid.asr.model.encoder import AudioWindow
 
 PLAN = Plan(heads=2, epochs=4, batch=32, rate=2e-2)
 
@@ -61,7 +62,8 @@ def test_states_equal_a_fresh_pass_over_the_text_in_every_style(teacher, recordi
     windows = list(teacher.windows(recordings[:2]))
     numbers = list(range(len(windows)))
     assert [text.window for text in texts] == [*numbers, *numbers, *numbers[1:]]
-    encoded = teacher.engine.context.encoder.encode([each.samples for each in windows], False).main
+    audio = [AudioWindow(each.samples) for each in windows]
+    encoded = teacher.engine.context.encoder.encode(audio, drafted=False).main
     decoded = [text for style in teacher.styles(windows, encoded) for text in style]
     model = in_transformers(teacher.models.model).model
     for (window, prompt, tokens), text in zip(decoded, texts, strict=True):

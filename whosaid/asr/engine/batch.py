@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -20,13 +21,13 @@ from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy
 from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch
-from whosaid.asr.engine.request import Lane, Sequence
+from whosaid.asr.engine.request import MAX_ROWS, Lane, Sequence
 from whosaid.asr.engine.results import ResultReader
 from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner
-from whosaid.asr.engine.scheduler import MAX_ROWS, Finished, Plan
+from whosaid.asr.engine.scheduler import Finished, Plan
 from whosaid.asr.engine.state import DecodeState, StateMemory, StepShape, cuda_rows
 from whosaid.asr.model.decoder import Decoder
-from whosaid.asr.model.encoder import Encoder, EncoderOutput
+from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.transcript import DecodeStats
 
@@ -130,10 +131,13 @@ class Batch:
 
     def _encode(self, entering: list[Sequence], drafted: bool, until: float) -> EncoderOutput:
         started = time.perf_counter()
-        samples, known = [each.request.samples for each in entering], [e.encoded for e in entering]
-        frames = [each.request.frames for each in entering]
-        targets = [each.request.target for each in entering]
-        encoded = self.context.encoder.encode(samples, drafted, known, until, frames, targets)
+        windows = [
+            AudioWindow(
+                each.request.samples, each.encoded, each.request.frames, each.request.target
+            )
+            for each in entering
+        ]
+        encoded = self.context.encoder.encode(windows, drafted, until)
         _add_seconds(entering[: len(encoded.main)], "encode_seconds", started)
         return encoded
 
@@ -323,10 +327,12 @@ class Batches(dict[Lane, Batch]):
         runner, most = self._context.runner, MAX_ROWS
         if runner.pipelined:
             most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
-        captured = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
-        context = self._context if captured else None
+        prepare = None
+        if lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams):
+            encoder, filters = self._context.encoder, self._context.filters
+            prepare = partial(runner.prepare, encoder=encoder, filters=filters)
         drafts = self._drafts if lane.num_beams == 1 else None
-        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, context)
+        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, prepare)
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
 

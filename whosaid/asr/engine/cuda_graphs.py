@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,11 +44,8 @@ from whosaid.asr.engine.prefill import PrefillBatch, prefill
 from whosaid.asr.engine.runner import PendingResult, StepResult, StepRunner, collect
 from whosaid.asr.engine.speculative import decode_step
 from whosaid.asr.engine.state import DecodeState, StepShape, upload
-from whosaid.asr.model.encoder import AudioEncoder
+from whosaid.asr.model.encoder import AudioEncoder, Encoder
 from whosaid.runtime.errors import is_device_lost, is_out_of_memory
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.batch import DecodeContext
 
 logger = logging.getLogger("endpoint")
 
@@ -191,10 +188,10 @@ class CudaGraphRunner(StepRunner):
             self.enabled = False
             logger.error("CUDA graphs are off, so decoding is slower: %s", reason)
 
-    def prepare(self, state: DecodeState, context: DecodeContext) -> None:
-        kinds = [self._steps(state, context.filters), self._prefills(state, context)]
+    def prepare(self, state: DecodeState, encoder: Encoder, filters: LogitFilter) -> None:
+        kinds = [self._steps(state, filters), self._prefills(state, encoder, filters)]
         if ENCODERS not in self._sets:
-            kinds.append(self._encoders(context))
+            kinds.append(self._encoders(encoder))
         passes = [each for kind in kinds for each in (kind if self.enabled else kind[:1])]
         self.planned += len(passes) * self.enabled
         fill_audio(state)
@@ -217,11 +214,12 @@ class CudaGraphRunner(StepRunner):
             for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
         ]
 
-    def _prefills(self, state: DecodeState, context: DecodeContext) -> list[Pass]:
+    def _prefills(self, state: DecodeState, encoder: Encoder, filters: LogitFilter) -> list[Pass]:
         many = [each for each in PASS_SIZES if each <= state.capacity]
         guesses = SIZES["guess"] if state.beams is None else (0,)
+        run = partial(run_prefill, self, state, encoder, filters)
         return [
-            partial(run_prefill, self, state, context, (rows, prompt_len, verified, drafted))
+            partial(run, (rows, prompt_len, verified, drafted))
             for drafted in sorted({False, state.drafter is not None})
             for prompt_len in reversed(SIZES["prompt"])
             for verified in guesses
@@ -229,11 +227,11 @@ class CudaGraphRunner(StepRunner):
             for rows in ([1] if verified else many)
         ]
 
-    def _encoders(self, context: DecodeContext) -> list[Pass]:
-        has_own = context.encoder.assistant not in (None, context.encoder.main)
+    def _encoders(self, encoder: Encoder) -> list[Pass]:
+        own = [each for each in (encoder.main, encoder.assistant) if each is not None]
         return [
-            partial(run_encoder, self, context, own, count)
-            for own in sorted({False, has_own})
+            partial(run_encoder, self, encoder, each, count)
+            for each in dict.fromkeys(own)
             for count in PASS_SIZES
         ]
 

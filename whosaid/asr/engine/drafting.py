@@ -22,21 +22,18 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
+from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.request import DecodeOptions
-from whosaid.asr.engine.state import StepShape
+from whosaid.asr.engine.state import StateMemory, StepShape
 from whosaid.asr.model.draft_heads import MedusaModel
+from whosaid.asr.model.encoder import AudioWindow, Encoder
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.timebase import SAMPLE_RATE
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.batch import DecodeContext
-    from whosaid.asr.engine.state import StateMemory
 
 logger = logging.getLogger("endpoint")
 
@@ -219,11 +216,13 @@ def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
     return gains
 
 
-def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLength | None:
+def measured_drafting(
+    memory: StateMemory, encoder: Encoder, filters: LogitFilter
+) -> DraftLength | None:
     """Time steps and the preparation of a window; None if the device's memory is too small. The
     timed rows are finished, which costs the same and changes nothing.
     """
-    policy, runner = DraftPolicy(memory.draft_model), context.runner
+    policy, runner = DraftPolicy(memory.draft_model), memory.runner
     lengths = [each for each in runner.draft_lengths if each <= policy.most] or [policy.most]
     try:
         capacity = memory.ensure_capacity(TIMED_ROWS[-1]).capacity
@@ -236,8 +235,11 @@ def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLengt
             ]
             seconds = dict.fromkeys(shapes, math.inf)
             for shape in ROUNDS * list(seconds):
-                seconds[shape] = min(seconds[shape], _time_step(memory, context, policy, *shape))
-            prepared = _time_preparing(memory, context)
+                if encoder.threads is not None:
+                    encoder.threads.adjust()
+                took = _time_step(memory, filters, policy.follows, *shape)
+                seconds[shape] = min(seconds[shape], took)
+            prepared = _time_preparing(memory, encoder, filters)
             costs = StepCosts(seconds, max(0.0, prepared - seconds[1, 0]))
             if policy.follows:
                 return DraftLength(costs, lengths, AcceptanceRate.by_depth(lengths[-1]))
@@ -254,48 +256,45 @@ def measured_drafting(memory: StateMemory, context: DecodeContext) -> DraftLengt
 
 
 @torch.inference_mode()
-def _time_preparing(memory: StateMemory, context: DecodeContext) -> float:
+def _time_preparing(memory: StateMemory, encoder: Encoder, filters: LogitFilter) -> float:
     """Return the least seconds of preparing a silent window and a step without drafts."""
-    encoder, view = context.encoder, memory.ensure_capacity(1).view(0, 1)
+    runner, view = memory.runner, memory.ensure_capacity(1).view(0, 1)
     assert view.drafter is not None
     encoded = encoder.main.positions.new_zeros((1, *encoder.main.positions.shape))
     tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=encoded.device)
     positions = torch.arange(TIMED_PROMPT, device=encoded.device)[None]
-    hidden, silence = encoded[:, :TIMED_PROMPT], np.zeros(SAMPLE_RATE, np.float32)
+    silence = AudioWindow(np.zeros(SAMPLE_RATE, np.float32), encoded)
+    shape = StepShape(0, 1, runner.padded("positions", TIMED_KV_LEN))
     least = math.inf
     for _ in range(UNTIMED_STEPS + 1):
         started = time.perf_counter()
-        view.drafter.listen(encoder.encode([silence], drafted=True, known=[encoded]))
-        view.drafter.read_prompt(tokens, positions, hidden, tokens[:, 0])
-        kv_len = context.runner.padded("positions", TIMED_KV_LEN)
-        context.runner.launch(view, context.filters, StepShape(0, 1, kv_len))()
+        view.drafter.listen(encoder.encode([silence], drafted=True))
+        view.drafter.read_prompt(tokens, positions, encoded[:, :TIMED_PROMPT], tokens[:, 0])
+        runner.launch(view, filters, shape)()
         least = min(least, time.perf_counter() - started)
     return least
 
 
 @torch.inference_mode()
 def _time_step(
-    memory: StateMemory, context: DecodeContext, policy: DraftPolicy, rows: int, drafts: int
+    memory: StateMemory, filters: LogitFilter, follows: bool, rows: int, drafts: int
 ) -> float:
     """Return the least seconds of the steps that fit into TIMED_SECONDS, at least one. Cold caches
     made the first draft-free steps of small models 1.5 times slower than in a running batch, whose
     weights are in the processor's caches.
     """
-    if context.encoder.threads is not None:
-        context.encoder.threads.adjust()
-    state, padded = memory.ensure_capacity(rows), context.runner.padded
-    view = state.view(0, min(padded("rows", rows), state.capacity))
-    kv_len = min(padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
-    follows = policy.follows and drafts > 0
-    lag = NEWEST if drafts and not follows else 1
-    shape = StepShape(drafts, lag, kv_len, followed=follows)
-    if context.runner.pipelined:
+    runner, state = memory.runner, memory.ensure_capacity(rows)
+    view = state.view(0, min(runner.padded("rows", rows), state.capacity))
+    kv_len = min(runner.padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
+    followed = follows and drafts > 0
+    shape = StepShape(drafts, NEWEST if drafts and not followed else 1, kv_len, followed=followed)
+    if runner.pipelined:
         for _ in range(UNTIMED_STEPS):
-            context.runner.launch(view, context.filters, shape)()
+            runner.launch(view, filters, shape)()
     least, spent = math.inf, 0.0
     while spent < TIMED_SECONDS:
         started = time.perf_counter()
-        context.runner.launch(view, context.filters, shape)()
+        runner.launch(view, filters, shape)()
         took = time.perf_counter() - started
         least, spent = min(least, took), spent + took
     return least

@@ -16,10 +16,9 @@ the batches, and all sessions share their rows. An engine belongs to one thread,
 from __future__ import annotations
 
 import logging
-from collections import abc, deque
+from collections import abc
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
-from typing import Self
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from whosaid.asr.engine.drafters import draft_model
 from whosaid.asr.engine.drafting import measured_drafting
 from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import LanguagePosterior, language_posterior
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Lane, Request, Sequence
+from whosaid.asr.engine.request import DecodeOptions, Lane, Request, Sequence, Session
 from whosaid.asr.engine.results import ResultReader
 from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits, Plan, Scheduler
@@ -40,83 +39,13 @@ from whosaid.asr.engine.state import StateMemory
 from whosaid.asr.model.cpu_threads import CpuThreads
 from whosaid.asr.model.decoder import Decoder, alignment_heads
 from whosaid.asr.model.draft_heads import HeadStack
-from whosaid.asr.model.encoder import Encoder
+from whosaid.asr.model.encoder import AudioWindow, Encoder
 from whosaid.errors import OutOfMemory
 from whosaid.runtime.errors import is_device_lost, is_out_of_memory
-from whosaid.transcript import DecodeStats
 
 logger = logging.getLogger("endpoint")
 
 TOO_SMALL = "one window does not fit into the device's memory"
-
-
-class Session:
-    """Requests with the same options; open one session per recording. After an `error` the
-    session's remaining requests are lost.
-    """
-
-    def __init__(self, engine: Engine, options: DecodeOptions) -> None:
-        self.options = options
-        self.stats = DecodeStats()
-        self.finished: deque[tuple[Request, DecodeResult]] = deque()
-        self.error: Exception | None = None
-        self.served = 0  # number of the last row that it was given
-        self._engine = engine
-        self._outstanding = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def done(self) -> bool:
-        return self._outstanding == 0
-
-    @property
-    def ready(self) -> bool:
-        """Return whether `take` returns results or raises now."""
-        return bool(self.finished) or self.error is not None
-
-    @property
-    def free_rows(self) -> int:
-        """Return how many more requests fit into `batch_size` rows."""
-        return max(0, self.options.batch_size - self._outstanding)
-
-    def add(self, requests: abc.Sequence[Request]) -> None:
-        """Queue any number of requests; at most `batch_size` occupy rows at once. Raises
-        ValueError, and queues none, if a prefix does not suit the options.
-        """
-        if requests:
-            self._engine.add(self, requests)
-            self._outstanding += len(requests)
-
-    def step(self) -> list[tuple[Request, DecodeResult]]:
-        """Run one step of the engine unless results are ready, then `take`."""
-        if self.done:
-            return []
-        if not self.ready:
-            self._engine.step()
-        return self.take()
-
-    def take(self) -> list[tuple[Request, DecodeResult]]:
-        """Return the requests that finished since the last call. Raises OutOfMemory if one window
-        does not fit into the device's memory, and errors of the models.
-        """
-        if self.error is not None:
-            raise self.error
-        finished = list(self.finished)
-        self.finished.clear()
-        self._outstanding -= len(finished)
-        return finished
-
-    def close(self) -> None:
-        """Drop all requests that were not returned."""
-        if not self.done:
-            self._engine.cancel(self)
-        self.finished.clear()
-        self._outstanding = 0
 
 
 class Engine:
@@ -294,11 +223,17 @@ class DecodeEngine(Engine):
         scheduler = Scheduler(limits, rows_cost=on_cpu, counts_steps=not on_cpu)
         super().__init__(scheduler, batches)
         self._thread = get_ident()
-        self._stream = decoding_stream(models.device)
+        self._stream: torch.cuda.Stream | None = None
+        if not on_cpu:
+            stream = torch.cuda.Stream(models.device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(models.device))  # for the weights
+            self._stream = stream
         with self.computing():
             batches.prepare()
             if self.draft_model is not None:
-                self.context.drafting = measured_drafting(self.memory, self.context)
+                self.context.drafting = measured_drafting(
+                    self.memory, self.context.encoder, self.context.filters
+                )
         self.threads.restore()
 
     def add(self, session: Session, requests: abc.Sequence[Request]) -> None:
@@ -316,16 +251,19 @@ class DecodeEngine(Engine):
         with self.computing():
             super().cancel(session)
 
+    @torch.inference_mode()
     def detect_language(
         self, samples: NDArray[np.float32], frames: int | None = None
     ) -> LanguagePosterior:
         """Return the probabilities of a window's languages and of no speech; `frames` as in
         Request. Raises OutOfMemory if one window does not fit into the device's memory.
         """
+        window = AudioWindow(samples, frames=frames)
         with self.computing():
             while True:
                 try:
-                    return self._language_posterior(samples, frames)
+                    encoded = self.context.encoder.encode([window], drafted=False).main
+                    return language_posterior(self.main, encoded, self.models.special_tokens)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -362,20 +300,3 @@ class DecodeEngine(Engine):
         if self._stream is None or self.lost is not None:
             return nullcontext()
         return torch.cuda.stream(self._stream)
-
-    @torch.inference_mode()
-    def _language_posterior(
-        self, samples: NDArray[np.float32], frames: int | None
-    ) -> LanguagePosterior:
-        encoder = self.context.encoder
-        encoded = encoder.encode([samples], drafted=False, frames=[frames]).main
-        return language_posterior(self.main, encoded, self.models.special_tokens)
-
-
-def decoding_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return a high-priority stream that waits for work already queued; None without CUDA."""
-    if device.type != "cuda":
-        return None
-    stream = torch.cuda.Stream(device, priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return stream

@@ -12,22 +12,19 @@ what the last run changed, including the order of beams in the caches.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whosaid.asr.engine.drafters import MedusaDrafter
+from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch
-from whosaid.asr.model.encoder import EncoderOutput
+from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.engine.state import DecodeState, StepShape
+from whosaid.asr.model.encoder import AudioEncoder, Encoder, EncoderOutput
 from whosaid.timebase import SAMPLE_RATE
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.batch import DecodeContext
-    from whosaid.asr.engine.logit_filters import LogitFilter
-    from whosaid.asr.engine.runner import StepRunner
-    from whosaid.asr.engine.state import DecodeState, StepShape
 
 # Between log-probabilities, and as a share of an encoder's largest output. A float16 of the size of
 # a logit is as coarse.
@@ -71,19 +68,20 @@ def run_steps(
 def run_prefill(
     runner: StepRunner,
     state: DecodeState,
-    context: DecodeContext,
+    encoder: Encoder,
+    filters: LogitFilter,
     sizes: tuple[int, int, int, bool],
     seed: int,
 ) -> Outcome:
     """Prefill rows with noise; `sizes` are rows, prompt_len, verified and drafted."""
     count, prompt_len, verified, drafted = sizes
-    view, encoder = state.view(0, count), context.encoder
+    view = state.view(0, count)
     guessed = max(0, min(verified, prompt_len - PROMPT))
-    length, eos = prompt_len - guessed, context.filters.eos
-    fill_text(view, length, eos, seed)
+    length = prompt_len - guessed
+    fill_text(view, length, filters.eos, seed)
     numbers = torch.zeros(count, prompt_len + 8, dtype=torch.float64)
     numbers[:, :prompt_len] = view.rows.tokens[:, :prompt_len].cpu()
-    numbers[:, 0] = context.filters.special_tokens.start_of_transcript
+    numbers[:, 0] = filters.special_tokens.start_of_transcript
     most = view.main.decoder.max_positions
     parameters = (length, length, most, drafted, True, 0, guessed, guessed // 2)
     numbers[:, prompt_len:] = torch.tensor(parameters, dtype=torch.float64)
@@ -94,7 +92,7 @@ def run_prefill(
         same = own is encoder.main
         assistant = main if same else noise(own.positions, (count, *own.positions.shape), seed)
     batch = PrefillBatch(numbers, EncoderOutput(main, assistant), prompt_len, verified, drafted)
-    starts = runner.prefill(state, range(count), batch, context.filters)
+    starts = runner.prefill(state, range(count), batch, filters)
     language = [1]  # an id; two languages may be nearly tied
     starts[:, language] = 0
     outcome = _outcome(view, length, view.rows.length[:, None])
@@ -102,11 +100,8 @@ def run_prefill(
 
 
 def run_encoder(
-    runner: StepRunner, context: DecodeContext, own: bool, count: int, seed: int
+    runner: StepRunner, encoder: Encoder, chosen: AudioEncoder, count: int, seed: int
 ) -> Outcome:
-    encoder = context.encoder
-    chosen = encoder.assistant if own else encoder.main
-    assert chosen is not None
     samples = np.random.default_rng(seed).normal(0, 0.1, (count, SAMPLE_RATE)).astype(np.float32)
     output = runner.encode(chosen, encoder.log_mel(list(samples)).to(encoder.dtype)).flatten(1)
     none = output.new_zeros(count, 1)

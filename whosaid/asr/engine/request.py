@@ -1,4 +1,4 @@
-"""Options, requests and results of the engine, and a request's state while it is decoded.
+"""Options, requests, results and sessions of the engine, and a request while it is decoded.
 
 Options belong to a session and a prompt to a request, so requests of many sessions share a batch. A
 request becomes a Sequence when it is queued. Nothing in this module knows a device.
@@ -6,22 +6,23 @@ request becomes a Sequence when it is queued. Nothing in this module knows a dev
 
 from __future__ import annotations
 
-from collections import abc
+from collections import abc, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.runtime.turns import Work
+from whosaid.transcript import DecodeStats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from whosaid.asr.engine.engine import Session
     from whosaid.asr.frontend.target_speaker import TargetWindow
 
+MAX_ROWS = 128  # of a batch
 # A recording with more windows left is long: two minutes.
 LONG_WINDOWS = 4
 
@@ -126,6 +127,85 @@ class DecodeResult:
     @property
     def avg_logprob(self) -> float:
         return sum(self.log_probs) / max(1, len(self.log_probs))
+
+
+class SessionEngine(Protocol):
+    """The methods of an engine that sessions call."""
+
+    def add(self, session: Session, requests: abc.Sequence[Request]) -> None: ...
+
+    def step(self) -> object: ...
+
+    def cancel(self, session: Session) -> None: ...
+
+
+class Session:
+    """Requests with the same options; open one session per recording. After an `error` the
+    session's remaining requests are lost.
+    """
+
+    def __init__(self, engine: SessionEngine, options: DecodeOptions) -> None:
+        self.options = options
+        self.stats = DecodeStats()
+        self.finished: deque[tuple[Request, DecodeResult]] = deque()
+        self.error: Exception | None = None
+        self.served = 0  # number of the last row that it was given
+        self._engine = engine
+        self._outstanding = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def done(self) -> bool:
+        return self._outstanding == 0
+
+    @property
+    def ready(self) -> bool:
+        """Return whether `take` returns results or raises now."""
+        return bool(self.finished) or self.error is not None
+
+    @property
+    def free_rows(self) -> int:
+        """Return how many more requests fit into `batch_size` rows."""
+        return max(0, self.options.batch_size - self._outstanding)
+
+    def add(self, requests: abc.Sequence[Request]) -> None:
+        """Queue any number of requests; at most `batch_size` occupy rows at once. Raises
+        ValueError, and queues none, if a prefix does not suit the options.
+        """
+        if requests:
+            self._engine.add(self, requests)
+            self._outstanding += len(requests)
+
+    def step(self) -> list[tuple[Request, DecodeResult]]:
+        """Run one step of the engine unless results are ready, then `take`."""
+        if self.done:
+            return []
+        if not self.ready:
+            self._engine.step()
+        return self.take()
+
+    def take(self) -> list[tuple[Request, DecodeResult]]:
+        """Return the requests that finished since the last call. Raises OutOfMemory if one window
+        does not fit into the device's memory, and errors of the models.
+        """
+        if self.error is not None:
+            raise self.error
+        finished = list(self.finished)
+        self.finished.clear()
+        self._outstanding -= len(finished)
+        return finished
+
+    def close(self) -> None:
+        """Drop all requests that were not returned."""
+        if not self.done:
+            self._engine.cancel(self)
+        self.finished.clear()
+        self._outstanding = 0
 
 
 def work_class(live: bool, windows_left: int) -> Work:

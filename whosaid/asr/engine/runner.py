@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +18,7 @@ from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch, prefill
 from whosaid.asr.engine.speculative import decode_step
 from whosaid.asr.engine.state import DecodeState, SequenceState, StepShape
-from whosaid.asr.model.encoder import AudioEncoder
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.batch import DecodeContext
+from whosaid.asr.model.encoder import AudioEncoder, Encoder
 
 
 class StepResult(NamedTuple):
@@ -52,7 +49,7 @@ class StepRunner:
         """Return the size to run with for `needed`; `size` is a key of `cuda_graphs.SIZES`."""
         return needed
 
-    def prepare(self, state: DecodeState, context: DecodeContext) -> None:
+    def prepare(self, state: DecodeState, encoder: Encoder, filters: LogitFilter) -> None:
         """Prepare passes over a new state; nothing to do without graphs."""
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:

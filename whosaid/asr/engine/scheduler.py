@@ -27,18 +27,17 @@ from collections import Counter, abc, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import chain, count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from whosaid.asr.engine.request import DecodeResult, Lane, Sequence
+from whosaid.asr.engine.request import MAX_ROWS, DecodeResult, Lane, Sequence, Session
 from whosaid.runtime.turns import WORK_WEIGHTS, Turns, Work
-
-if TYPE_CHECKING:
-    from whosaid.asr.engine.engine import Session
 
 logger = logging.getLogger("endpoint")
 
-MAX_ROWS = 128
 MAX_ENCODER_BATCH = 16  # windows; bounds the encoder's memory beside the caches
+# Encoding pauses after so long if other clients are there or may come. A CPU encodes windows one by
+# one, and at least one. A step of whisper-base takes a few hundredths of a second.
+HOLD_SECONDS = 0.1
 LONG_TOGETHER = 4  # windows of long recordings that enter at once, while a short one may come
 # Steps of greedy rows for which a rejected text waits for others of its session.
 GATHERING_STEPS = 64
@@ -70,13 +69,9 @@ PART_WEIGHTS = {Part.CALLER: 3.0, Part.ENTER: 3.0, Part.STEP: 1.0}
 
 @dataclass(frozen=True)
 class Limits:
-    """At most `max_rows` rows run in a batch. If other clients are there or may come (`shared`),
-    windows are encoded for `hold_seconds` at a time. A CPU encodes windows one by one, and at least
-    one. A step of whisper-base takes a few hundredths of a second.
-    """
+    """At most `max_rows` rows run in a batch; other clients may come to a `shared` engine."""
 
     max_rows: int = MAX_ROWS
-    hold_seconds: float = 0.1
     shared: bool = False
 
 
@@ -406,8 +401,7 @@ class Scheduler:
         others = len(self._windows) > 1
         if work is Work.LONG and others:
             return LONG_TOGETHER, 0.0
-        hold = self.limits.hold_seconds if self.limits.shared or others else math.inf
-        return MAX_ENCODER_BATCH, hold
+        return MAX_ENCODER_BATCH, HOLD_SECONDS if self.limits.shared or others else math.inf
 
     def _units(self) -> abc.Iterator[_Unit]:
         rows = Counter(each.session for queue in self._queues.values() for each in queue.running)

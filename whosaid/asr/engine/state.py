@@ -8,7 +8,7 @@ the host and a CUDA graph can replay it. Caches are by far the largest memory be
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,14 +24,13 @@ from whosaid.asr.engine.drafters import (
     drafter_bytes_per_row,
 )
 from whosaid.asr.engine.logit_filters import History
-from whosaid.asr.engine.scheduler import MAX_ROWS
+from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.kv_cache import KVCache, RowTensors
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
 
 if TYPE_CHECKING:
-    from whosaid.asr.engine.batch import DecodeContext
     from whosaid.asr.engine.runner import StepRunner
 
 logger = logging.getLogger("endpoint")
@@ -236,8 +235,8 @@ class DecodeState(RowTensors):
 class StateMemory:
     """The decode state of one lane, whose rows have `num_beams` beams each.
 
-    On CUDA all rows are allocated at once, as many as fit, at most `most`; with a `context`, their
-    graphs are captured then. On a CPU rows have addresses from the start, and take memory on first
+    On CUDA all rows are allocated at once, as many as fit, at most `most`; `prepare` may then
+    capture their graphs. On a CPU rows have addresses from the start, and take memory on first
     use, if the host has it: the kernel would not refuse memory but end the process later
     (`runtime.host_memory`).
 
@@ -252,10 +251,10 @@ class StateMemory:
         runner: StepRunner,
         num_beams: int = 1,
         most: int = MAX_ROWS,
-        context: DecodeContext | None = None,
+        prepare: Callable[[DecodeState], None] | None = None,
     ) -> None:
         self.main, self.draft_model, self.runner = main, draft_model, runner
-        self.num_beams, self.most, self.context = num_beams, most, context
+        self.num_beams, self.most, self.prepare = num_beams, most, prepare
         self.device = main.token_embeddings.device
         self.drafts = self._always_drafts = draft_model is not None and runner.pipelined
         self.state: DecodeState | None = None  # the rows that have memory
@@ -274,8 +273,8 @@ class StateMemory:
             self._all = self._allocate()
             if self.runner.pipelined:
                 self.state = self._all
-                if self.context is not None:
-                    self.runner.prepare(self._all, self.context)
+                if self.prepare is not None:
+                    self.prepare(self._all)
                 self._log_memory()
         if not self.runner.pipelined:
             self._use(min(rows, self._all.capacity))

@@ -31,8 +31,6 @@ from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 if TYPE_CHECKING:
     from whosaid.asr.frontend.target_speaker import Mask, TargetWindow
 
-Samples = NDArray[np.float32]
-
 # A window may be encoded to 1/6, 1/5, 1/4, 1/3 or 1/2 of its frames. Such a part is SPARE_SECONDS
 # longer than its speech, because silence after speech ends a text.
 PARTS, SPARE_SECONDS = (6, 5, 4, 3, 2), 1.0
@@ -43,6 +41,18 @@ MIN_POWER = 1e-10  # of a mel band, so that its logarithm exists
 CONDITIONED_AT_ONCE = 4  # windows in a pass for one speaker each, which no CUDA graph replays
 NO_UPDATES: Updates = {}
 DYNAMIC_RANGE = 8.0  # powers of ten below the window's loudest value; lower values are raised
+
+
+class AudioWindow(NamedTuple):
+    """A window to encode: samples (n,), and the main encoder's output (1, frames, d_model) if it is
+    known. `frames` is the `Encoder.part_of_window` to encode, None for all. The main encoder
+    follows the `target`, if there is one; an assistant's own encoder never does.
+    """
+
+    samples: NDArray[np.float32]
+    encoded: Tensor | None = None
+    frames: int | None = None
+    target: TargetWindow | None = None
 
 
 class EncoderOutput(NamedTuple):
@@ -202,33 +212,18 @@ class Encoder:
 
     @torch.inference_mode()
     def encode(
-        self,
-        windows: Sequence[Samples],
-        drafted: bool,
-        known: Sequence[Tensor | None] | None = None,
-        until: float = math.inf,
-        frames: Sequence[int | None] | None = None,
-        targets: Sequence[TargetWindow | None] | None = None,
+        self, windows: Sequence[AudioWindow], drafted: bool, until: float = math.inf
     ) -> EncoderOutput:
-        """Encode windows of samples for the main model and, if `drafted`, for the assistant.
+        """Encode windows for the main model and, if `drafted`, for the assistant.
 
-        `known` holds the main encoder's output (1, frames, d_model) for windows that were encoded
-        before, None for others. `frames` holds the `part_of_window` of each window. Outputs of
-        different lengths are repeated to a common length. Once time.perf_counter() reaches `until`,
-        no pass starts after the first: the output then lacks the last windows. The main encoder
-        follows the `targets` of windows that have one; an assistant's own encoder never does.
+        Outputs of different lengths are repeated to a common length. Once time.perf_counter()
+        reaches `until`, no pass starts after the first: the output then lacks the last windows.
         """
-        known, passes = known or [None] * len(windows), []
-        frames, targets = frames or [None] * len(windows), targets or [None] * len(windows)
-        together = encoder_batch_size(len(windows), self.device)
+        passes, together = [], encoder_batch_size(len(windows), self.device)
         for start in range(0, len(windows), together):
-            part = slice(start, start + together)
-            wanted = [each for each in frames[part] if each is not None]
             if self.threads is not None:
                 self.threads.adjust()
-            shorter = max(wanted) if len(wanted) == len(frames[part]) else None
-            found = self._follow(windows[part], known[part], targets[part])
-            passes.append(self._encode(windows[part], drafted, found, shorter))
+            passes.append(self._encode(self._follow(windows[start : start + together]), drafted))
             if time.perf_counter() >= until:
                 break
         main = torch.cat(repeated([each.main for each in passes]))
@@ -254,18 +249,13 @@ class Encoder:
         parts = [each for each in PARTS if whole % each == 0]
         return next((whole // each for each in parts if needed <= whole // each), None)
 
-    def _follow(
-        self,
-        windows: Sequence[Samples],
-        known: Sequence[Tensor | None],
-        targets: Sequence[TargetWindow | None],
-    ) -> list[Tensor | None]:
-        """Return `known` outputs, with those of windows that follow a target."""
-        outputs = [*known]
+    def _follow(self, windows: Sequence[AudioWindow]) -> list[AudioWindow]:
+        """Return the windows, with the outputs of those that follow a target."""
+        outputs = [*windows]
         todo = [
-            (row, windows[row], target)
-            for row, target in enumerate(targets)
-            if target is not None and known[row] is None
+            (row, each.samples, each.target)
+            for row, each in enumerate(windows)
+            if each.target is not None and each.encoded is None
         ]
         for first in range(0, len(todo), CONDITIONED_AT_ONCE):
             rows, samples, part = zip(*todo[first : first + CONDITIONED_AT_ONCE], strict=True)
@@ -276,7 +266,7 @@ class Encoder:
             features = self.log_mel(samples).to(self.dtype)
             followed = self.main.forward(features, self._padded(masks))
             for row, output in zip(rows, torch.split(followed, 1), strict=True):
-                outputs[row] = output
+                outputs[row] = outputs[row]._replace(encoded=output)
         return outputs
 
     def _padded(self, masks: Sequence[Mask]) -> Tensor:
@@ -287,24 +277,20 @@ class Encoder:
             row[: len(mask)] = mask[: len(row)]
         return torch.from_numpy(padded).to(self.device, self.dtype)
 
-    def _encode(
-        self,
-        windows: Sequence[Samples],
-        drafted: bool,
-        known: Sequence[Tensor | None],
-        frames: int | None,
-    ) -> EncoderOutput:
+    def _encode(self, windows: Sequence[AudioWindow], drafted: bool) -> EncoderOutput:
         """Run one pass of each encoder; skip the main one if every output is known."""
         own = self.assistant if drafted and self.assistant is not self.main else None
-        missing = [row for row, each in enumerate(known) if each is None]
-        if not missing and own is None:
-            return EncoderOutput(torch.cat(repeated([each for each in known if each is not None])))
-        features = self.log_mel(windows).to(self.dtype)
-        if frames is not None and own is None and len(missing) == len(windows):
-            return EncoderOutput(self.run_pass(self.main, features[..., : 2 * frames]))
-        new = features if len(missing) == len(windows) else features[missing]
+        known = [each.encoded for each in windows if each.encoded is not None]
+        if len(known) == len(windows) and own is None:
+            return EncoderOutput(torch.cat(repeated(known)))
+        features = self.log_mel([each.samples for each in windows]).to(self.dtype)
+        frames = [each.frames for each in windows if each.frames is not None]
+        if not known and own is None and len(frames) == len(windows):
+            return EncoderOutput(self.run_pass(self.main, features[..., : 2 * max(frames)]))
+        missing = [row for row, each in enumerate(windows) if each.encoded is None]
+        new = features[missing] if known else features
         fresh = iter(self.run_pass(self.main, new) if missing else ())
-        main = torch.stack([next(fresh) if each is None else each[0] for each in known])
+        main = torch.stack([next(fresh) if e.encoded is None else e.encoded[0] for e in windows])
         return EncoderOutput(main, None if own is None else self.run_pass(own, features))
 
 

@@ -1,31 +1,35 @@
-"""The choice of k against costs and acceptances whose best k is known."""
+"""How many tokens are drafted, against costs and acceptances whose best number is known."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
+from oracle import TINY, models_of, random_heads
 
 from whosaid.asr.engine.drafting import (
     AcceptanceRate,
     DraftLength,
+    DraftPolicy,
     StepCosts,
     expected_tokens,
 )
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.draft_heads import MedusaModel
 
 DRAFTS, TIMED_DRAFTS = StepRunner.draft_lengths, StepRunner.timed_drafts
 
 
 def costs(step: float, verify: float, draft: float) -> StepCosts:
     """`step` seconds; for each draft `verify` more of the main model, `draft` of the assistant."""
-    return StepCosts(
-        {
-            (rows, k): rows**0.5 * (step + k * (verify + draft))
-            for rows in (1, 4, 12)
-            for k in TIMED_DRAFTS
-        }
-    )
+    shapes = itertools.product((1, 4, 12), TIMED_DRAFTS)
+    return StepCosts({(rows, k): rows**0.5 * (step + k * (verify + draft)) for rows, k in shapes})
+
+
+CHEAP = costs(step=10, verify=0.6, draft=1)
 
 
 def observed(acceptance: float, table: StepCosts) -> DraftLength:
@@ -41,27 +45,24 @@ def test_expected_tokens_is_the_geometric_sum():
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.8, 0.9, 0.97])
-@pytest.mark.parametrize("rows", [1, 4, 9, 24])
-def test_the_choice_is_the_fastest_one(acceptance, rows):
-    drafting = observed(acceptance, costs(step=10, verify=0.6, draft=1))
+def test_the_choice_is_the_fastest_one(acceptance):
+    drafting = observed(acceptance, CHEAP)
 
     def speed(k):
         return expected_tokens([round(drafting.rates[0].mean, 2)], k)[-1] / (10 + 1.6 * k)
 
-    chosen = drafting.choose(rows, rows)
-    assert speed(chosen) == max(speed(k) for k in (0, *DRAFTS))
+    for rows in (1, 4, 9, 24):
+        chosen = drafting.choose(rows, rows)
+        assert speed(chosen) == max(speed(k) for k in (0, *DRAFTS))
 
 
-def test_an_assistant_half_as_dear_as_the_model_does_not_draft():
+def test_an_assistant_half_as_dear_as_the_model_or_never_right_does_not_draft():
     assert observed(0.6, costs(step=10, verify=3, draft=5)).choose(1, 1) == 0
-
-
-def test_an_assistant_that_is_never_right_does_not_draft():
     assert observed(0.0, costs(step=10, verify=0.1, draft=0.3)).choose(1, 1) == 0
 
 
 def test_it_drafts_before_it_knows_and_learns_fast():
-    drafting = DraftLength(costs(step=10, verify=0.6, draft=1), DRAFTS)
+    drafting = DraftLength(CHEAP, DRAFTS)
     assert drafting.choose(4, 4) > 0
     rounds = 0
     while drafting.choose(4, 4):
@@ -71,8 +72,7 @@ def test_it_drafts_before_it_knows_and_learns_fast():
 
 
 def test_failures_decay_while_nothing_is_drafted():
-    drafting = observed(0.05, costs(step=10, verify=0.6, draft=1))
-    assert drafting.choose(4, 4) == 0
+    drafting = observed(0.05, CHEAP)
     windows = 0
     while not drafting.choose(4, 4):
         drafting.decay(1)
@@ -97,7 +97,7 @@ def test_costs_between_and_beyond_the_measured_are_linear():
     )
 
 
-@pytest.mark.parametrize("rows", [1, 4, 24])
+@pytest.mark.parametrize("rows", [1, 24])
 def test_what_preparing_a_window_costs_is_weighed_against_what_its_drafts_save(rows):
     """Half of all seconds are saved: a window of 50 tokens costs 50 steps, shared by the rows."""
     seconds = {(count, k): count * (1.0 + 0.2 * k) for count in (1, 12) for k in (0, 1, 3)}
@@ -117,11 +117,10 @@ def test_each_depth_has_its_own_rate():
     assert counts == [(2, 3), (1, 2), (1, 1), (0, 0)]
 
 
-@pytest.mark.parametrize("rows", [1, 4, 24])
 @pytest.mark.parametrize(
     "rates", [(0.75, 0.6, 0.45, 0.35), (0.9, 0.1, 0.9, 0.9), (0.4, 0.9, 0.9, 0.9)]
 )
-def test_the_choice_follows_the_rate_of_each_depth(rates, rows):
+def test_the_choice_follows_the_rate_of_each_depth(rates):
     table = costs(step=10, verify=2.0, draft=0.1)
     drafting = DraftLength(table, (1, 2, 3, 4), AcceptanceRate.by_depth(4))
     for _ in range(50):
@@ -133,16 +132,54 @@ def test_the_choice_follows_the_rate_of_each_depth(rates, rows):
         ended += [(4, 4)] * standing
         drafting.observe(*zip(*ended, strict=True))
 
-    def speed(k):
-        gain = sum(math.prod(rates[:depth]) for depth in range(k + 1))
-        return gain / table.step(rows, k)
+    def speed(k, rows):
+        return sum(math.prod(rates[:depth]) for depth in range(k + 1)) / table.step(rows, k)
 
-    best = max(range(5), key=speed)
-    assert drafting.choose(rows, rows) == (best if speed(best) >= 1.1 * speed(0) else 0)
+    for rows in (1, 24):
+        best = max(range(5), key=lambda k: speed(k, rows))
+        pays = speed(best, rows) >= 1.1 * speed(0, rows)
+        assert drafting.choose(rows, rows) == (best if pays else 0)
 
 
 def test_one_head_has_one_measured_length():
-    table = StepCosts({(1, 0): 1.0, (1, 1): 1.2})
-    assert table.step(1, 1) == 1.2
-    drafting = DraftLength(table, [1], AcceptanceRate.by_depth(1))
+    drafting = DraftLength(StepCosts({(1, 0): 1.0, (1, 1): 1.2}), [1], AcceptanceRate.by_depth(1))
+    assert drafting.costs.step(1, 1) == 1.2
     assert drafting.choose(1, 1) == 1
+
+
+# For each kind of drafter
+
+ASSISTED, FIXED, NONE = (DecodeOptions(assisted=True, drafts=each) for each in (None, 7, 0))
+
+
+@pytest.fixture(scope="module")
+def policies():
+    """The policies for an assistant, three heads, and no drafter."""
+    main = Decoder(models_of(TINY).model)
+    heads = MedusaModel(main, random_heads(models_of(TINY), 3).medusa)
+    return [DraftPolicy(each) for each in (main, heads, None)]
+
+
+def test_windows_are_prepared_if_drafts_pay_or_a_client_fixes_them(policies):
+    cheap, dear = DraftLength(CHEAP, [1, 2, 3]), DraftLength(costs(1, 1, 3), [1, 2, 3])
+    dear.rates[0].observe(10, 100)
+    known = dear.rates[0].drafted
+    asked = [(ASSISTED, cheap), (FIXED, None), (NONE, cheap), (DecodeOptions(), cheap)]
+    asked += [(ASSISTED, None), (ASSISTED, dear)]
+    for policy, prepared in zip(policies, (2, 2, 0), strict=True):
+        found = [policy.prepares(options, drafting, 4, 2) for options, drafting in asked]
+        assert found == [True] * prepared + [False] * (6 - prepared)
+    assert dear.rates[0].drafted < known
+
+
+def test_no_more_drafts_than_heads_and_none_without_a_drafter(policies):
+    drafting = DraftLength(CHEAP, [1, 2, 3])
+    assert [each.choose([FIXED, ASSISTED], drafting, 4) for each in policies] == [7, 3, 0]
+    assert policies[1].choose([], drafting, 4) == 0
+
+
+def test_only_an_assistant_falls_behind(policies):
+    assistant, heads, _ = policies
+    assert [assistant.lag(drafts, 20) for drafts in (2, 0, 0, 2, 2)] == [2, 1, 1, 4, 2]
+    assert assistant.lag(2, 1) == 1
+    assert [heads.lag(drafts, 20) for drafts in (2, 0, 0, 2)] == [1, 1, 1, 1]
