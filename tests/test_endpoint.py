@@ -15,12 +15,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from recogniser_stand_ins import (
-    StandInEngine,
-    StandInTranscriber,
-    StandInTranscription,
-    resident,
-)
+from recogniser_stand_ins import StandInEngine, StandInTranscriber, StandInTranscription, resident
 from stand_ins import RESPONSE_KEYS
 
 from handler import respond

@@ -123,8 +123,8 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     assert (found.language, found.language_probability) == ("en", None)
     every = [Segment(result.tokens, 0.0, SECONDS)]
     if timestamps:
-        read = read_segments(result.tokens, models.special_tokens.timestamp_begin, SECONDS)
-        every = [*read.closed, *([read.unfinished] if read.unfinished else [])]
+        begin = models.special_tokens.timestamp_begin
+        every = sum(read_segments(result.tokens, begin, SECONDS), ())
     expected = sum(timed_words(result, every, samples, models, "en"), ())
     assert [(each.text, each.start, each.end) for each in found.words] == [
         (each.text, each.start, each.end) for each in expected

@@ -6,14 +6,7 @@ import dataclasses
 
 import pytest
 
-from whosaid.transcript import (
-    Chunk,
-    DecodeStats,
-    SpeakerSegment,
-    SpeakerTurn,
-    Transcript,
-    Word,
-)
+from whosaid.transcript import Chunk, DecodeStats, SpeakerSegment, SpeakerTurn, Transcript, Word
 
 VALUES = [
     Word("yes", 0.0, 0.5),

@@ -21,12 +21,7 @@ from tests.support import sounds
 from tests.support.audio_files import conversation
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import draw_voice, speakers, through_codec
-from whosaid.asr.frontend.vad import (
-    STEP,
-    SpeechDetector,
-    VadOptions,
-    find_speech,
-)
+from whosaid.asr.frontend.vad import STEP, SpeechDetector, VadOptions, find_speech
 from whosaid.asr.frontend.windows import MARGIN, Span
 from whosaid.timebase import SAMPLE_RATE
 

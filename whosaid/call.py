@@ -31,14 +31,7 @@ from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient
 from whosaid.errors import InvalidParameter
-from whosaid.overlap import (
-    MOST_OVERLAP,
-    Track,
-    doubtful,
-    find_tracks,
-    overlapped_windows,
-    replaced,
-)
+from whosaid.overlap import MOST_OVERLAP, Track, doubtful, find_tracks, overlapped_windows, replaced
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.shortest_first import in_one_step

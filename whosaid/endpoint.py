@@ -21,15 +21,8 @@ import torch
 
 from config import InferenceConfig
 from whosaid.answer.response import Answer
-from whosaid.asr import (
-    EngineCounts,
-    Progress,
-    Recogniser,
-    Transcriber,
-)
-from whosaid.audio.decode import (
-    AudioLimits,
-)
+from whosaid.asr import EngineCounts, Progress, Recogniser, Transcriber
+from whosaid.audio.decode import AudioLimits
 from whosaid.call import GUESSED_BYTES_PER_SECOND, Call
 from whosaid.diarization.diarizer import Diarizer
 from whosaid.diarization.known_speakers import KnownVoices
