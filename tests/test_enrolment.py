@@ -144,14 +144,6 @@ def test_no_clips_is_the_answer_of_today(demo_handler, hum):
     assert list(today)[-1] == "output"
 
 
-def test_somebody_who_is_silent_names_nobody(ask, encode, plain):
-    silent = encode(clip(Voice("espeak", "grandma", "en-us", 50, 150), 3.5))
-    found = ask([("Eve", silent)])
-    (told,) = found["known_speakers"]
-    assert told["matched"] is False
-    assert told["label"] in speakers(plain) == speakers(found)
-
-
 def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips):
     low = resample_poly(clip(ANNA, 4.0, seed=4), 1, 2)
     found = ask([("Anna", encode(low, 8_000)), ("Anna", clips["Anna"])], sampling_rate=8_000)

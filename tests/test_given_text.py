@@ -24,7 +24,7 @@ from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcribe.__main__ import CONVERSATION
 from whosaid.transcript import Chunk, Transcript, Word
 
-SECONDS = 35.7  # of the conversation are heard, up to a pause
+SECONDS = 26.4  # of the conversation are heard, up to a pause
 TRUTH = [
     word
     for word in json.loads(CONVERSATION.with_suffix(".json").read_text())["words"]
@@ -129,7 +129,6 @@ def in_order(transcript: Transcript) -> list[str]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"language": "en"},
         {"language": "en", "timestamps": False},
         {"language": "de", "num_beams": 2, "chunk_length_s": 2},
         {"multilingual": True},
@@ -240,18 +239,18 @@ def test_timestamps_in_a_text_are_no_words(transcriber, samples):
 def test_a_text_that_no_window_holds_beside_a_long_prompt_is_cut(transcriber, samples):
     text = " ".join(["twelve"] * 300)
     options = asking(language="en", text=text, prompt="good morning " * 300)
-    found = transcriber.transcribe(samples[: 8 * SAMPLE_RATE], transcriber.validate(options))
+    found = transcriber.transcribe(samples[: 3 * SAMPLE_RATE], transcriber.validate(options))
     assert in_order(found) == text.split()
 
 
 def test_unspoken_sentences_are_marked_and_omitted_ones_do_no_harm(transcriber, samples):
     script = [each["text"] for each in TRUTH]
     extra = EXTRA.split()
-    kept = [*range(40), *range(52, len(script))]  # 12 words that are said are not in the text
+    kept = [*range(30), *range(40, len(script))]  # 10 words that are said are not in the text
     text = [script[number] for number in kept]
-    text[20:20], text[75:75] = extra, extra
+    text[15:15], text[55:55] = extra, extra
     found = aligned(transcriber, samples, " ".join(text))
     unspoken = set(range(len(text))) - set(spoken_numbers(found))
-    inserted = {*range(20, 20 + len(extra)), *range(75, 75 + len(extra))}
+    inserted = {*range(15, 15 + len(extra)), *range(55, 55 + len(extra))}
     assert len(unspoken & inserted) >= 0.8 * len(inserted)
     assert len(unspoken - inserted) <= (1 - MOSTLY) * len(script)

@@ -9,7 +9,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +27,6 @@ from tests.support.audio_files import speech, wav_file
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import DiarizationCancelled, SpeakerHints
 from whosaid.diarization.nemotron import (
-    Chunk,
     Chunking,
     Durations,
     MelFeatures,
@@ -195,23 +194,6 @@ def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path)
         logits, mask = offline(model, spoken[:size])
         expected = logits.sigmoid()[mask].numpy()
         np.testing.assert_allclose(probabilities(diarizer, spoken[:size]), expected, atol=1e-6)
-
-
-@needs_the_model
-def test_a_chunk_is_read_with_its_context_and_the_last_with_the_frame_beyond(diarizer, monkeypatch):
-    for count in range(1, 3 * CHUNK * 8 + 1):
-        stream = NemotronStream(diarizer, diarizer._whole)
-        stream._audio = torch.zeros(160 * count)
-        found = []
-
-        def score(audio, chunk, cache, stream=stream, found=found):
-            found.append(Chunk(*(each + stream._dropped for each in astuple(chunk))))
-
-        monkeypatch.setattr(diarizer, "_score", score)
-        list(stream._probabilities(last=True))
-        assert [each.start for each in found] == list(range(0, -(-count // 8), CHUNK))
-        assert all(one.end == two.start for one, two in pairwise(found))
-        assert all(each.last == min(each.end + RIGHT, count // 8 + 1) for each in found)
 
 
 # ---- turns

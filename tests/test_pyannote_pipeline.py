@@ -15,6 +15,7 @@ import pytest
 import torch
 from hub_errors import hub_error
 from pyannote.audio import Pipeline as StockPipeline
+from pyannote.audio.models.embedding.wespeaker import WeSpeakerResNet34, WeSpeakerResNet152
 from pyannote.core import Annotation, Segment
 
 from config import DEMO_MODELS
@@ -22,7 +23,7 @@ from tests.support.audio_files import speech
 from whosaid.diarization import load_diarizer, pyannote
 from whosaid.diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
 from whosaid.diarization.embeddings import share_frames
-from whosaid.diarization.pyannote import PyannoteDiarizer
+from whosaid.diarization.pyannote import SAME_VOICE, PyannoteDiarizer, same_voice
 from whosaid.errors import ModelError, OutOfMemory, StartError
 from whosaid.runtime.errors import loading
 from whosaid.runtime.versions import load_pyannote_pipeline
@@ -284,6 +285,28 @@ def test_it_computes_on_the_stream_it_was_given():
     pipeline, stream = Onlooker(annotation(("A", 0, 1))), torch.cuda.Stream()
     PyannoteDiarizer(pipeline, 8, stream).diarize(SECOND, SpeakerHints())
     assert pipeline.stream == stream != torch.cuda.current_stream()
+
+
+# ---- from which similarity on voices are the same
+
+
+def test_a_model_is_known_by_its_class_and_mel_bands(diarizer):
+    published, demo = (SAME_VOICE["WeSpeakerResNet34", bands] for bands in (80, 32))
+    assert published < demo == diarizer.capabilities.same_voice
+    assert same_voice(WeSpeakerResNet34()) == published
+    assert same_voice(WeSpeakerResNet34(num_mel_bins=32)) == demo
+
+
+@pytest.mark.parametrize(
+    "model", [WeSpeakerResNet34(num_mel_bins=40), WeSpeakerResNet152(), torch.nn.Linear(1, 1), None]
+)
+def test_any_other_has_no_threshold(model):
+    assert same_voice(model) is None
+
+
+def test_a_pipeline_without_a_model_of_its_own_has_none():
+    for pipeline in (SimpleNamespace(), SimpleNamespace(_embedding=lambda *_: None)):
+        assert PyannoteDiarizer(pipeline, 1).capabilities.same_voice is None
 
 
 # ---- very short audio

@@ -43,7 +43,7 @@ def answers_of(windows, **options):
 
 @pytest.mark.usefixtures("loops_are_short")
 def test_a_cut_text_has_the_attention_of_what_was_kept():
-    windows = windows_of(TINY, True, 3, None)
+    windows = windows_of(TINY, True, 2, 200)
     whole = answers_of(windows)
     for key, answer in answers_of(windows, fallback=STOPPING).items():
         assert answer.cut
@@ -55,9 +55,9 @@ def test_a_cut_text_has_the_attention_of_what_was_kept():
 
 @pytest.mark.usefixtures("loops_are_short")
 def test_without_fallback_nothing_is_cut():
-    windows = windows_of(TINY, True, 2, 150)
+    windows = windows_of(TINY, True, 1, 150)
     answers = answers_of(windows)
-    assert {key: each.tokens for key, each in answers.items()} == truth(TINY, None, True, 2, 150)
+    assert {key: each.tokens for key, each in answers.items()} == truth(TINY, None, True, 1, 150)
     assert not any(each.cut or each.repetitive for each in answers.values())
 
 
@@ -75,7 +75,7 @@ def test_a_text_that_compresses_too_well_is_repetitive_and_stays_whole():
 def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     """It makes no difference to the answer when that is seen, nor beside whom."""
     monkeypatch.setattr(results, "START_TOKENS", 8)
-    windows = windows_of(TINY, True, 4, 60)
+    windows = windows_of(TINY, True, 4, 48)
     starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]
     assert max(starts) < 0
     between = sorted(starts)[1:3]
@@ -116,7 +116,7 @@ def test_beams_end_when_the_likeliest_loops(monkeypatch):
     """
     monkeypatch.setattr(results, "ends_in_repetition", lambda words: 32 <= len(words) < words[0])
     monkeypatch.setattr(results.ResultReader, "_loops", lambda *_: True)
-    windows = windows_of(TINY, False, 4, None)
+    windows = windows_of(TINY, False, 3, None)
     options = {"num_beams": 3, "timestamps": False, "fallback": STOPPING}
     expected, _ = steps_of(TINY, windows, **options)
     lengths = {key: len(each.tokens) for key, each in expected.items()}
