@@ -123,28 +123,17 @@ SOURCE = [name for name in PATHS if package(name) not in ("tests", "extras.tests
 
 
 @cache
-def text_of(name: str) -> str:
-    return (REPOSITORY / PATHS[name]).read_text(encoding="utf-8")
-
-
-@cache
-def tree_of(name: str) -> ast.Module:
-    """Read as Python 3.11 does."""
-    return ast.parse(text_of(name), PATHS[name].as_posix(), feature_version=(3, 11))
-
-
-@cache
 def nodes_of(name: str) -> list[ast.AST]:
-    return list(ast.walk(tree_of(name)))
-
-
-@cache
-def nodes_when_run(name: str) -> list[ast.AST]:
-    """Those of a module without what stands under `if TYPE_CHECKING`."""
-    found: list[ast.AST] = []
-    waiting: list[ast.AST] = [tree_of(name)]
+    """The imports, attributes and functions of a module, read as Python 3.11 does, without what
+    stands under `if TYPE_CHECKING`.
+    """
+    path, found = REPOSITORY / PATHS[name], list[ast.AST]()
+    text = path.read_text(encoding="utf-8")
+    waiting: list[ast.AST] = [ast.parse(text, path.as_posix(), feature_version=(3, 11))]
     while waiting:
-        found.append(node := waiting.pop())
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.alias | ast.Attribute | Function):
+            found.append(node)
         test = node.test if isinstance(node, ast.If) else None
         typing = "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
         waiting += node.orelse if typing else ast.iter_child_nodes(node)
@@ -166,7 +155,7 @@ def functions() -> dict[str, Function]:
 def local_imports(name: str) -> set[str]:
     """The modules of this repository that `name` imports, wherever in the file, but for typing."""
     found: set[str] = set()
-    for node in nodes_when_run(name):
+    for node in nodes_of(name):
         if isinstance(node, ast.Import):
             found |= {short(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -263,7 +252,7 @@ def test_light_modules_do_not_load_torch():
 def imported_when_run(name: str) -> set[str]:
     """Every module that `name` imports, libraries too, but for typing."""
     found: set[str] = set()
-    for node in nodes_when_run(name):
+    for node in nodes_of(name):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -300,8 +289,11 @@ def test_the_environment_is_read_in_two_modules_alone():
 
 def test_ray_is_known_to_two_modules_of_the_extras_alone():
     """A worker and the server run without it; another way to start either touches nothing else."""
-    imports = re.compile(r"^\s*(?:import|from) ray\b", re.MULTILINE)
-    imported = {name for name in SOURCE if imports.search(text_of(name))}
+    imported = {
+        name
+        for name in SOURCE
+        if any(each.partition(".")[0] == "ray" for each in imported_when_run(name))
+    }
     assert imported == {"extras.archive.cluster", "extras.ray_serve.deployment"}
 
 

@@ -14,9 +14,11 @@ from stand_ins import TIMESTAMPS, StandInEngine, asking, rounded, said_in
 from config import REPOSITORY
 from tests.support.tiny_whispers import SMALL, SMALL_ENGLISH, hears_sound, loaded, noise
 from whosaid.asr.checkpoint.loading import Assistant, WhisperModels
+from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.prefill import LanguagePosterior
 from whosaid.asr.engine.request import DecodeResult, Request
 from whosaid.asr.frontend.vad import VadOptions
+from whosaid.asr.language_timeline import LanguageTimeline
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.errors import InvalidParameter
@@ -400,6 +402,14 @@ def test_every_part_is_decoded_and_marked_in_its_language():
         ]
         answers.append(transcript)
     assert answers[0] == answers[1] == answers[2]
+
+
+def test_what_is_translated_is_read_as_english():
+    timeline = LanguageTimeline((0, 4 * SAMPLE_RATE), ("en", "de"), "en", 0.9)
+    plan = Planner(MODELS, asking(task="translate")).plan(timeline)
+    assert {plan.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)} == {"en"}
+    spoken = Planner(MODELS, asking()).plan(timeline)
+    assert [spoken.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)] == ["en", "de"]
 
 
 def test_in_one_language_what_detection_encoded_is_not_encoded_again():
