@@ -235,9 +235,9 @@ class TestFormats:
         assert max_error(result.samples, decoded(program).samples) < 1e-3
 
     @pytest.mark.parametrize(
-        ("name", "channels"), some(2, [*product(("faststart.m4a", "a.ac3"), (6, 2))])
+        ("channels", "name"), some(2, product((6, 2), ("faststart.m4a", "a.ac3")))
     )
-    def test_surround_is_averaged_in_every_codec(self, name, channels):
+    def test_surround_is_averaged_in_every_codec(self, channels, name):
         tones = [files.tone(48_000, 1.0, 300 + 100 * channel) for channel in range(channels)]
         data = files.encoded(files.wav_file(np.stack(tones, axis=1), 48_000), name)
         program = files.ffmpeg("-i", "-", "-f", "f32le", "-", source=data)

@@ -141,9 +141,12 @@ def test_any_number_of_channels(demo_handler, alone, voices, channels):
 
 
 def test_crosstalk_is_written_once(demo_handler, alone, voices):
-    """A line in which each hears the other after a while."""
-    agent = np.concatenate([voices[0], np.zeros_like(voices[1])])
-    customer = np.concatenate([np.zeros_like(voices[0]), voices[1]])
+    """A line in which each hears the other after a while, and speaks for long enough in one of the
+    blocks of 16 s in which echoes are looked for.
+    """
+    silence = np.zeros(16 * RATE)
+    agent = np.concatenate([voices[0], silence])
+    customer = np.concatenate([silence, voices[1]])
     share, delay = 10 ** (-10 / 20), RATE // 10
     leaks = [share * np.roll(voice, delay) for voice in (customer, agent)]
     noise = np.random.default_rng(0).normal(0, 1e-4, (2, len(agent)))

@@ -26,7 +26,7 @@ from whosaid.asr import (
     TranscriptionOptions,
 )
 from whosaid.audio.crosstalk import without_crosstalk
-from whosaid.audio.decode import Audio, DecodingStep, decode_base64, decoding_steps, find_offset
+from whosaid.audio.decode import Audio, decode_base64, decoding_steps, find_offset
 from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient
@@ -165,7 +165,6 @@ class Call:
             config.separate,
             None if config.separate else partial(self._hear, begun),
         )
-        await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
             return audio
         if config.channel_names and len(config.channel_names) != len(audio.channels):

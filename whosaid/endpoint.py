@@ -129,7 +129,6 @@ class Endpoint:
 
     @property
     def idle(self) -> bool:
-        """Return whether the models are not in memory."""
         return self._models.loaded is None
 
     @property
