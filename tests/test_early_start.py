@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recogniser_stand_ins import resident
+from recogniser_stand_ins import TurnsOfSeconds, resident
 
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
@@ -35,12 +35,12 @@ from whosaid.asr.listening import EarlyStart
 from whosaid.asr.transcription import WindowDecoding
 from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
 from whosaid.call import Call
-from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
+from whosaid.diarization.diarizer import SpeakerHints
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import InvalidAudio
 from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import SpeakerTurn, Transcript
+from whosaid.transcript import Transcript
 
 LIMIT = 10 * SAMPLE_RATE
 SPOKEN, LOUD, QUIET = 0.4, 0.03, 0.001  # levels of noise; the second is no speech, but loud
@@ -151,21 +151,13 @@ def test_speech_is_the_same_however_much_is_known_when(seed):
 # ---- in an endpoint
 
 
-class Speakers:
-    capabilities = Capabilities(hints=True, voices=True)
-
-    def diarize(self, samples, hints, cancelled, between=None):
-        turns = (SpeakerTurn("SPEAKER_00", 0.0, len(samples) / SAMPLE_RATE),)
-        return Diarization(turns, turns, hints)
-
-
 @pytest.fixture(scope="module")
 def shared(whisper_folder) -> Iterator[Endpoint]:
     """In float32, so that no batch changes a number; nothing is decoded again."""
     models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
     endpoint = Endpoint(
-        resident(Recogniser(load, 1), Speakers()),
+        resident(Recogniser(load, 1), TurnsOfSeconds()),
         AudioLimits(600, 2**26),
         CPU,
         1,

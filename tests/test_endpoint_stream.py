@@ -17,7 +17,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
-from recogniser_stand_ins import resident
+from recogniser_stand_ins import TurnsOfSeconds, resident
 
 from config import ModelSettings
 from handler import EndpointHandler
@@ -46,17 +46,6 @@ OPTIONS = [
 ENGLISH = {"diarize": False, "language": "en"}
 
 
-class Speakers:
-    """Takes turns of a second."""
-
-    capabilities = Capabilities(hints=True, voices=True)
-
-    def diarize(self, samples, hints, cancelled, between=None):
-        seconds = range(int(len(samples) / 16_000) + 1)
-        turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
-        return Diarization(turns, turns, hints)
-
-
 @pytest.fixture(scope="module")
 def handler(whisper_folder, assistant_folder) -> EndpointHandler:
     """Asked for one thing at a time; in float32 no batch changes a number. Random models are never
@@ -66,7 +55,7 @@ def handler(whisper_folder, assistant_folder) -> EndpointHandler:
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )
     made = EndpointHandler(settings=settings)
-    made.endpoint.models.diarizer = Speakers()
+    made.endpoint.models.diarizer = TurnsOfSeconds()
     made.endpoint.recogniser.transcriber.fallback = None
     return made
 
@@ -90,7 +79,9 @@ def serving(handler):
         )
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
-        made.append(Endpoint(resident(recogniser, Speakers()), alone.limits, cpu, 1, **options))
+        made.append(
+            Endpoint(resident(recogniser, TurnsOfSeconds()), alone.limits, cpu, 1, **options)
+        )
         return made[-1]
 
     yield make
@@ -312,7 +303,7 @@ def test_nobody_holds_on_to_a_file_that_is_decoded(endpoint, recording, monkeypa
     """Neither while speech is recognised nor while speakers are told apart."""
     inputs, held = Text(recording(3)), []
     upload = weakref.ref(inputs)
-    diarize = Speakers().diarize
+    diarize = TurnsOfSeconds().diarize
 
     def watch(*arguments):
         gc.collect()
@@ -452,7 +443,7 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
 
     def diarize(samples, hints, cancelled, between=None):
         gate.hear(samples)
-        return Speakers().diarize(samples, hints, cancelled)
+        return TurnsOfSeconds().diarize(samples, hints, cancelled)
 
     async def decoded(*arguments):
         audio = await decoding_steps(*arguments)
@@ -500,7 +491,7 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
         lengths.append(round(len(samples) / 16_000))
         begun.set()
         assert go_on.wait(60)
-        return Speakers().diarize(samples, hints, cancelled)
+        return TurnsOfSeconds().diarize(samples, hints, cancelled)
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
     submit = endpoint.diarization.submit

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,19 +16,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recogniser_stand_ins import TurnsOfSeconds
 from refusals import refused
 
 from config import DEMO_MODELS
 from diarization_utils import attribute, speaker_segments
 from tests.support.audio_files import conversation, speech, wav_file
-from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
+from whosaid.diarization.diarizer import DiarizationCancelled
 from whosaid.errors import ModelError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.driver import LiveDriver
 from whosaid.live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
 from whosaid.live.settings import AudioFormat, LiveSettings
 from whosaid.payload.parameters import ReferenceClip
-from whosaid.transcript import KnownSpeaker, SpeakerTurn
+from whosaid.transcript import KnownSpeaker
 
 SETTINGS = LiveSettings(language="en", turn_detection=None, speakers=True)
 PIECE = 8_000  # bytes
@@ -48,20 +49,6 @@ class NoTurns:
 
     def reset(self) -> None:
         pass
-
-
-class TurnsOfSeconds:
-    """A diarizer that has two people take turns; `hear` is called with what it is given."""
-
-    def __init__(self, hear: Callable[[threading.Event], None] = lambda cancelled: None) -> None:
-        self.capabilities = Capabilities(hints=True, voices=False)
-        self.hear = hear
-
-    def diarize(self, samples, hints, cancelled, between=None):
-        self.hear(cancelled)
-        seconds = range(int(len(samples) / 16_000) + 1)
-        turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
-        return Diarization(turns, turns, hints)
 
 
 class Told(list[LiveEvent]):
