@@ -43,7 +43,7 @@ def answers_of(windows, **options):
 
 @pytest.mark.usefixtures("loops_are_short")
 def test_a_cut_text_has_the_attention_of_what_was_kept():
-    windows = windows_of(TINY, True, 2, 200)
+    windows = windows_of(TINY, True, 2, None)
     whole = answers_of(windows)
     for key, answer in answers_of(windows, fallback=STOPPING).items():
         assert answer.cut
@@ -116,7 +116,7 @@ def test_beams_end_when_the_likeliest_loops(monkeypatch):
     """
     monkeypatch.setattr(results, "ends_in_repetition", lambda words: 32 <= len(words) < words[0])
     monkeypatch.setattr(results.ResultReader, "_loops", lambda *_: True)
-    windows = windows_of(TINY, False, 3, None)
+    windows = windows_of(TINY, False, 4, None)
     options = {"num_beams": 3, "timestamps": False, "fallback": STOPPING}
     expected, _ = steps_of(TINY, windows, **options)
     lengths = {key: len(each.tokens) for key, each in expected.items()}

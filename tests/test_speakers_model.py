@@ -63,7 +63,7 @@ def test_licences_and_authors_stand_beside_the_weights():
 @pytest.mark.slow
 def test_two_people_on_a_telephone_are_told_apart(diarizer):
     """A stretch of pyannote.audio's sample in which both speak; its turns are beside it."""
-    start, stop = 6, 17
+    start, stop = 6, 22
     audio = decode_audio((SAMPLE / "sample.wav").read_bytes(), 16_000, AudioLimits(60, 2**22))
     found = diarizer.diarize(
         audio.samples[start * 16_000 : stop * 16_000], SpeakerHints(num_speakers=2)

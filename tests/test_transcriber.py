@@ -248,7 +248,7 @@ def test_batch_size_changes_no_answer(multilingual):
     assert rounded(one) == rounded(three)
     assert one.language in models.special_tokens.languages
     assert one.speech[0] == (0.0, pytest.approx(2.5, abs=0.04))
-    assert one.stats.steps == sum(one.stats.steps_by_drafts.values()) > 0
+    assert one.stats.tokens > 0
 
 
 def test_without_timestamps_a_window_is_a_chunk():
