@@ -320,17 +320,6 @@ class TestFormats:
         assert files.pitch(result.samples[2_000:14_000]) == pytest.approx(300, abs=2)
         assert files.pitch(result.samples[-14_000:-2_000]) == pytest.approx(900, abs=2)
 
-    def test_chained_ogg_streams(self):
-        links = [
-            files.encoded(files.wav_file(files.tone(16_000, 1, hertz), 16_000), "opus.ogg")
-            for hertz in (300, 900)
-        ]
-        result = decoded(b"".join(links))
-        assert result.duration == pytest.approx(2.0, abs=0.02)
-        assert [
-            files.pitch(result.samples[start : start + 12_000]) for start in (2_000, 18_000)
-        ] == pytest.approx([300, 900], abs=2)
-
     def test_endless_changes_of_format_are_refused(self):
         links = [
             files.encoded(files.wav_file(np.zeros(rate // 10), rate), "a.aac")

@@ -108,13 +108,6 @@ def test_bounds_are_inclusive_and_hold_on_both_sides_typed_and_as_text(name, bou
                 InferenceConfig.read({name: convert(value)})
 
 
-@given(st.sampled_from([*BOUNDS, *BOOLEANS]), st.integers(-(10**6), 10**6), st.booleans())
-def test_a_text_means_the_typed_value(name, number, capitals):
-    value = number if name in BOUNDS else number > 0
-    text = f"{value}".upper() if capitals else f"{value}"
-    assert outcome({name: text}) == outcome({name: text}, as_text=True) == outcome({name: value})
-
-
 OTHERS = ("0x1", "1_0", "2 4", "", "+", "\u0662", "9" * 5000, "nan", "inf", [24], {"n": 24})
 
 

@@ -204,13 +204,6 @@ def test_ends_of_turns_that_are_off_by_a_fifth_of_a_second_move_no_word(chunks, 
         assert {word.speaker for word in chunk.words} == {f"S{i % 2}"}
 
 
-def test_a_chunk_of_two_speakers_is_divided_between_its_words():
-    words = tuple(Word(f" {i}", i * 0.4, i * 0.4 + 0.4) for i in range(8))
-    turns = [SpeakerTurn("S0", 0, 1.7), SpeakerTurn("S1", 1.7, 3.2)]
-    (chunk,) = attribute([Chunk("", 0, 3.2, words=words)], turns, turns)
-    assert [word.speaker for word in chunk.words] == ["S0"] * 4 + ["S1"] * 4
-
-
 @pytest.mark.parametrize(("count", "speaker"), [(2, "S0"), (5, "S1")])
 def test_another_speaker_within_a_chunk_must_speak_for_longer_than_a_change_costs(count, speaker):
     spoken = (("S0", 5), ("S1", count), ("S0", 5))  # words of a fifth of a second
@@ -236,17 +229,6 @@ def test_a_long_word_of_its_own_is_of_whom_speaks_longest_in_it():
     turns = [SpeakerTurn("A", 0.0, 1.0), SpeakerTurn("B", 1.0, 9.0)]
     (chunk,) = attribute([Chunk(" all of it", 0.0, 9.0)], turns, turns)
     assert chunk.words[0].speaker == "B"
-
-
-def test_a_short_word_in_a_chunk_of_its_own_keeps_its_speaker():
-    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 1, 1.2), SpeakerTurn("S0", 1.2, 2)]
-    spans = [(0, 1), (1, 1.2), (1.2, 2)]
-    chunks = [Chunk(" a", *span, words=(Word(" a", *span),)) for span in spans]
-    assert [word.speaker for word in words_of(attribute(chunks, turns, turns))] == [
-        "S0",
-        "S1",
-        "S0",
-    ]
 
 
 def test_exclusive_turns_decide_between_two_who_are_speaking():

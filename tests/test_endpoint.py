@@ -166,11 +166,6 @@ def test_without_a_diarization_model_nobody_is_named(endpoint, hum):
     )
 
 
-def test_speech_that_no_turn_covers_belongs_to_nobody(endpoint, hum):
-    response = endpoint(speaks(), StandInDiarizer(turns=()))({"inputs": hum})
-    assert [segment["speaker"] for segment in response["speakers"]] == [None]
-
-
 def test_diarize_false_skips_diarization(endpoint, hum):
     diarizer = StandInDiarizer()
     assert (
@@ -294,17 +289,6 @@ def test_segments_are_timed_if_the_answer_shows_them(endpoint, hum, parameters, 
     response = endpoint(transcriber)({"inputs": hum, "parameters": parameters})
     assert transcriber.asked[0].decode.timestamps is timed
     assert set(response.get("output", {})) == set(parameters.get("output", []))
-
-
-def test_one_entry_a_chunk_where_speakers_are_not_grouped(endpoint, hum):
-    diarizer = StandInDiarizer((SpeakerTurn("SPEAKER_00", 0.0, 1.0),))
-    grouped = endpoint(speaks(), diarizer)({"inputs": hum})["speakers"]
-    single = endpoint(speaks(), diarizer)(
-        {"inputs": hum, "parameters": {"group_by_speaker": False}}
-    )["speakers"]
-    assert [entry["text"] for entry in grouped] == [" good morning yes"]
-    assert [entry["text"] for entry in single] == [" good morning", " yes"]
-    assert {entry["speaker"] for entry in single} == {"SPEAKER_00"}
 
 
 def test_bytes_are_the_file_itself_and_their_parameters_text(endpoint, wav):

@@ -27,7 +27,6 @@ from whosaid.asr import Limits, Progress, Recogniser, Transcriber
 from whosaid.asr.engine.batch import Batch
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
 from whosaid.asr.output.alignment import timed_words
-from whosaid.asr.output.chunks import ChunkReader
 from whosaid.audio.decode import decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from whosaid.endpoint import Decoded, Endpoint, Finished
@@ -331,21 +330,6 @@ def test_silence_has_no_progress(endpoint, wav):
     request = parsed(endpoint, silence, diarize=True)
     _decoded, finished = asyncio.run(events_of(endpoint, request))
     assert finished.answer.transcript.chunks == ()
-
-
-def test_sentences_where_no_speech_was_detected_are_told_as_well(endpoint, wav, monkeypatch):
-    """All is as loud as music, and the model is sure of what it hears."""
-    noise = wav(0.1 * np.random.default_rng(1).standard_normal(8 * 16_000))
-    inputs = base64.b64encode(noise).decode()
-    monkeypatch.setattr(endpoint.recogniser.transcriber, "detect_speech", lambda _: ())
-    monkeypatch.setattr(ChunkReader, "_is_sure", lambda *_: True)
-    monkeypatch.setattr("whosaid.asr.output.chunks.holds_no_speech", lambda *_: False)
-    _decoded, *progress, finished = asyncio.run(
-        events_of(endpoint, parsed(endpoint, inputs, language="en"))
-    )
-    chunks = [chunk for each in progress for chunk in each.chunks]
-    assert tuple(chunks) == finished.answer.transcript.chunks != ()
-    assert {(each.done, each.total) for each in progress} == {(0.0, 0.0)}
 
 
 def test_a_request_that_fails_in_the_engine_fails_alone(alone, endpoint, recording, monkeypatch):

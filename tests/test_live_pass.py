@@ -152,15 +152,6 @@ def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber):
             assert rounded(found) == rounded(expected)
 
 
-def test_what_is_given_is_kept_though_another_sound_is_heard(transcriber):
-    prefix = run(transcriber, begun(transcriber, 1)).tokens[:5]
-    for seed in (2, 3):
-        found = run(transcriber, begun(transcriber, seed, prefix))
-        assert found.tokens[:5] == prefix
-        assert all(len(word.log_probs) > 0 for word in found.words)
-        assert [word.stop for word in found.words] == sorted({word.stop for word in found.words})
-
-
 def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
     transcriber, monkeypatch
 ):

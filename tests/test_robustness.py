@@ -272,13 +272,6 @@ def test_the_same_audio_in_another_wrapping_gets_the_same_answer(answers):
         assert answers[name] == answers["plain"]
 
 
-def test_a_truncated_file_is_answered_with_a_warning(endpoint):
-    response = endpoint({"inputs": text64(GOOD[: len(GOOD) // 2])})
-    check_response(response)
-    assert response["duration"] == pytest.approx(0.5, abs=0.05)
-    assert len(response["warnings"]) == 1
-
-
 # ---- many requests
 
 

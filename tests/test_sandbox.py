@@ -82,14 +82,6 @@ class TestRecordings:
             decode_audio(TAGGED[name](0), 16_000, LIMITS).duration
         )
 
-    @pytest.mark.usefixtures("none_at_first")
-    def test_one_template_serves_all(self, source):
-        decode_audio(source, 16_000, LIMITS)
-        before = templates()
-        decode_audio(source, 16_000, LIMITS)
-        assert templates() == before
-        assert len(before) == 1
-
     def test_a_header_can_be_looked_at_alone(self, source):
         check_container(source)
         with pytest.raises(InvalidAudio, match="no audio could be read"):

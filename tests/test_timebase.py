@@ -45,11 +45,6 @@ def test_timestamp_tokens_are_one_precision_apart(steps):
     assert text == f"<|{steps * TIME_PRECISION:.2f}|>"
 
 
-def test_the_units_agree_with_each_other():
-    assert SAMPLES_PER_TOKEN * TOKENS_PER_SECOND == SAMPLE_RATE
-    assert pytest.approx(1) == TIME_PRECISION * TOKENS_PER_SECOND
-
-
 @given(st.lists(st.booleans()))
 def test_runs_are_where_flags_are_true(values):
     found = runs(np.array(values, bool)).tolist()

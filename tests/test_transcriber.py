@@ -350,19 +350,6 @@ def test_every_window_is_decoded_in_the_language_found():
     assert prompts == {MODELS.special_tokens.prompt("zh", "transcribe", timestamps=True)}
 
 
-def test_what_language_detection_encoded_is_not_encoded_again():
-    encoded = torch.zeros(1, 1500, 32)
-
-    class Encodes(Recogniser):
-        def detect_language(self, _window):
-            return LanguagePosterior({"en": 0.9}, 0.0, encoded)
-
-    recogniser = Encodes()
-    samples = np.concatenate([spoken(index % 9, 50) for index in range(40)])
-    transcribe(samples, recogniser, chunk_length_s=10)
-    assert [request.encoded is encoded for request in recogniser.requests][:2] == [True, False]
-
-
 class Bilingual(Recogniser):
     """Words below the tenth are German, and so is the window in which most words are."""
 
@@ -410,24 +397,6 @@ def test_what_is_translated_is_read_as_english():
     assert {plan.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)} == {"en"}
     spoken = Planner(MODELS, asking()).plan(timeline)
     assert [spoken.at(at).reader.language for at in (0, 5 * SAMPLE_RATE)] == ["en", "de"]
-
-
-def test_in_one_language_what_detection_encoded_is_not_encoded_again():
-    samples = bilingual_speech()[: 12 * SAMPLE_RATE]
-    recogniser = Bilingual()
-    transcript = transcribe(samples, recogniser, multilingual=True)
-    assert {chunk.language for chunk in transcript.chunks} == {"en"}
-    assert [request.encoded is not None for request in recogniser.requests] == [True]
-    plain = transcribe(samples, Bilingual())
-    unmarked = [
-        replace(
-            chunk,
-            language=None,
-            words=tuple(replace(word, language=None) for word in chunk.words),
-        )
-        for chunk in transcript.chunks
-    ]
-    assert unmarked == list(plain.chunks)
 
 
 @pytest.mark.parametrize(
@@ -596,13 +565,6 @@ def test_an_english_only_model_accepts_english(language):
 def test_refusals_name_the_parameter(models, options, message):
     with pytest.raises(InvalidParameter, match=f"INVALID_PARAMETER: {message}"):
         Transcriber(models).validate(asking(**options))
-
-
-def test_a_refusal_comes_before_any_work():
-    recogniser = Recogniser()
-    with pytest.raises(InvalidParameter):
-        transcribe(spoken(0, 50), recogniser, language="klingon")
-    assert recogniser.batches == []
 
 
 def assisted_by(only_language: str | None) -> WhisperModels:
