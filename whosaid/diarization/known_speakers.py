@@ -319,18 +319,25 @@ def unit(vector: Vector | Sequence[float]) -> Vector | None:
 def seconds_alone(turns: Sequence[SpeakerTurn]) -> dict[str, float]:
     """Return each speaker's seconds of speech without others, in the order of first turns."""
     seconds = dict.fromkeys((turn.speaker for turn in turns), 0.0)
+    for label, spans in spans_alone(turns).items():
+        seconds[label] = sum(end - start for start, end in spans)
+    return seconds
+
+
+def spans_alone(turns: Sequence[SpeakerTurn]) -> dict[str, list[Span]]:
     events = [(turn.start, 1, turn.speaker) for turn in turns]
     events += [(turn.end, -1, turn.speaker) for turn in turns]
+    alone: defaultdict[str, list[Span]] = defaultdict(list)
     speaking: Counter[str] = Counter()
     before = 0.0
     for time, step, label in sorted(events):
-        if len(speaking) == 1:
-            seconds[next(iter(speaking))] += time - before
+        if len(speaking) == 1 and time > before:
+            alone[next(iter(speaking))].append((before, time))
         speaking[label] += step
         if not speaking[label]:
             del speaking[label]
         before = time
-    return seconds
+    return alone
 
 
 def _results(
