@@ -75,7 +75,7 @@ def test_a_text_that_compresses_too_well_is_repetitive_and_stays_whole():
 def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     """It makes no difference to the answer when that is seen, nor beside whom."""
     monkeypatch.setattr(results, "START_TOKENS", 8)
-    windows = windows_of(TINY, True, 4, 48)
+    windows = windows_of(TINY, True, 4, 60)
     starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]
     assert max(starts) < 0
     between = sorted(starts)[1:3]
