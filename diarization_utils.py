@@ -20,7 +20,7 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from whosaid.timebase import likeliest_path
+from whosaid.timebase import likeliest_path, merged
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_channel
 
 # All in seconds, except MIN_OVERLAP.
@@ -97,7 +97,7 @@ def during(words: Sequence[Word], others: Iterable[Word]) -> list[bool]:
     """Return, for each of `words`, whether `others` overlap at least MIN_OVERLAP of it."""
     starts = np.array([word.start for word in words], float)
     ends = np.maximum([word.end for word in words], starts + MIN_DURATION)
-    seconds = _speech_seconds(_merged([(word.start, word.end) for word in others]), starts, ends)
+    seconds = _speech_seconds(merged([(word.start, word.end) for word in others]), starts, ends)
     return [bool(each) for each in seconds >= MIN_OVERLAP * (ends - starts)]
 
 
@@ -107,8 +107,8 @@ def seconds_spoken(
     """Return the seconds of each span (n,) with a speaker, and with two speakers or more (n,)."""
     starts, ends = np.array(spans, float).reshape(-1, 2).T
     speakers = [_intervals_of(name, turns) for name in _speakers_in_order(turns)]
-    several = _overlap(speakers) if speakers else _merged([])
-    anybody = _merged([(turn.start, turn.end) for turn in turns])
+    several = _overlap(speakers) if speakers else merged([])
+    anybody = merged([(turn.start, turn.end) for turn in turns])
     return _speech_seconds(anybody, starts, ends), _speech_seconds(several, starts, ends)
 
 
@@ -232,15 +232,7 @@ def _unassign_distant(
 
 
 def _intervals_of(name: str, turns: Sequence[SpeakerTurn]) -> Intervals:
-    return _merged([(turn.start, turn.end) for turn in turns if turn.speaker == name])
-
-
-def _merged(overlapping: Sequence[tuple[float, float]]) -> Intervals:
-    spans = np.array(sorted(overlapping), float).reshape(-1, 2)
-    latest_end = np.maximum.accumulate(spans[:, 1])
-    # True for each turn that starts after all earlier turns have ended.
-    first = np.append(True, spans[1:, 0] > latest_end[:-1])[: len(spans)]
-    return spans[first, 0], latest_end[np.roll(first, -1)]
+    return merged([(turn.start, turn.end) for turn in turns if turn.speaker == name])
 
 
 def _overlap(speakers: Sequence[Intervals]) -> Intervals:

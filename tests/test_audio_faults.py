@@ -125,7 +125,7 @@ class TestFaults:
         whole = [*every_format.values(), files.amr_file(100)]
         rng = random.Random(0)
         outcomes = set()
-        for number in range(200):
+        for number in range(80):
             try:
                 result = decoded(
                     files.mutated(whole[number % len(whole)], whole, rng), AudioLimits(60, 2**20)
@@ -207,10 +207,10 @@ class TestBounds:
             assert Counted.bytes_read <= 6 * len(data) + 2**18
 
     def test_decoding_has_a_budget_of_processor_time(self, monkeypatch):
-        """A minute of silence at 192 kHz in eight channels, of 14 KB, takes some 0.6 s."""
-        silence = ["-f", "lavfi", "-i", "anullsrc=r=192000:cl=7.1", "-t", "60"]
+        """20 s of silence at 192 kHz in eight channels, of 5 KB, take some 0.2 s."""
+        silence = ["-f", "lavfi", "-i", "anullsrc=r=192000:cl=7.1", "-t", "20"]
         data = files.ffmpeg(*silence, "-c:a", "flac", "-frame_size", "65535", "-f", "flac", "-")
-        assert decoded(data).duration == 60
+        assert decoded(data).duration == 20
         monkeypatch.setattr(decode, "BUDGET", (0.01, 0.0, 0.0001))
         with pytest.raises(InvalidAudio, match="takes too long"):
             decoded(data)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import some
 
 from tests.support import audio_files as files
 from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
@@ -23,7 +24,6 @@ LIMITS = AudioLimits(max_seconds=600, max_bytes=2**26)
 SECONDS = 12.0
 SOUND = np.concatenate([files.speech(6.0), files.speech(6.0)[::-1]])
 WAV = files.wav_file(SOUND, RATE)
-DAMAGED = "parts of the file are damaged: silence stands in their place"
 
 
 def decoded(data: bytes, limits: AudioLimits = LIMITS, separate: bool = False) -> Audio:
@@ -53,20 +53,20 @@ def with_film(name: str, *options: str) -> bytes:
 
 LATE = {
     "a.mp4": "-c:v libx264 -c:a aac",
+    "a.ts": "-c:v libx264 -c:a aac",
+    "a.flv": "-c:v flv -c:a libmp3lame -ar 44100",
+    "a.ogv": "-c:v libtheora -c:a libvorbis",
     "a.mov": "-c:v libx264 -c:a alac",
     "a.mkv": "-c:v libx264 -c:a aac",
     "a.webm": "-c:v libvpx -c:a libopus",
-    "a.ts": "-c:v libx264 -c:a aac",
     "a.mpg": "-c:v mpeg2video -r 25 -c:a mp2",
-    "a.flv": "-c:v flv -c:a libmp3lame -ar 44100",
-    "a.ogv": "-c:v libtheora -c:a libvorbis",
     "a.wmv": "-c:v wmv2 -c:a wmav2",
     "a.nut": "-c:v mpeg4 -c:a libmp3lame",
 }
 
 
 class TestLateSound:
-    @pytest.mark.parametrize("name", LATE)
+    @pytest.mark.parametrize("name", some(4, LATE))
     def test_sound_that_begins_behind_the_picture_stays_there(self, name):
         film = with_film(name, "-af", "asetpts=PTS+5/TB", *LATE[name].split())
         found = decoded(film)
@@ -75,9 +75,8 @@ class TestLateSound:
         assert found.warnings == ()
         assert np.abs(found.samples[: 4 * RATE]).max() == 0
 
-    @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
-    def test_a_picture_that_begins_later_moves_no_sound(self, name):
-        film = with_film(name, "-vf", "setpts=PTS+3/TB", *LATE[name].split())
+    def test_a_picture_that_begins_later_moves_no_sound(self):
+        film = with_film("a.ts", "-vf", "setpts=PTS+3/TB", *LATE["a.ts"].split())
         assert in_place(decoded(film), 0.5, 9.5)
 
     def test_separate_channels_begin_later_together(self):
@@ -87,7 +86,7 @@ class TestLateSound:
         assert [len(channel) for channel in found.channels] == [17 * RATE] * 2
         assert np.abs(found.channels[1][: 4 * RATE]).max() == 0
 
-    @pytest.mark.parametrize("codec", ["flac", "pcm_u8", "pcm_f64le", "libopus"])
+    @pytest.mark.parametrize("codec", some(1, ["pcm_u8", "libopus"]))
     def test_eight_channels_have_gaps_too(self, codec):
         each = np.stack([SOUND / (1 + channel) for channel in range(8)], 1)
         options = ["-af", "asetpts=PTS+2/TB+gt(T\\,6)*3/TB", "-c:v", "libx264", "-c:a", codec]
@@ -100,7 +99,7 @@ class TestLateSound:
         assert len(found.warnings) == 1
         assert found.warnings[0].endswith("s before the first sound: times count from that sound")
 
-    @pytest.mark.parametrize("name", ["opus.ogg", "a.webm", "a.mka", "a.wma", "a.mkv", "a.ts"])
+    @pytest.mark.parametrize("name", some(2, ["opus.ogg", "a.ts", "a.wma", "a.mkv"]))
     def test_a_clock_that_begins_at_100_seconds_is_no_silence(self, name):
         codec = files.FORMATS.get(name, "-c:a aac").split()
         found = decoded(files.encoded(WAV, name, *codec, "-output_ts_offset", "100"))
@@ -111,22 +110,22 @@ class TestLateSound:
 
 GAPS = {
     "a.webm": "-c:a libopus",
-    "opus.mkv": "-c:a libopus",
     "opus.ogg": "-c:a libopus",
+    "aac.mp4": "-c:a aac",
+    "aac.ts": "-c:a aac",
+    "a.mka": "-c:a flac",
+    "opus.mkv": "-c:a libopus",
     "opus.mp4": "-c:a libopus",
     "aac.mkv": "-c:a aac",
-    "aac.mp4": "-c:a aac",
     "aac.mov": "-c:a aac",
-    "aac.ts": "-c:a aac",
     "aac.flv": "-c:a aac",
     "fragmented.mp4": "-c:a aac -movflags frag_keyframe+empty_moov",
     "flac.ogg": "-c:a flac",
-    "a.mka": "-c:a flac",
 }
 
 
 class TestGaps:
-    @pytest.mark.parametrize("name", GAPS)
+    @pytest.mark.parametrize("name", some(5, GAPS))
     def test_what_lies_behind_missing_packets_stays_in_place(self, name):
         missing = ["-af", "aselect='not(between(t,4,7))'"]
         found = decoded(files.encoded(WAV, name, *missing, *GAPS[name].split()))
@@ -157,15 +156,15 @@ class TestGaps:
 
 DAMAGE = {
     "a.m4a": "-c:a aac",
-    "aac.mkv": "-c:a aac",
-    "opus.ogg": "-c:a libopus",
     "a.webm": "-c:a libopus",
     "vorbis.ogg": "-c:a libvorbis",
+    "a.mp3": "-b:a 64k",
+    "a.aac": "",
+    "aac.mkv": "-c:a aac",
+    "opus.ogg": "-c:a libopus",
     "flac.ogg": "-c:a flac",
     "a.mka": "-c:a flac",
     "a.flac": "",
-    "a.mp3": "-b:a 64k",
-    "a.aac": "",
     "a.ac3": "",
     "a.mp2": "",
     "a.ts": "-c:a aac",
@@ -175,7 +174,7 @@ DAMAGE = {
 class TestDamage:
     # Both kinds for every codec that has several containers.
     @pytest.mark.parametrize(
-        ("name", "kind"), [*zip(DAMAGE, itertools.cycle(["zeros", "noise"]), strict=False)]
+        ("name", "kind"), some(5, zip(DAMAGE, itertools.cycle(["zeros", "noise"]), strict=False))
     )
     def test_what_lies_behind_a_damaged_stretch_stays_in_place(self, name, kind):
         data = bytearray(files.encoded(WAV, name, *DAMAGE[name].split()))
@@ -203,7 +202,7 @@ class TestDamage:
 
 
 class TestJoinedFiles:
-    @pytest.mark.parametrize("name", ["a.ts", "opus.ogg", "a.webm", "a.flac", "a.mp3"])
+    @pytest.mark.parametrize("name", some(2, ["a.ts", "opus.ogg", "a.webm", "a.flac", "a.mp3"]))
     def test_one_behind_the_other_is_heard_whole(self, name):
         codec = files.FORMATS.get(name, "-c:a aac").split()
         halves = [files.wav_file(half, RATE) for half in np.split(SOUND, 2)]

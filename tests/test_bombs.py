@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 import pytest
+from nightly import some
 from peak_memory import decoded_elsewhere
 from tagged_files import element, matroska
 
@@ -112,13 +113,7 @@ def test_bombs_need_little_memory(source, tmp_path):
 class TestWhatIsNoBomb:
     @pytest.mark.parametrize(
         ("codec", "video"),
-        [
-            ("pcm_s16le", VIDEO),
-            ("pcm_mulaw", ()),
-            ("adpcm_ima_qt", VIDEO),
-            ("alac", ()),
-            ("aac", ()),
-        ],
+        some(3, [("adpcm_ima_qt", VIDEO), ("pcm_s16le", ()), ("aac", ()), ("alac", ())]),
     )
     def test_quicktime_is_decoded_however_many_samples_its_tables_announce(
         self, source, codec, video

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from scipy.signal import istft, stft
+from scipy.signal import fftconvolve, istft, stft
 
 from whosaid.audio.crosstalk import silence_crosstalk
 from whosaid.runtime.steps import run_steps
@@ -33,7 +33,7 @@ def room(samples: np.ndarray, decibels: float, delay: float) -> np.ndarray:
     echoes = generator.standard_normal(1600) * np.exp(-np.arange(1600) / 250)
     echoes[0] = 10
     echoes *= 10 ** (decibels / 20) / np.linalg.norm(echoes)
-    heard = np.convolve(samples, echoes)[: len(samples)]
+    heard = fftconvolve(samples, echoes)[: len(samples)]
     late = round(delay * RATE)
     return np.concatenate([np.zeros(late), heard])[: len(samples)]
 
@@ -113,7 +113,7 @@ def test_a_single_word_is_silenced():
     assert power(second, 8, 9.2) < 0.02 * power(channels[1], 8, 9.2)
 
 
-@pytest.mark.parametrize("decibels", [0, -10, -20, -40])
+@pytest.mark.parametrize("decibels", [0, -40])
 def test_who_talks_at_the_same_time_is_kept(decibels):
     """However soft: nothing of it comes from the other channel."""
     one = talk(1, (0.5, 19))

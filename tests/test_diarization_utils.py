@@ -24,6 +24,8 @@ from diarization_utils import (
 )
 from whosaid.transcript import Chunk, SpeakerTurn, Word
 
+few = settings(max_examples=40)
+
 
 @st.composite
 def chunk_lists(draw, most_words=4):
@@ -115,9 +117,13 @@ def score(speakers, unit, turns, exclusive) -> float:
 # ---- which speaker
 
 
+@few
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_no_word_is_lost_doubled_moved_or_retimed(chunks, turns, exclusive):
+def test_no_word_is_lost_doubled_moved_or_retimed_nor_depends_on_other_chunks(
+    chunks, turns, exclusive
+):
     attributed = attribute(chunks, turns, exclusive)
+    assert attributed == tuple(attribute([chunk], turns, exclusive)[0] for chunk in chunks)
     assert [replace(chunk, words=()) for chunk in attributed] == [
         replace(chunk, words=()) for chunk in chunks
     ]
@@ -127,7 +133,7 @@ def test_no_word_is_lost_doubled_moved_or_retimed(chunks, turns, exclusive):
     assert bare == units_of(chunks)
 
 
-@settings(max_examples=60)
+@few
 @given(chunk_lists(), turn_lists(5), turn_lists(5))
 def test_no_other_speakers_of_a_chunk_score_more(chunks, turns, exclusive):
     names = sorted({turn.speaker for turn in (*turns, *exclusive)})
@@ -145,6 +151,7 @@ def test_no_other_speakers_of_a_chunk_score_more(chunks, turns, exclusive):
         assert score(assigned, said, turns, exclusive) == pytest.approx(best, abs=1e-6)
 
 
+@few
 @given(chunk_lists(8), turn_lists(), turn_lists())
 def test_a_word_far_from_every_turn_has_no_speaker_but_in_a_short_gap_of_one(
     chunks, turns, exclusive
@@ -169,6 +176,7 @@ def test_a_word_far_from_every_turn_has_no_speaker_but_in_a_short_gap_of_one(
             assert MAX_DISTANCE * 100 in away or chunk.words[index].speaker == expected
 
 
+@few
 @given(chunk_lists(), turn_lists(), turn_lists())
 def test_overlapped_words_are_marked(chunks, turns, exclusive):
     names = {turn.speaker for turn in turns}
@@ -177,12 +185,6 @@ def test_overlapped_words_are_marked(chunks, turns, exclusive):
         two = [at for at in during if sum(at in speaking(name, turns) for name in names) >= 2]
         share = len(two) / len(during)
         assert share == pytest.approx(MIN_OVERLAP) or word.overlap == (share > MIN_OVERLAP)
-
-
-@given(chunk_lists(), turn_lists(), turn_lists())
-def test_a_chunk_does_not_depend_on_its_neighbours(chunks, turns, exclusive):
-    together = attribute(chunks, turns, exclusive)
-    assert together == tuple(attribute([chunk], turns, exclusive)[0] for chunk in chunks)
 
 
 @given(chunk_lists(), st.lists(st.floats(-0.2, 0.2), min_size=8, max_size=8), st.integers(2, 8))
@@ -200,13 +202,6 @@ def test_ends_of_turns_that_are_off_by_a_fifth_of_a_second_move_no_word(chunks, 
     ]
     for i, chunk in enumerate(attribute(spoken, found, found)):
         assert {word.speaker for word in chunk.words} == {f"S{i % 2}"}
-
-
-def test_a_chunk_of_two_speakers_is_divided_between_its_words():
-    words = tuple(Word(f" {i}", i * 0.4, i * 0.4 + 0.4) for i in range(8))
-    turns = [SpeakerTurn("S0", 0, 1.7), SpeakerTurn("S1", 1.7, 3.2)]
-    (chunk,) = attribute([Chunk("", 0, 3.2, words=words)], turns, turns)
-    assert [word.speaker for word in chunk.words] == ["S0"] * 4 + ["S1"] * 4
 
 
 @pytest.mark.parametrize(("count", "speaker"), [(2, "S0"), (5, "S1")])
@@ -234,17 +229,6 @@ def test_a_long_word_of_its_own_is_of_whom_speaks_longest_in_it():
     turns = [SpeakerTurn("A", 0.0, 1.0), SpeakerTurn("B", 1.0, 9.0)]
     (chunk,) = attribute([Chunk(" all of it", 0.0, 9.0)], turns, turns)
     assert chunk.words[0].speaker == "B"
-
-
-def test_a_short_word_in_a_chunk_of_its_own_keeps_its_speaker():
-    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 1, 1.2), SpeakerTurn("S0", 1.2, 2)]
-    spans = [(0, 1), (1, 1.2), (1.2, 2)]
-    chunks = [Chunk(" a", *span, words=(Word(" a", *span),)) for span in spans]
-    assert [word.speaker for word in words_of(attribute(chunks, turns, turns))] == [
-        "S0",
-        "S1",
-        "S0",
-    ]
 
 
 def test_exclusive_turns_decide_between_two_who_are_speaking():
@@ -296,13 +280,6 @@ def test_a_word_in_a_gap_is_assigned_to_the_speaker_around_it(second, gap, speak
     assert [word.speaker for word in words_of(apart)] == ["S0", None, second]
 
 
-def test_words_in_a_gap_between_turns_follow_the_rest_of_their_chunk():
-    words = tuple(Word(f" {i}", i * 0.4, i * 0.4 + 0.4) for i in range(10))
-    turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S0", 2.8, 4), SpeakerTurn("S1", 6, 8)]
-    (chunk,) = attribute([Chunk("", 0, 4, words=words)], turns, turns)
-    assert {word.speaker for word in chunk.words} == {"S0"}
-
-
 def test_a_word_without_a_time_follows_its_neighbours():
     words = (Word(" a", 5, 6), Word(" b", math.nan, math.nan), Word(" c", 6, 7))
     turns = [SpeakerTurn("S0", 0, 4), SpeakerTurn("S1", 4, 8)]
@@ -332,9 +309,9 @@ def test_without_turns_no_word_has_a_speaker(chunks):
     assert attribute([], [SpeakerTurn("S0", 0, 1)], []) == ()
 
 
-def test_five_hours_of_words_are_assigned_in_order():
+def test_an_hour_of_words_is_assigned_in_order():
     rng = np.random.default_rng(0)
-    ends = rng.uniform(2, 8, 3_600).cumsum()
+    ends = rng.uniform(2, 8, 720).cumsum()
     turns = [SpeakerTurn(f"S{i % 3}", start, end) for i, (start, end) in enumerate(pairwise(ends))]
     chunks = [
         Chunk(
@@ -354,8 +331,11 @@ def test_five_hours_of_words_are_assigned_in_order():
 # ---- segments
 
 
+@few
 @given(chunk_lists(), turn_lists(), turn_lists())
-def test_segments_contain_every_word_once_in_order(chunks, turns, exclusive):
+def test_segments_contain_every_word_in_order_and_end_with_a_speaker_or_before_a_long_pause(
+    chunks, turns, exclusive
+):
     attributed = attribute(chunks, turns, exclusive)
     segments = speaker_segments(attributed)
     assert words_of(segments) == words_of(attributed)
@@ -363,11 +343,7 @@ def test_segments_contain_every_word_once_in_order(chunks, turns, exclusive):
     assert all(word.speaker == segment.speaker for segment in segments for word in segment.words)
     times = [time for segment in segments for time in (segment.start, segment.end)]
     assert times == sorted(times)
-
-
-@given(chunk_lists(), turn_lists(), turn_lists())
-def test_neighbours_differ_in_speaker_or_are_far_apart(chunks, turns, exclusive):
-    for before, after in pairwise(speaker_segments(attribute(chunks, turns, exclusive))):
+    for before, after in pairwise(segments):
         assert before.speaker != after.speaker or after.start - before.end > MAX_PAUSE
 
 
@@ -378,6 +354,7 @@ def test_one_speaker_is_split_at_a_long_pause_only():
     assert [(s.text, s.start, s.end) for s in segments] == [(" a b", 0, 2), (" c", 9, 10)]
 
 
+@few
 @given(chunk_lists(), turn_lists(), turn_lists())
 def test_one_segment_per_chunk_has_the_speaker_of_the_most_seconds(chunks, turns, exclusive):
     attributed = attribute(chunks, turns, exclusive)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recogniser_stand_ins import resident
+from recogniser_stand_ins import TurnsOfSeconds, resident
 
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
@@ -35,17 +35,17 @@ from whosaid.asr.listening import EarlyStart
 from whosaid.asr.transcription import WindowDecoding
 from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
 from whosaid.call import Call
-from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
+from whosaid.diarization.diarizer import SpeakerHints
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import InvalidAudio
 from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import SpeakerTurn, Transcript
+from whosaid.transcript import Transcript
 
 LIMIT = 10 * SAMPLE_RATE
 SPOKEN, LOUD, QUIET = 0.4, 0.03, 0.001  # levels of noise; the second is no speech, but loud
 CPU = torch.device("cpu")
-STEPS = {"deadline": None, "max_examples": 60}
+STEPS = {"deadline": None, "max_examples": 30}
 
 
 def sound(parts: list[tuple[float, float]]) -> np.ndarray:
@@ -126,11 +126,11 @@ def test_windows_begin_in_the_order_of_the_whole_recording(parts, share):
     assert grown.ready() == ready
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 3])
 def test_speech_is_the_same_however_much_is_known_when(seed):
     """Real speech, at several levels, and with noise over it."""
     random = np.random.default_rng(seed)
-    samples = np.resize(conversation(), 150 * SAMPLE_RATE) * np.float32(0.5**seed)
+    samples = conversation()[: 80 * SAMPLE_RATE] * np.float32(0.5**seed)
     samples += random.normal(0, 0.003 * seed, len(samples)).astype(np.float32)
     detector = SpeechDetector()
     whole = detector(samples)
@@ -151,21 +151,13 @@ def test_speech_is_the_same_however_much_is_known_when(seed):
 # ---- in an endpoint
 
 
-class Speakers:
-    capabilities = Capabilities(hints=True, voices=True)
-
-    def diarize(self, samples, hints, cancelled, between=None):
-        turns = (SpeakerTurn("SPEAKER_00", 0.0, len(samples) / SAMPLE_RATE),)
-        return Diarization(turns, turns, hints)
-
-
 @pytest.fixture(scope="module")
 def shared(whisper_folder) -> Iterator[Endpoint]:
     """In float32, so that no batch changes a number; nothing is decoded again."""
     models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
     endpoint = Endpoint(
-        resident(Recogniser(load, 1), Speakers()),
+        resident(Recogniser(load, 1), TurnsOfSeconds()),
         AudioLimits(600, 2**26),
         CPU,
         1,
@@ -176,9 +168,12 @@ def shared(whisper_folder) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def endpoint(shared, monkeypatch) -> Iterator[Endpoint]:
-    """Recordings of a minute are long; each is planned from half a minute on."""
-    monkeypatch.setattr("whosaid.asr.transcriber.LONG_SECONDS", 60)
-    monkeypatch.setattr("whosaid.asr.listening.FIRST_SECONDS", 30)
+    """Recordings of half a minute are long; each is planned from a quarter on, and is decoded in
+    steps of as much.
+    """
+    monkeypatch.setattr("whosaid.asr.transcriber.LONG_SECONDS", 30)
+    monkeypatch.setattr("whosaid.asr.listening.FIRST_SECONDS", 15)
+    monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 15)
     yield shared
     scheduler, ends = shared.recogniser.transcriber.engine.scheduler, time.monotonic() + 60
     while (scheduler.busy or shared.recogniser._jobs) and time.monotonic() < ends:
@@ -187,8 +182,8 @@ def endpoint(shared, monkeypatch) -> Iterator[Endpoint]:
 
 
 @pytest.fixture(scope="module")
-def minutes(wav) -> str:
-    return base64.b64encode(wav(conversation()[: 70 * SAMPLE_RATE])).decode()
+def long(wav) -> str:
+    return base64.b64encode(wav(conversation()[: 36 * SAMPLE_RATE])).decode()
 
 
 def asked(endpoint, inputs, **parameters):
@@ -203,14 +198,13 @@ async def events_of(endpoint, request):
     "parameters",
     [
         {},
-        {"language": "en", "return_timestamps": "word"},
-        {"language": "de", "diarize": True, "batch_size": 4},
-        {"multilingual": True},
+        {"language": "de", "return_timestamps": "word", "diarize": True, "batch_size": 4},
+        pytest.param({"multilingual": True}, marks=pytest.mark.reliability),
     ],
 )
-def test_answers_are_those_of_whole_recordings(endpoint, minutes, monkeypatch, parameters):
+def test_answers_are_those_of_whole_recordings(endpoint, long, monkeypatch, parameters):
     def answered():
-        request = asked(endpoint, minutes, **parameters)
+        request = asked(endpoint, long, **parameters)
         events = asyncio.run(events_of(endpoint, request))
         assert isinstance(events[0], Decoded)
         assert isinstance(events[-1], Finished)
@@ -223,7 +217,7 @@ def test_answers_are_those_of_whole_recordings(endpoint, minutes, monkeypatch, p
     assert answered() == early
 
 
-def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, minutes, monkeypatch):
+def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, long, monkeypatch):
     """And before more than one window is in rows."""
     order, text = [], threading.Event()
     hear, read = EarlyStart.hear, WindowDecoding.read
@@ -242,7 +236,7 @@ def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, minut
 
     async def streamed():
         totals = []
-        async for event in endpoint.stream(asked(endpoint, minutes, language="en")):
+        async for event in endpoint.stream(asked(endpoint, long, language="en")):
             if isinstance(event, Progress):
                 totals.append(event.total)
                 if event.chunks:
@@ -254,7 +248,7 @@ def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, minut
     assert totals == sorted(totals, reverse=True)
 
 
-def test_a_recording_that_breaks_off_fails_its_request(endpoint, minutes, monkeypatch):
+def test_a_recording_that_breaks_off_fails_its_request(endpoint, long, monkeypatch):
     async def broken(*arguments):
         await decoding_steps(*arguments)
         raise InvalidAudio("it breaks off")
@@ -263,7 +257,7 @@ def test_a_recording_that_breaks_off_fails_its_request(endpoint, minutes, monkey
     events = []
 
     async def stream():
-        async for event in endpoint.stream(asked(endpoint, minutes, language="en")):
+        async for event in endpoint.stream(asked(endpoint, long, language="en")):
             events.append(event)
 
     with pytest.raises(InvalidAudio, match="it breaks off"):
@@ -271,7 +265,7 @@ def test_a_recording_that_breaks_off_fails_its_request(endpoint, minutes, monkey
     assert isinstance(events[0], Decoded)
 
 
-def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, minutes, monkeypatch):
+def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, long, monkeypatch):
     """Though the transcription waits for more of the recording, and nothing else is done."""
     hear, waits, go_on = EarlyStart.hear, threading.Event(), threading.Event()
 
@@ -284,7 +278,7 @@ def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, minutes,
     monkeypatch.setattr(EarlyStart, "hear", waiting)
 
     async def leave():
-        async with aclosing(endpoint.stream(asked(endpoint, minutes, language="en"))) as stream:
+        async with aclosing(endpoint.stream(asked(endpoint, long, language="en"))) as stream:
             async for _ in stream:
                 if await asyncio.to_thread(waits.wait, 60):
                     break
@@ -296,7 +290,7 @@ def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, minutes,
 def test_an_offset_at_the_start_is_taken_away_as_of_a_whole_recording(endpoint, wav, monkeypatch):
     begun = []
     monkeypatch.setattr(EarlyStart, "hear", lambda *_: begun.append(1))
-    samples = conversation()[: 70 * SAMPLE_RATE] * 0.5 + np.float32(0.2)
+    samples = conversation()[: 36 * SAMPLE_RATE] * 0.5 + np.float32(0.2)
     inputs = base64.b64encode(wav(samples)).decode()
     asyncio.run(events_of(endpoint, asked(endpoint, inputs, language="en")))
     assert not begun

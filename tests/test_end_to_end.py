@@ -12,7 +12,6 @@ from typing import Any
 
 import jiwer
 import numpy as np
-import pyannote.audio
 import pytest
 from pyannote.core import Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
@@ -20,12 +19,13 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 from tests.support import audio_files
 from tests.support.audio_files import encoded, wav_file
 from tests.support.dialogue import annotation
-from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.transcript import SpeakerTurn
 
 DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())
-LIMITS = AudioLimits(max_seconds=600, max_bytes=2**28)
+END = 64.3  # seconds of the conversation that are asked about, up to a pause
+WORDS = [word for word in TRUTH["words"] if word["start"] < END]
+TURNS = [turn for turn in TRUTH["turns"] if turn["start"] < END]
 # A stretch of the conversation between two pauses in which nobody talks over another, in seconds.
 PASSAGE = (32.8, 46.0)
 
@@ -36,12 +36,12 @@ def ask(handler: Any, audio: bytes, **parameters: Any) -> dict[str, Any]:
 
 
 def words_between(start: float, end: float) -> str:
-    return " ".join(word["text"] for word in TRUTH["words"] if start <= word["start"] < end)
+    return " ".join(word["text"] for word in WORDS if start <= word["start"] < end)
 
 
 @pytest.fixture(scope="module")
 def conversation() -> bytes:
-    return (DEMO / "conversation.ogg").read_bytes()
+    return wav_file(audio_files.conversation()[: round(END * 16_000)], 16_000)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def passage_text(demo_handler, passage) -> str:
 
 
 def test_the_conversations_words_are_heard(answer):
-    assert jiwer.wer(words_between(0, TRUTH["duration"]), answer["text"].strip()) <= 0.10
+    assert jiwer.wer(words_between(0, END), answer["text"].strip()) <= 0.10
     assert answer["language"] == "en"
     assert answer["warnings"] == []
-    assert answer["duration"] == pytest.approx(TRUTH["duration"], abs=0.05)
+    assert answer["duration"] == pytest.approx(END, abs=0.05)
 
 
 def test_the_text_is_told_once_in_chunks_and_once_by_speaker(answer):
@@ -77,14 +77,14 @@ def test_the_text_is_told_once_in_chunks_and_once_by_speaker(answer):
 
 
 def test_the_conversations_turns_are_those_of_its_three_speakers(answer):
-    truth = [SpeakerTurn(**turn) for turn in TRUTH["turns"]]
+    truth = [SpeakerTurn(**turn) for turn in TURNS]
     found = []
     for line in answer["output"]["rttm"].splitlines():
         _, _, _, start, seconds, _, _, speaker, *_ = line.split()
         found.append(SpeakerTurn(speaker, float(start), float(start) + float(seconds)))
     assert len({turn.speaker for turn in found}) == 3
     rate = DiarizationErrorRate(collar=0.25, skip_overlap=True)(
-        annotation(truth), annotation(found), uem=Timeline([Segment(0, TRUTH["duration"])])
+        annotation(truth), annotation(found), uem=Timeline([Segment(0, END)])
     )
     assert rate <= 0.15
 
@@ -99,11 +99,7 @@ def test_one_language_is_heard_alike_where_several_are_looked_for(
 
 def test_words_are_given_to_who_said_them(answer):
     """At least nine of ten words that nobody talks over lie in a segment of their own speaker."""
-    alone = [
-        word
-        for word in TRUTH["words"]
-        if not any(talks_over(turn, word) for turn in TRUTH["turns"])
-    ]
+    alone = [word for word in WORDS if not any(talks_over(turn, word) for turn in TURNS)]
     given = [speaker_at(answer["speakers"], (word["start"] + word["end"]) / 2) for word in alone]
     names, labels = (
         sorted(TRUTH["cast"]),
@@ -164,9 +160,7 @@ def test_words_are_marked_where_voices_overlap(answer):
     """Words said alone are seldom marked; many of those that another voice covers, in part at
     least, are.
     """
-    over = [
-        word for word in TRUTH["words"] if any(talks_over(turn, word) for turn in TRUTH["turns"])
-    ]
+    over = [word for word in WORDS if any(talks_over(turn, word) for turn in TURNS)]
     marked, unmarked = [], []
     for word in answer["words"]:
         middle = sum(word["timestamp"]) / 2
@@ -212,33 +206,16 @@ def unscored(answer: Any) -> Any:
     return [unscored(value) for value in answer] if isinstance(answer, list) else answer
 
 
-@pytest.mark.parametrize("name", ["a.m4a", "opus.ogg"])
-def test_the_container_does_not_matter(demo_handler, passage, passage_text, name):
-    file = encoded(wav_file(passage, 16_000), name)
+@pytest.mark.parametrize(("name", "options"), [("a.m4a", ["-ac", "2"]), ("a.wav", ["-ar", "8000"])])
+def test_neither_container_nor_rate_nor_channels_matter(
+    demo_handler, passage, passage_text, name, options
+):
+    file = encoded(wav_file(passage, 16_000), name, *options)
     assert ask(demo_handler, file, diarize=False)["text"] == passage_text
-
-
-@pytest.mark.parametrize("rate", [8_000, 44_100])
-def test_the_sampling_rate_does_not_matter(demo_handler, passage, passage_text, rate):
-    file = encoded(wav_file(passage, 16_000), "a.wav", "-ar", str(rate))
-    assert ask(demo_handler, file, diarize=False)["text"] == passage_text
-
-
-def test_two_channels_are_heard_as_one(demo_handler, passage, passage_text):
-    stereo = np.stack([passage, passage], axis=1)
-    assert ask(demo_handler, wav_file(stereo, 16_000), diarize=False)["text"] == passage_text
 
 
 def test_the_passage_is_what_was_said(passage_text):
     assert jiwer.wer(words_between(*PASSAGE), passage_text.strip()) <= 0.10
-
-
-def test_a_real_recording_of_people_runs_through(demo_handler):
-    sample = Path(pyannote.audio.__file__).parent / "sample" / "sample.wav"
-    heard = decode_audio(sample.read_bytes(), 16_000, LIMITS).samples[: 15 * 16_000]
-    answer = ask(demo_handler, wav_file(heard.astype(np.float64), 16_000))
-    assert answer["duration"] == 15.0
-    assert "".join(entry["text"] for entry in answer["speakers"]) == answer["text"]
 
 
 def test_silence_holds_no_words(demo_handler):

@@ -17,8 +17,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
-from recogniser_stand_ins import resident
-from refusals import refused
+from recogniser_stand_ins import TurnsOfSeconds, resident
 
 from config import ModelSettings
 from handler import EndpointHandler
@@ -27,39 +26,23 @@ from whosaid.answer.response import response
 from whosaid.asr import Limits, Progress, Recogniser, Transcriber
 from whosaid.asr.engine.batch import Batch
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
-from whosaid.asr.engine.results import ResultReader
 from whosaid.asr.output.alignment import timed_words
-from whosaid.asr.output.chunks import ChunkReader
 from whosaid.audio.decode import decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from whosaid.endpoint import Decoded, Endpoint, Finished
-from whosaid.errors import InvalidAudio, ModelError
+from whosaid.errors import ModelError
 from whosaid.runtime.shortest_first import Recording
 from whosaid.runtime.steps import Steps, give_way
 from whosaid.transcript import SpeakerTurn
 
+# Texts of the first are decoded again. `test_transcription.py` has more.
 OPTIONS = [
-    {"language": "en", "return_timestamps": False},
     {"language": "de", "return_timestamps": "word"},
-    {"prompt": "word300 word301", "hotwords": ["word302"]},
-    {"language": "en", "num_beams": 3},
-    {"assisted": None, "return_timestamps": "word", "language": "en", "batch_size": 1},
-    {"multilingual": True},
-    {"language": "en", "diarize": True, "num_speakers": 2},
-    {"language": "de", "task": "translate", "chunk_length_s": 2, "output": ["srt"]},
+    {"language": "en", "num_beams": 3, "logprob_threshold": -1_000},
+    {"assisted": None, "language": "en", "batch_size": 1, "logprob_threshold": -1_000},
+    {"multilingual": True, "diarize": True, "num_speakers": 2, "logprob_threshold": -1_000},
 ]
 ENGLISH = {"diarize": False, "language": "en"}
-
-
-class Speakers:
-    """Takes turns of a second."""
-
-    capabilities = Capabilities(hints=True, voices=True)
-
-    def diarize(self, samples, hints, cancelled, between=None):
-        seconds = range(int(len(samples) / 16_000) + 1)
-        turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
-        return Diarization(turns, turns, hints)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +54,7 @@ def handler(whisper_folder, assistant_folder) -> EndpointHandler:
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )
     made = EndpointHandler(settings=settings)
-    made.endpoint.models.diarizer = Speakers()
+    made.endpoint.models.diarizer = TurnsOfSeconds()
     made.endpoint.recogniser.transcriber.fallback = None
     return made
 
@@ -95,7 +78,9 @@ def serving(handler):
         )
         recogniser = Recogniser(load, 1)
         cpu = torch.device("cpu")
-        made.append(Endpoint(resident(recogniser, Speakers()), alone.limits, cpu, 1, **options))
+        made.append(
+            Endpoint(resident(recogniser, TurnsOfSeconds()), alone.limits, cpu, 1, **options)
+        )
         return made[-1]
 
     yield make
@@ -171,15 +156,12 @@ async def events_of(endpoint, request):
 
 
 def test_requests_at_once_are_answered_as_one_by_one(handler, endpoint, recording, monkeypatch):
-    """Windows that are decoded again among them: those of every second request."""
+    """Windows that are decoded again among them."""
     for each in (handler.endpoint, endpoint):
         monkeypatch.setattr(each.recogniser.transcriber, "fallback", DEFAULT_FALLBACK)
     bodies = [
-        {"inputs": recording(2 + place % 2), "parameters": {"diarize": False, **options}}
-        for place, options in enumerate(OPTIONS)
+        {"inputs": recording(2), "parameters": {"diarize": False, **options}} for options in OPTIONS
     ]
-    for each in bodies[1::2]:
-        each["parameters"]["logprob_threshold"] = -1_000
     expected = [handler(body) for body in bodies]
     before = replace(endpoint.recogniser.counts)
 
@@ -312,36 +294,6 @@ def test_who_leaves_while_a_clip_is_heard_has_no_other_heard(
     assert endpoint.held_audio_bytes == 0
 
 
-def test_a_useless_clip_is_refused_before_the_audio(endpoint, recording, monkeypatch):
-    touched = lambda *_: pytest.fail("the audio was touched")  # noqa: E731
-    monkeypatch.setattr("whosaid.call.decoding_steps", touched)
-    clips = [{"name": "Anna", "reference": "AAAA"}]
-    request = parsed(endpoint, recording(2), diarize=True, known_speakers=clips)
-    with refused("INVALID_REFERENCE", "known_speakers[0]"):
-        asyncio.run(endpoint.answer(request))
-    assert endpoint.outstanding == 0
-
-
-def test_who_leaves_before_the_clips_are_heard_costs_nothing(
-    endpoint, with_clips, gate, monkeypatch
-):
-    """The thread that diarizes is busy; the clip that waits for it is never heard."""
-    monkeypatch.setattr(endpoint.models, "diarizer", OnePerson(gate.hear))
-
-    async def cancel():
-        one = asyncio.ensure_future(endpoint.answer(with_clips(2, 4)))
-        assert await asyncio.to_thread(gate.begun.wait, 60)
-        other = asyncio.ensure_future(endpoint.answer(with_clips(2, 5)))
-        assert await asyncio.to_thread(gate.waits.wait, 60)
-        other.cancel()
-        await asyncio.wait([other])
-        gate.go_on.set()
-        return await one
-
-    assert asyncio.run(cancel()).transcript.chunks
-    assert endpoint.diarizer.heard == [4, 2]
-
-
 class Text(str):
     """Text whose end can be watched."""
 
@@ -350,7 +302,7 @@ def test_nobody_holds_on_to_a_file_that_is_decoded(endpoint, recording, monkeypa
     """Neither while speech is recognised nor while speakers are told apart."""
     inputs, held = Text(recording(3)), []
     upload = weakref.ref(inputs)
-    diarize = Speakers().diarize
+    diarize = TurnsOfSeconds().diarize
 
     def watch(*arguments):
         gc.collect()
@@ -380,64 +332,17 @@ def test_silence_has_no_progress(endpoint, wav):
     assert finished.answer.transcript.chunks == ()
 
 
-def test_sentences_where_no_speech_was_detected_are_told_as_well(endpoint, wav, monkeypatch):
-    """All is as loud as music, and the model is sure of what it hears."""
-    noise = wav(0.1 * np.random.default_rng(1).standard_normal(8 * 16_000))
-    inputs = base64.b64encode(noise).decode()
-    monkeypatch.setattr(endpoint.recogniser.transcriber, "detect_speech", lambda _: ())
-    monkeypatch.setattr(ChunkReader, "_is_sure", lambda *_: True)
-    monkeypatch.setattr("whosaid.asr.output.chunks.holds_no_speech", lambda *_: False)
-    _decoded, *progress, finished = asyncio.run(
-        events_of(endpoint, parsed(endpoint, inputs, language="en"))
-    )
-    chunks = [chunk for each in progress for chunk in each.chunks]
-    assert tuple(chunks) == finished.answer.transcript.chunks != ()
-    assert {(each.done, each.total) for each in progress} == {(0.0, 0.0)}
+def test_a_request_that_fails_in_the_engine_fails_alone(alone, endpoint, recording, monkeypatch):
+    """A step fails while a request with a prompt has rows (`test_recovery.py` has more)."""
+    special_tokens = endpoint.recogniser.transcriber.models.special_tokens
+    launch = Batch._launch
 
+    def fail(batch):
+        if any(special_tokens.start_of_previous in each.prompt for each in batch.rows):
+            raise RuntimeError("poison")
+        return launch(batch)
 
-def test_what_cannot_be_read_is_refused_and_harms_nobody(endpoint, recording):
-    good, same = (parsed(endpoint, recording(4), language="en") for _ in range(2))
-    bad = parsed(endpoint, base64.b64encode(b"no audio at all" * 9).decode())
-
-    async def together():
-        return await asyncio.gather(
-            *(endpoint.answer(each) for each in (good, bad, same)), return_exceptions=True
-        )
-
-    one, refused, other = asyncio.run(together())
-    assert isinstance(refused, InvalidAudio)
-    assert response(one, good.config) == response(other, same.config)
-    assert endpoint.outstanding == 0
-
-
-@pytest.fixture
-def poisoned(monkeypatch, handler):
-    """Makes a function of the engine fail for requests with a prompt, among its `sequences`."""
-    announced = handler.endpoint.recogniser.transcriber.models.special_tokens.start_of_previous
-
-    def make(owner, name, sequences):
-        work = getattr(owner, name)
-
-        def fail(*arguments, **options):
-            if any(announced in each.prompt for each in sequences(*arguments)):
-                raise RuntimeError("poison")
-            return work(*arguments, **options)
-
-        monkeypatch.setattr(owner, name, fail)
-
-    return make
-
-
-@pytest.mark.parametrize("place", ["reading", "prefill", "step"])
-def test_a_request_that_fails_in_the_engine_fails_alone(
-    alone, endpoint, recording, poisoned, monkeypatch, place
-):
-    if place == "reading":
-        poisoned(ResultReader, "read", lambda *arguments: [arguments[4]])
-    elif place == "prefill":
-        poisoned(Batch, "_prefill", lambda _batch, _first, sequences, _encoded: sequences)
-    else:
-        poisoned(Batch, "_launch", lambda batch: batch.rows)
+    monkeypatch.setattr(Batch, "_launch", fail)
     bodies = [{"inputs": recording(2 + n), "parameters": ENGLISH} for n in range(2)]
     good = [endpoint.parse(body) for body in bodies]
     bad = parsed(endpoint, recording(3), language="en", prompt="word303")
@@ -522,7 +427,7 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
 
     def diarize(samples, hints, cancelled, between=None):
         gate.hear(samples)
-        return Speakers().diarize(samples, hints, cancelled)
+        return TurnsOfSeconds().diarize(samples, hints, cancelled)
 
     async def decoded(*arguments):
         audio = await decoding_steps(*arguments)
@@ -570,7 +475,7 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
         lengths.append(round(len(samples) / 16_000))
         begun.set()
         assert go_on.wait(60)
-        return Speakers().diarize(samples, hints, cancelled)
+        return TurnsOfSeconds().diarize(samples, hints, cancelled)
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
     submit = endpoint.diarization.submit
@@ -595,32 +500,6 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
     answers = asyncio.run(all_three())
     assert lengths == [10, 3, 8]
     assert all(answer.segments for answer in answers)
-
-
-def test_who_leaves_before_the_audio_is_read_costs_nothing(endpoint, recording, monkeypatch):
-    """The thread that reads audio is busy; the request behind it is never begun."""
-    reading, go_on, read = threading.Event(), threading.Event(), []
-
-    async def slow(data, *others):
-        read.append(len(data))
-        reading.set()
-        assert go_on.wait(60)
-        return await decoding_steps(data, *others)
-
-    monkeypatch.setattr("whosaid.call.decoding_steps", slow)
-    first, second = (parsed(endpoint, recording(seconds), language="en") for seconds in (3, 4))
-
-    async def cancel():
-        one = asyncio.ensure_future(endpoint.answer(first))
-        other = asyncio.ensure_future(endpoint.answer(second))
-        await asyncio.to_thread(reading.wait, 60)
-        other.cancel()
-        await asyncio.wait([other])
-        go_on.set()
-        return await one
-
-    assert asyncio.run(cancel()).transcript.chunks
-    assert read == [len(base64.b64decode(recording(3)))]
 
 
 def test_when_the_engines_thread_ends_everybody_is_told(serving, recording, monkeypatch):
@@ -712,30 +591,3 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
     assert max(most) <= 4 * 16_000 * (5 + 5)
     assert max(most) > 4 * 16_000 * 5
     assert endpoint.held_audio_bytes == 0
-
-
-def test_a_short_recording_finds_room_beside_long_ones_that_have_taken_theirs(
-    serving, recording, monkeypatch
-):
-    begun, go_on = threading.Event(), threading.Event()
-    endpoint = serving(max_decoded_bytes=4 * 16_000 * 15)
-
-    def diarize(samples, hints, cancelled, between=None):
-        begun.set()
-        assert go_on.wait(60)
-        return Speakers().diarize(samples, hints, cancelled)
-
-    monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
-
-    async def all_three():
-        long = [
-            asyncio.ensure_future(endpoint.answer(parsed(endpoint, recording(6), diarize=diarized)))
-            for diarized in (True, False)
-        ]
-        assert await asyncio.to_thread(begun.wait, 60)
-        short = await endpoint.answer(parsed(endpoint, recording(3)))
-        assert not any(each.done() for each in long)
-        go_on.set()
-        return short, *await asyncio.gather(*long)
-
-    assert [round(answer.duration) for answer in asyncio.run(all_three())] == [3, 6, 6]

@@ -43,7 +43,7 @@ def with_onednn(request, monkeypatch):
 
 
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
-@pytest.mark.parametrize(("windows", "frames"), [(1, 998), (3, 200), (2, 77), (1, 1)])
+@pytest.mark.parametrize(("windows", "frames"), [(3, 200), (2, 77), (1, 1)])
 @pytest.mark.usefixtures("with_onednn")
 def test_frames_equal_pyannotes(block, windows, frames):
     network = small(block)
@@ -89,7 +89,7 @@ def published():
     return model, FoldedEmbedding(model)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 1))
 def test_embeddings_under_masks_equal_pyannotes(published, seed, start, stop):
     model, folded = published

@@ -73,23 +73,15 @@ def test_our_log_counts_and_times(tiny_handler, hum, caplog):
 
 def bodies_of(inputs):
     return [
-        {
-            "inputs": inputs,
-            "parameters": {
-                "assisted": assisted,
-                "language": language,
-                "return_timestamps": timestamps,
-            },
-        }
+        {"inputs": inputs, "parameters": {"assisted": assisted, "language": language}}
         for assisted in (False, None)
         for language in ("en", None)
-        for timestamps in (True, False)
     ]
 
 
 def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(precise_handler, wav):
     """All are there before the engine takes a step, so that their windows are in the same rows."""
-    bodies = bodies_of(base64.b64encode(wav(speech(3.0))).decode())
+    bodies = bodies_of(base64.b64encode(wav(speech(2.0))).decode())
     alone = [precise_handler(body) for body in bodies]
     recogniser = precise_handler.endpoint.recogniser
     before = recogniser.counts.steps, recogniser.counts.rows

@@ -52,12 +52,6 @@ def run(windows: int, any_speech: bool = True, **options):
     return engine, encodings, steps.result
 
 
-def test_a_language_that_is_given_is_not_listened_for():
-    engine, encodings, found = run(3, language="de")
-    assert (engine.heard, encodings) == (0, {})
-    assert (found.language, found.probability) == ("de", None)
-
-
 @pytest.mark.parametrize(
     ("no_speech_threshold", "heard", "language"), [(None, 3, "de"), (0.8, 1, "en")]
 )

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -40,8 +39,8 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def transcriber() -> Transcriber:
-    """In float64, so that no batch changes a token."""
-    return Transcriber(loaded(SMALL), detect_speech=hears_sound)
+    """In float64, so that no batch changes a token; nothing is decoded twice."""
+    return Transcriber(loaded(SMALL), None, hears_sound)
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +122,8 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     assert (found.language, found.language_probability) == ("en", None)
     every = [Segment(result.tokens, 0.0, SECONDS)]
     if timestamps:
-        read = read_segments(result.tokens, models.special_tokens.timestamp_begin, SECONDS)
-        every = [*read.closed, *([read.unfinished] if read.unfinished else [])]
+        begin = models.special_tokens.timestamp_begin
+        every = sum(read_segments(result.tokens, begin, SECONDS), ())
     expected = sum(timed_words(result, every, samples, models, "en"), ())
     assert [(each.text, each.start, each.end) for each in found.words] == [
         (each.text, each.start, each.end) for each in expected
@@ -153,15 +152,6 @@ def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber):
             assert rounded(found) == rounded(expected)
 
 
-def test_what_is_given_is_kept_though_another_sound_is_heard(transcriber):
-    prefix = run(transcriber, begun(transcriber, 1)).tokens[:5]
-    for seed in (2, 3):
-        found = run(transcriber, begun(transcriber, seed, prefix))
-        assert found.tokens[:5] == prefix
-        assert all(len(word.log_probs) > 0 for word in found.words)
-        assert [word.stop for word in found.words] == sorted({word.stop for word in found.words})
-
-
 def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
     transcriber, monkeypatch
 ):
@@ -176,14 +166,6 @@ def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
     )
     given = run(transcriber, begun(transcriber, language=found.language))
     assert given.tokens == found.tokens
-
-
-def test_progress_is_that_of_one_window(transcriber):
-    live = begun(transcriber, language=None)
-    assert (live.seconds, live.windows_read, live.windows_left) == ((0.0, SECONDS), 0, 1)
-    run(transcriber, live)
-    assert (live.seconds, live.windows_read, live.windows_left) == ((SECONDS, SECONDS), 1, 0)
-    assert live.take_chunks() == ()
 
 
 def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber):
@@ -249,44 +231,11 @@ def test_passes_beside_each_other_and_beside_a_file(recogniser):
     assert recogniser.counts.windows >= 7
 
 
-def test_what_a_pass_raises_is_its_own_and_leaves_no_row(recogniser, monkeypatch):
-    options = recogniser.transcriber.validate(asking(language="en"))
-    live = partial(recogniser.transcriber.live_pass, noise(SECONDS), options)
-
-    def fail(*_):
-        raise ArithmeticError("unreadable")
-
-    expected = recogniser.submit(live()).result.result(60)
-    with monkeypatch.context() as patch:
-        patch.setattr("whosaid.asr.live_pass.aligned_words", fail)
-        failed = recogniser.submit(live())
-        assert isinstance(failed.result.exception(60), ArithmeticError)
-    assert recogniser.submit(live()).result.result(60) == expected
-    assert not recogniser.transcriber.engine.scheduler.busy
-
-
-def test_a_pass_that_is_cancelled_leaves_no_row(recogniser):
-    options = recogniser.transcriber.validate(asking(language="en"))
-
-    def submit_and_cancel():
-        """In one turn of the thread, so that it cannot end before."""
-        job = recogniser.submit(recogniser.transcriber.live_pass(noise(SECONDS), options))
-        job.cancel()
-        return job
-
-    job = recogniser.run(submit_and_cancel)
-    recogniser.run(int)  # what was cancelled is dropped before
-    assert not recogniser.transcriber.engine.scheduler.busy
-    assert recogniser.counts.cancelled == 1
-    assert not job.result.done()
-
-
 def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatch):
     """And changes nothing that is said, there or in others."""
     pause = np.zeros(16_000, np.float32)
     samples = np.concatenate([pause, noise(2.5, 1), pause, pause, pause, noise(2.5, 2)])
     options = transcriber.validate(asking(language=None, batch_size=1))
-    patched = Transcriber(transcriber.models, None, hears_sound)
 
     def transcribe(draft, start=0.0):
         read, forward = [], Decoder.forward
@@ -295,21 +244,21 @@ def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatc
             read.append(self)
             return forward(self, *arguments)
 
-        begun = run_steps(patched.start(samples, options, prior=Prior((Guess(start, draft),))))
+        begun = run_steps(transcriber.start(samples, options, prior=Prior((Guess(start, draft),))))
         with monkeypatch.context() as patch:
             patch.setattr(Decoder, "forward", counted)
             return begun.run(), len(read)
 
     expected, without = transcribe(())
     wanted = []
-    add = patched.engine.add
+    add = transcriber.engine.add
     with monkeypatch.context() as patch:
-        patch.setattr(patched.engine, "add", lambda *each: wanted.extend(each[1]) or add(*each))
+        patch.setattr(transcriber.engine, "add", lambda *each: wanted.extend(each[1]) or add(*each))
         transcribe((1, 2, 3))
     assert [each.draft for each in wanted] == [(1, 2, 3), *[()] * (len(wanted) - 1)]
     first = min((each for each in wanted), key=lambda each: each.key.start)
     assert first.draft == (1, 2, 3)
-    with patched.engine.session(DecodeOptions()) as session:
+    with transcriber.engine.session(DecodeOptions()) as session:
         session.add([replace(first, draft=())])
         while not (finished := session.step()):
             pass

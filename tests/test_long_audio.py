@@ -126,7 +126,7 @@ def scenes() -> dict[tuple[Style, int], Scene]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.reliability)])
 def test_running_speech_loses_no_more_at_a_seam_than_elsewhere(transcriber, seed, monkeypatch):
     """One sentence follows another without a pause, so that windows end inside speech and hand over
     what they cut.

@@ -9,8 +9,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,9 +25,8 @@ from config import DEMO_MODELS, ModelSettings
 from handler import load_endpoint, respond
 from tests.support.audio_files import speech, wav_file
 from whosaid.diarization import load_diarizer
-from whosaid.diarization.diarizer import Diarization, DiarizationCancelled, SpeakerHints
+from whosaid.diarization.diarizer import DiarizationCancelled, SpeakerHints
 from whosaid.diarization.nemotron import (
-    Chunk,
     Chunking,
     Durations,
     MelFeatures,
@@ -40,7 +38,7 @@ from whosaid.diarization.nemotron import (
     smooth,
     turns_of,
 )
-from whosaid.errors import ModelError, OutOfMemory, StartError
+from whosaid.errors import ModelError, StartError
 from whosaid.runtime import versions
 from whosaid.runtime.errors import loading
 from whosaid.transcript import SpeakerTurn
@@ -157,7 +155,7 @@ def diarizer(folder) -> NemotronDiarizer:
 
 @needs_the_model
 @pytest.mark.parametrize("options", [{}, {"mel_filters_dtype": "bfloat16"}, {"preemphasis": None}])
-@pytest.mark.parametrize("size", [1_600, 16_000, 16_159, 50_000])
+@pytest.mark.parametrize("size", [1_600, 16_159])
 def test_features_are_those_of_the_processor_in_any_stretches(spoken, options, size):
     """The oracle takes its filters from librosa, in float32."""
     extractor = transformers.NemotronAsrStreamingFeatureExtractor(feature_size=80, **options)
@@ -196,23 +194,6 @@ def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path)
         logits, mask = offline(model, spoken[:size])
         expected = logits.sigmoid()[mask].numpy()
         np.testing.assert_allclose(probabilities(diarizer, spoken[:size]), expected, atol=1e-6)
-
-
-@needs_the_model
-def test_a_chunk_is_read_with_its_context_and_the_last_with_the_frame_beyond(diarizer, monkeypatch):
-    for count in range(1, 3 * CHUNK * 8 + 1):
-        stream = NemotronStream(diarizer, diarizer._whole)
-        stream._audio = torch.zeros(160 * count)
-        found = []
-
-        def score(audio, chunk, cache, stream=stream, found=found):
-            found.append(Chunk(*(each + stream._dropped for each in astuple(chunk))))
-
-        monkeypatch.setattr(diarizer, "_score", score)
-        list(stream._probabilities(last=True))
-        assert [each.start for each in found] == list(range(0, -(-count // 8), CHUNK))
-        assert all(one.end == two.start for one, two in pairwise(found))
-        assert all(each.last == min(each.end + RIGHT, count // 8 + 1) for each in found)
 
 
 # ---- turns
@@ -277,51 +258,29 @@ def test_durations_come_from_the_models_configuration(folder, tmp_path, spoken):
 
 
 @needs_the_model
-@pytest.mark.parametrize("size", [0, 1, 159])
-def test_audio_shorter_than_a_frame_has_no_turns(diarizer, size):
-    found = diarizer.diarize(np.zeros(size, np.float32), NO_HINTS)
-    assert (found.turns, found.exclusive) == ((), ())
-
-
-@needs_the_model
-def test_silence_is_what_transformers_makes_of_it(diarizer):
-    silence = np.zeros(5 * 16_000, np.float32)
-    logits, mask = offline(diarizer._model, silence)
-    np.testing.assert_allclose(
-        probabilities(diarizer, silence), logits.sigmoid()[mask].numpy(), atol=1e-4
-    )
-    assert all(
-        0 <= turn.start < turn.end <= 5 for turn in diarizer.diarize(silence, NO_HINTS).turns
-    )
+def test_audio_shorter_than_a_frame_has_no_turns(diarizer):
+    for size in (0, 1, 159):
+        found = diarizer.diarize(np.zeros(size, np.float32), NO_HINTS)
+        assert (found.turns, found.exclusive) == ((), ())
 
 
 # ---- what it cannot do
 
 
 @needs_the_model
-def test_hints_change_nothing_and_are_told_where_they_are_not_met(diarizer, spoken):
+def test_hints_change_nothing_voices_are_none_and_all_its_speakers_may_not_be_all(diarizer, spoken):
+    can = diarizer.capabilities
+    assert (can.hints, can.voices, can.streams) == (False, False, False)
+    on_a_gpu = NemotronDiarizer(diarizer._model, diarizer._features, object, (9, 4), object())
+    assert on_a_gpu.capabilities.streams
     alone = diarizer.diarize(spoken, NO_HINTS)
     hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
     assert hinted == replace(alone, hints=SpeakerHints(num_speakers=2))
-    assert hinted.warnings[0] == "speaker hints could not be met: 8 found"
-    assert not diarizer.capabilities.hints
-
-
-@needs_the_model
-def test_it_embeds_no_voices(diarizer, spoken):
-    assert not diarizer.capabilities.voices
-    with pytest.raises(NotImplementedError):
-        diarizer.embed(spoken, [(0.0, 1.0)])
-
-
-@needs_the_model
-def test_where_all_its_speakers_talk_there_may_be_more(diarizer, spoken):
-    found = diarizer.diarize(spoken, NO_HINTS)
-    warning = "8 speakers were found, the most that the model can tell apart"
-    assert found.warnings == (warning,)
-    fewer = tuple(turn for turn in found.turns if turn.speaker != "SPEAKER_03")
-    assert replace(found, turns=fewer).warnings == ()
-    assert Diarization(found.turns, found.turns).warnings == ()
+    many = "8 speakers were found, the most that the model can tell apart"
+    assert hinted.warnings == ("speaker hints could not be met: 8 found", many)
+    assert alone.warnings == (many,)
+    fewer = tuple(turn for turn in alone.turns if turn.speaker != "SPEAKER_03")
+    assert replace(alone, turns=fewer).warnings == ()
 
 
 # ---- beside others
@@ -348,42 +307,6 @@ def test_a_cancelled_call_computes_no_further_chunk(diarizer, spoken, monkeypatc
             diarizer.diarize(spoken, NO_HINTS, cancelled, between)
         assert pauses == list(range(last + 1))
         assert len(scored) == last + 1
-
-
-@needs_the_model
-def test_another_recording_is_diarized_between_two_chunks(diarizer, spoken):
-    short = spoken[: 5 * 16_000]
-    alone = [diarizer.diarize(each, NO_HINTS) for each in (spoken, short)]
-    found = []
-
-    def between():
-        if len(found) < 3:
-            with ThreadPoolExecutor(1) as pool:
-                found.append(pool.submit(diarizer.diarize, short, NO_HINTS).result(60))
-
-    assert diarizer.diarize(spoken, NO_HINTS, None, between) == alone[0]
-    assert found == [alone[1]] * 3
-
-
-@needs_the_model
-@pytest.mark.parametrize(
-    ("raised", "becomes"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), OutOfMemory),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), OutOfMemory),
-        (RuntimeError("/secret/path"), ModelError),
-    ],
-    ids=["CUDA's memory", "the host's", "another"],
-)
-def test_failures_of_the_model_become_the_endpoints(diarizer, spoken, monkeypatch, raised, becomes):
-    def fail(*_, **__):
-        raise raised
-
-    monkeypatch.setattr(diarizer._model, "forward", fail)
-    with pytest.raises(becomes) as caught:
-        diarizer.diarize(spoken, NO_HINTS)
-    assert caught.value.__cause__ is raised
-    assert "secret" not in str(caught.value)
 
 
 @needs_the_model
@@ -433,11 +356,8 @@ def pieces_of(seed: int) -> list[int]:
 
 
 @needs_the_model
-@pytest.mark.parametrize("durations", [Durations(), Durations(0.1, 0.05), Durations(0.3, 0.6)])
-def test_in_pieces_of_any_size_a_stream_says_what_the_whole_gives(
-    diarizer, spoken, durations, monkeypatch
-):
-    monkeypatch.setattr(diarizer, "_durations", durations)
+def test_in_pieces_of_any_size_a_stream_says_what_the_whole_gives(diarizer, spoken, monkeypatch):
+    monkeypatch.setattr(diarizer, "_durations", Durations(0.1, 0.05))
     for seed, size in enumerate([0, 100, *SIZES]):
         whole = diarizer.diarize(spoken[:size], NO_HINTS)
         stream = NemotronStream(diarizer, diarizer._whole)
@@ -459,30 +379,15 @@ def test_turns_so_far_are_those_of_the_whole(found, seed, off):
     assert joined(turns) == joined(turns_of(smooth(found > 0.5, durations, RATE), RATE))
 
 
-@pytest.fixture(scope="module")
-def live_model():
-    """Whose queue is short enough to run over, and whose own chunks are those of its stream."""
+@needs_the_model
+def test_it_says_what_transformers_streaming_does(spoken, tmp_path):
+    """Up to the last chunk, which is longer there. The model's queue is short enough to run over,
+    and its own chunks are those of its stream.
+    """
     model = small_model(chunk_length=9, chunk_right_context=4, fifo_length=20).double()
     model.config.streaming_config.fifo_length = 20
     model.config.streaming_config.speaker_cache_update_period = 12
-    return model
-
-
-@needs_the_model
-def test_in_the_streaming_modes_chunks_it_says_what_transformers_forward_does(
-    live_model, spoken, tmp_path
-):
-    diarizer = diarizer_of(live_model, tmp_path)
-    for seed, size in enumerate(SIZES):
-        logits, mask = offline(live_model, spoken[:size])
-        found, *_ = streamed(diarizer.stream(), spoken[:size], pieces_of(seed))
-        np.testing.assert_allclose(found, logits.sigmoid()[mask].numpy(), atol=1e-6)
-
-
-@needs_the_model
-def test_it_says_what_transformers_streaming_does(live_model, spoken, tmp_path):
-    """Up to the last chunk, which is longer there."""
-    diarizer, theirs = diarizer_of(live_model, tmp_path), processor()
+    diarizer, theirs = diarizer_of(model, tmp_path), processor()
     found, *_ = streamed(diarizer.stream(), spoken, pieces_of(0))
     expected, cache, frame = [], None, 0
     while True:
@@ -500,7 +405,7 @@ def test_it_says_what_transformers_streaming_does(live_model, spoken, tmp_path):
             return_tensors="pt",
         )
         with torch.no_grad():
-            output = live_model(
+            output = model(
                 inputs["input_features"].double(),
                 inputs["attention_mask"],
                 speaker_cache=cache,
@@ -535,32 +440,6 @@ def test_more_is_known_when_what_is_missing_has_come_and_little_audio_is_kept(di
 
 
 @needs_the_model
-def test_streams_beside_each_other_know_nothing_of_each_other(diarizer, spoken):
-    alone = streamed(diarizer.stream(), spoken[:64_000], [16_000] * 4)[1]
-    streams, found = [diarizer.stream() for _ in range(3)], [[], [], []]
-    for start in range(0, 64_000, 16_000):
-        for stream, turns in zip(streams, found, strict=True):
-            turns += stream.push(spoken[start : start + 16_000], start == 48_000).turns
-    assert [joined(turns) for turns in found] == [alone] * 3
-
-
-@needs_the_model
-def test_a_cancelled_stream_computes_one_more_chunk_at_most(diarizer, spoken, monkeypatch):
-    score, scored, cancelled = diarizer._score, [], threading.Event()
-
-    def count(*given):
-        cancelled.set()
-        scored.append(given)
-        return score(*given)
-
-    monkeypatch.setattr(diarizer, "_score", count)
-    for expected in (1, 1):
-        with pytest.raises(DiarizationCancelled):
-            diarizer.stream().push(spoken, False, cancelled)
-        assert len(scored) == expected
-
-
-@needs_the_model
 def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
     assert loaded(folder)._live == Chunking(9, 0, 4, 264, 222)
     file = save(tmp_path) / "processor_config.json"
@@ -570,14 +449,6 @@ def test_the_streaming_mode_is_the_checkpoints(folder, tmp_path):
     file.unlink()
     processor().feature_extractor.save_pretrained(tmp_path)
     assert loaded(tmp_path)._live == Chunking(9, 0, 4, 264, 222)
-
-
-@needs_the_model
-def test_it_streams_where_it_computes_on_a_gpu(diarizer):
-    assert not diarizer.capabilities.streams
-    stream = object()
-    there = NemotronDiarizer(diarizer._model, diarizer._features, object, (9, 4), stream)
-    assert there.capabilities.streams
 
 
 # ---- loading

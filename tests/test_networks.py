@@ -83,7 +83,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
     data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
-    return decode_audio(data, 16_000, AudioLimits(7200, 2**30)).samples[: 20 * 16_000]
+    return decode_audio(data, 16_000, AudioLimits(7200, 2**30)).samples[: 12 * 16_000]
 
 
 @pytest.mark.parametrize("part", ["segmentation", "embedding"])
@@ -93,7 +93,7 @@ def test_a_network_computes_what_stock_pyannotes_does(folder, samples, part):
     assert type(made) is type(stock)
     assert not made.training
     assert made.specifications == stock.specifications
-    waveforms = torch.from_numpy(samples[:160_000].reshape(2, 1, -1))
+    waveforms = torch.from_numpy(samples[:96_000].reshape(2, 1, -1))
     with torch.inference_mode():
         assert torch.equal(made(waveforms), stock(waveforms))
 
@@ -101,7 +101,7 @@ def test_a_network_computes_what_stock_pyannotes_does(folder, samples, part):
 def test_turns_and_voices_are_those_of_the_stock_folder(folder, samples):
     stock = load_diarizer(str(DEMO), None, None, CPU).diarize(samples, SpeakerHints())
     made = load_diarizer(str(folder), None, None, CPU).diarize(samples, SpeakerHints())
-    assert len(stock.turns) > 5
+    assert len(stock.turns) > 2
     assert made == stock
     for label, voice in stock.voices.items():
         np.testing.assert_array_equal(made.voices[label], voice)

@@ -132,6 +132,7 @@ until(loaded - (team - 1))
 
 
 @linux
+@pytest.mark.reliability
 def test_a_start_freezes_what_it_imports_and_a_thread_that_ends_leaves_no_team_behind():
     """Without diarization, which is not imported."""
     run(A_START + COUNTING + A_THREAD_ENDS)

@@ -18,8 +18,6 @@ import numpy as np
 import psutil
 import pytest
 import pytest_socket
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from stand_ins import RESPONSE_KEYS
 
 from config import ModelSettings
@@ -235,21 +233,14 @@ def audited() -> Iterator[list[str]]:
         _audit = None
 
 
-def test_text_is_never_opened_nor_fetched(endpoint):
+def test_text_is_never_opened_nor_fetched(endpoint, tmp_path):
     outcome(endpoint, {"inputs": GOOD64})
-    for text in TEXTS:
-        with audited() as events:
-            outcome(endpoint, {"inputs": text})
-        assert events == [], text
-
-
-def test_the_path_of_a_real_recording_is_not_opened(endpoint, tmp_path):
     recording = tmp_path / "aaaa"
     recording.write_bytes(GOOD)
-    for text in (str(recording), recording.as_uri()):
+    for text in (*TEXTS, str(recording), recording.as_uri()):
         with audited() as events:
-            assert str(outcome(endpoint, {"inputs": text})).startswith("INVALID_AUDIO")
-        assert events == []
+            assert str(outcome(endpoint, {"inputs": text})).startswith("INVALID_AUDIO"), text
+        assert events == [], text
 
 
 # ---- what is answered
@@ -279,60 +270,6 @@ def test_odd_but_good(answers, name):
 def test_the_same_audio_in_another_wrapping_gets_the_same_answer(answers):
     for name in ("raw bytes", "a data URL", "lines of 76"):
         assert answers[name] == answers["plain"]
-
-
-def test_silence_has_no_words(answers):
-    silence = answers["silence"]
-    assert (silence["text"], silence["chunks"], silence["speakers"], silence["duration"]) == (
-        "",
-        [],
-        [],
-        3.0,
-    )
-
-
-def test_a_truncated_file_is_answered_with_a_warning(endpoint):
-    response = endpoint({"inputs": text64(GOOD[: len(GOOD) // 2])})
-    check_response(response)
-    assert response["duration"] == pytest.approx(0.5, abs=0.05)
-    assert len(response["warnings"]) == 1
-
-
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from([GOOD64, "en"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
-NAMES = ["task", "batch_size", "assisted", "language", "num_speakers", "return_timestamps", "x"]
-parameters = json_values | st.dictionaries(st.sampled_from(NAMES), json_values, max_size=3)
-
-
-@settings(max_examples=150)
-@given(
-    st.fixed_dictionaries(
-        {}, optional={"inputs": json_values, "parameters": parameters, "x": json_values}
-    )
-)
-def test_any_json_is_answered_or_refused_with_a_code(endpoint, body):
-    answered = outcome(endpoint, body)
-    if isinstance(answered, dict):
-        check_response(answered)
-    else:
-        assert answered.split(":")[0] in (
-            "INVALID_REQUEST",
-            "INVALID_PARAMETER",
-            "INVALID_AUDIO",
-            "UNSUPPORTED",
-        )
 
 
 # ---- many requests

@@ -14,6 +14,7 @@ from contextlib import closing
 
 import psutil
 import pytest
+from nightly import some
 from tagged_files import TAGGED
 from test_bombs import box, mp4
 from untrusted import FUNCTIONS
@@ -22,7 +23,7 @@ from config import REPOSITORY
 from whosaid.audio import sandbox
 from whosaid.audio.decode import AudioLimits, check_container, decode_audio
 from whosaid.audio.sandbox import Confined, run_confined
-from whosaid.errors import AudioTooLong, InvalidAudio
+from whosaid.errors import InvalidAudio
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**28)
 
@@ -55,7 +56,7 @@ def none_at_first():
 
 
 class TestRecordings:
-    @pytest.mark.parametrize("name", TAGGED)
+    @pytest.mark.parametrize("name", some(3, TAGGED))
     def test_names_by_the_ten_thousand_are_refused(self, name, monkeypatch):
         """libav takes a minute and more for each."""
         monkeypatch.setattr(sandbox, "HEADER_SECONDS", 0.2)
@@ -68,32 +69,18 @@ class TestRecordings:
 
     def test_others_are_decoded_meanwhile_and_afterwards(self, monkeypatch, source):
         monkeypatch.setattr(sandbox, "HEADER_SECONDS", 0.2)
-        files = [TAGGED["flac"](150_000)] * 4 + [source] * 4
+        files = [TAGGED["flac"](150_000)] * 2 + [source] * 2
         with ThreadPoolExecutor(len(files)) as threads:
             decoded = [threads.submit(decode_audio, data, 16_000, LIMITS) for data in files]
         errors = [future.exception() for future in decoded]
-        assert [error and error.code for error in errors] == ["INVALID_AUDIO"] * 4 + [None] * 4
+        assert [error and error.code for error in errors] == ["INVALID_AUDIO"] * 2 + [None] * 2
 
-    @pytest.mark.parametrize("name", list(TAGGED)[::3])
+    @pytest.mark.parametrize("name", some(2, TAGGED))
     def test_five_thousand_are_not(self, name):
         data = TAGGED[name](5_000)
         assert decode_audio(data, 16_000, LIMITS).duration == pytest.approx(
             decode_audio(TAGGED[name](0), 16_000, LIMITS).duration
         )
-
-    @pytest.mark.usefixtures("none_at_first")
-    def test_one_template_serves_all(self, source):
-        decode_audio(source, 16_000, LIMITS)
-        before = templates()
-        decode_audio(source, 16_000, LIMITS)
-        assert templates() == before
-        assert len(before) == 1
-
-    def test_what_is_too_long_is_told_from_there(self, source):
-        with pytest.raises(
-            AudioTooLong, match=r"^AUDIO_TOO_LONG: the audio is longer than the 0\.5 s"
-        ):
-            decode_audio(source, 16_000, AudioLimits(0.5, 2**28))
 
     def test_a_header_can_be_looked_at_alone(self, source):
         check_container(source)
@@ -167,11 +154,6 @@ class TestProcesses:
     def test_so_many_recordings_and_no_more(self):
         pids = [run_confined(FUNCTIONS + "own_pid", b"") for _ in range(250)]
         assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [100, 100, 50]
-
-    def test_an_idle_one_that_was_killed_is_replaced(self):
-        killed = run_confined(FUNCTIONS + "own_pid", b"")
-        psutil.Process(killed).kill()
-        assert run_confined(FUNCTIONS + "own_pid", b"") != killed
 
     def test_a_template_that_was_killed_is_replaced(self):
         run_confined(FUNCTIONS + "own_pid", b"")
@@ -270,16 +252,9 @@ def driven(script: str) -> subprocess.Popen[str]:
 
 
 class TestParents:
-    def test_the_template_ends_with_its_parent(self):
-        with driven("print(template())") as parent:
-            pid = int(parent.stdout.readline())
-        assert parent.returncode == 0
-        assert not psutil.pid_exists(pid)
-
-    @pytest.mark.parametrize("doing", ["input()", "run_confined(FUNCTIONS + 'compute', b'', 60)"])
-    def test_all_end_when_it_is_killed(self, doing):
+    def test_all_end_when_it_is_killed(self):
         script = "process = Confined(FUNCTIONS + 'halves', b''); print(template(), flush=True)"
-        with driven(f"{script}; {doing}") as parent:
+        with driven(f"{script}; run_confined(FUNCTIONS + 'compute', b'', 60)") as parent:
             template = psutil.Process(int(parent.stdout.readline()))
             forks = template.children()
             parent.kill()

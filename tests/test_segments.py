@@ -17,38 +17,26 @@ def at(seconds: float) -> int:
     return BEGIN + round(seconds / 0.02)
 
 
-def test_closed_segments():
-    found = read_segments([at(0), 5, 6, at(1.2), at(1.8), 7, at(2.9)], BEGIN, 30.0)
-    assert found.closed == (Segment((5, 6), 0.0, 1.2), Segment((7,), 1.8, pytest.approx(2.9)))
-    assert found.unfinished is None
-
-
-def test_a_lone_start_is_an_unfinished_segment_from_the_last_end():
-    found = read_segments([at(0), 5, at(12), at(12.5)], BEGIN, 30.0)
-    assert found.closed == (Segment((5,), 0.0, 12.0),)
-    assert found.unfinished == Segment((), 12.0, 30.0)
-
-
 @pytest.mark.parametrize(
     ("tokens", "seconds", "closed", "unfinished"),
     [
-        ([at(0), 5, at(12), at(12.5), 6, 7], 30.0, [((5,), 0.0, 12.0)], ((6, 7), 12.0, 30.0)),
-        ([at(0.5), 5, 6], 14.0, [((5, 6), 0.5, 14.0)], None),  # closed by the window
-        ([at(0), 5, at(12)], 30.0, [((5,), 0.0, 12.0)], None),  # silence follows
-        ([], 30.0, [], None),
-        ([at(0)], 30.0, [], None),
+        ([at(0), 5, at(12), at(12.5)], 30.0, [((5,), 0.0, 12.0)], [((), 12.0, 30.0)]),
+        ([at(0), 5, at(12), at(12.5), 6, 7], 30.0, [((5,), 0.0, 12.0)], [((6, 7), 12.0, 30.0)]),
+        ([at(0.5), 5, 6], 14.0, [((5, 6), 0.5, 14.0)], []),  # closed by the window
+        ([at(0), 5, at(12)], 30.0, [((5,), 0.0, 12.0)], []),  # silence follows
+        ([], 30.0, [], []),
+        ([at(0)], 30.0, [], []),
     ],
 )
 def test_text_without_an_end(tokens, seconds, closed, unfinished):
-    found = read_segments(tokens, BEGIN, seconds)
-    assert found.closed == tuple(Segment(*each) for each in closed)
-    assert found.unfinished == (Segment(*unfinished) if unfinished else None)
+    expected = tuple(tuple(Segment(*each) for each in part) for part in (closed, unfinished))
+    assert read_segments(tokens, BEGIN, seconds) == expected
 
 
 def test_times_beyond_the_window_are_its_end():
-    found = read_segments([at(0), 5, at(9), at(9), 6, at(20), at(20)], BEGIN, 10.0)
-    assert [segment.end for segment in found.closed] == [9.0, 10.0]
-    assert found.unfinished is None
+    closed, unfinished = read_segments([at(0), 5, at(9), at(9), 6, at(20), at(20)], BEGIN, 10.0)
+    assert [segment.end for segment in closed] == [9.0, 10.0]
+    assert unfinished == ()
 
 
 @given(
@@ -56,11 +44,11 @@ def test_times_beyond_the_window_are_its_end():
     st.floats(0.1, 30),
 )
 def test_any_tokens_give_ordered_times_and_lose_no_text(tokens, seconds):
-    found = read_segments(tokens, BEGIN, seconds)
-    segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
+    closed, unfinished = read_segments(tokens, BEGIN, seconds)
+    segments = closed + unfinished
     kept = [token for segment in segments for token in segment.tokens]
     text = [token for token in tokens if token < BEGIN]
-    assert kept == text or (kept == text[: len(kept)] and found.closed[-1].end == seconds)
+    assert kept == text or (kept == text[: len(kept)] and closed[-1].end == seconds)
     assert all(0 <= segment.start <= segment.end <= seconds for segment in segments)
 
 
@@ -95,8 +83,7 @@ def published_rules(tokens: list[int], begin: int) -> tuple[list[dict], int]:
 )
 def test_segments_and_seek_are_those_of_transformers(tokens):
     theirs, seek = published_rules(tokens, BEGIN)
-    ours = read_segments(tokens, BEGIN, 30.0)
+    closed, unfinished = read_segments(tokens, BEGIN, 30.0)
     text = [[token for token in segment["tokens"].tolist() if token < BEGIN] for segment in theirs]
-    assert [list(segment.tokens) for segment in ours.closed] == text
-    expected = 3000 if ours.unfinished is None else round(ours.unfinished.start * 100)
-    assert int(seek) == expected
+    assert [list(segment.tokens) for segment in closed] == text
+    assert int(seek) == (round(unfinished[0].start * 100) if unfinished else 3000)

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,23 +16,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recogniser_stand_ins import TurnsOfSeconds
 from refusals import refused
 
 from config import DEMO_MODELS
 from diarization_utils import attribute, speaker_segments
 from tests.support.audio_files import conversation, speech, wav_file
-from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
+from whosaid.diarization.diarizer import DiarizationCancelled
 from whosaid.errors import ModelError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.driver import LiveDriver
 from whosaid.live.events import Completed, LiveEvent, Segment, SpeakersFound, Words
 from whosaid.live.settings import AudioFormat, LiveSettings
 from whosaid.payload.parameters import ReferenceClip
-from whosaid.transcript import KnownSpeaker, SpeakerTurn
+from whosaid.transcript import KnownSpeaker
 
 SETTINGS = LiveSettings(language="en", turn_detection=None, speakers=True)
 PIECE = 8_000  # bytes
-needs_demo = pytest.mark.skipif(not DEMO_MODELS.is_dir(), reason="the demo models are not here")
+pytestmark = pytest.mark.skipif(not DEMO_MODELS.is_dir(), reason="the demo models are not here")
 
 
 class NoTurns:
@@ -48,20 +49,6 @@ class NoTurns:
 
     def reset(self) -> None:
         pass
-
-
-class TurnsOfSeconds:
-    """A diarizer that has two people take turns; `hear` is called with what it is given."""
-
-    def __init__(self, hear: Callable[[threading.Event], None] = lambda cancelled: None) -> None:
-        self.capabilities = Capabilities(hints=True, voices=False)
-        self.hear = hear
-
-    def diarize(self, samples, hints, cancelled, between=None):
-        self.hear(cancelled)
-        seconds = range(int(len(samples) / 16_000) + 1)
-        turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
-        return Diarization(turns, turns, hints)
 
 
 class Told(list[LiveEvent]):
@@ -143,7 +130,6 @@ def clip() -> dict[str, str]:
     }
 
 
-@needs_demo
 def test_nobody_is_named_below_the_threshold_of_the_client(endpoint, samples):
     """As in a file, where its clip would be similar enough without."""
     request = asked(endpoint, samples, known_speakers=[clip()], known_speaker_threshold=1)
@@ -158,7 +144,6 @@ def test_nobody_is_named_below_the_threshold_of_the_client(endpoint, samples):
     assert "Anna" not in {each.speaker for each in told if isinstance(each, Segment)}
 
 
-@needs_demo
 def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, samples):
     request = asked(endpoint, samples, known_speakers=[clip()])
     answer = asyncio.run(endpoint.answer(request))
@@ -177,21 +162,6 @@ def test_a_session_of_one_item_has_the_files_segments_and_names(endpoint, sample
     assert place(told, Completed)[-1] < place(told, Segment)[0]
 
 
-@needs_demo
-def test_a_voice_names_as_its_clip_does(endpoint, samples):
-    audio = {"inputs": clip()["reference"], "parameters": {"voices": True}}
-    (voice,) = asyncio.run(endpoint.answer(endpoint.parse(audio))).voices.values()
-    found = []
-    for given in ({"voice": voice.model_dump()}, {"reference": clip()["reference"]}):
-        request = asked(endpoint, samples[:160], known_speakers=[{"name": "Anna", **given}])
-        settings = replace(SETTINGS, known_speakers=tuple(request.config.known_speakers))
-        found.append(asyncio.run(spoken(endpoint, samples, settings))[-1].known_speakers)
-    ((first,), (second,)) = found
-    assert (first.label, first.matched) == (second.label, True)
-    assert first.similarity == pytest.approx(second.similarity, abs=1e-6)
-
-
-@needs_demo
 def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
     go_on = threading.Event()
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: go_on.wait(60))
@@ -216,7 +186,6 @@ def test_text_is_completed_while_diarization_has_not_ended(endpoint, samples):
     assert place(told, Segment)
 
 
-@needs_demo
 def test_who_vanishes_ends_the_diarization(endpoint, samples):
     begun, ended = threading.Event(), threading.Event()
 
@@ -241,7 +210,6 @@ def test_who_vanishes_ends_the_diarization(endpoint, samples):
     asyncio.run(run())
 
 
-@needs_demo
 def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
     def fail(_: threading.Event) -> None:
         raise ModelError("broken")
@@ -261,7 +229,6 @@ def test_a_failed_diarization_is_raised_after_all_text(endpoint, samples):
     assert not place(told, Segment)
 
 
-@needs_demo
 def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, samples):
     useless = (ReferenceClip(name="Anna", reference="AAAA"),)
     told: list[LiveEvent] = []
@@ -289,7 +256,6 @@ def test_what_cannot_be_had_is_refused_at_once_and_changes_nothing(endpoint, sam
     assert not place(told, SpeakersFound)
 
 
-@needs_demo
 def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds(lambda _: pytest.fail("nobody asks any more"))
     told: list[LiveEvent] = []
@@ -308,7 +274,6 @@ def test_speakers_may_be_given_up_while_people_speak(endpoint, samples):
     assert not place(told, SpeakersFound)
 
 
-@needs_demo
 def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, samples):
     endpoint.models.diarizer = TurnsOfSeconds()
     known = (ReferenceClip(name="Anna", reference="AAAA"),)
@@ -322,7 +287,6 @@ def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, sample
 # ---- a diarizer that streams
 
 
-@needs_demo
 def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples, tmp_path):
     """In one thread with the clips and recordings of others, whatever the pieces."""
     nemotron = pytest.importorskip("test_nemotron_diarizer")

@@ -1,5 +1,5 @@
 """models/diarization, the pyannote pipeline for real speech: its files are those that were
-published, and it finds speakers offline, also in both containers' servers.
+published, and it finds speakers offline, also in a container's server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from pyannote.core import Annotation, Segment, Timeline
 from pyannote.database.util import load_rttm
 from pyannote.metrics.diarization import DiarizationErrorRate
-from servers import require_toolkit, running_hf_serve, running_toolkit
+from servers import running_hf_serve
 
 from config import REPOSITORY, SPEAKERS_MODEL
 from tests.support.audio_files import conversation, wav_file
@@ -81,16 +81,11 @@ def test_two_people_on_a_telephone_are_told_apart(diarizer):
 @pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["hf-serve", "toolkit"])
-def test_both_servers_find_it_from_another_folder(name):
-    """The servers start in / and import handler.py by its path."""
-    started = running_hf_serve
-    if name == "toolkit":
-        require_toolkit()
-        started = running_toolkit
+def test_a_server_finds_it_from_another_folder():
+    """It starts in / and imports handler.py by its path, as the toolkit does."""
     audio = wav_file(conversation()[: round(PAUSE * 16_000)], 16_000)
     models = {"ASR_MODEL": "demo/models/asr", "DIARIZATION_MODEL": SPEAKERS_MODEL}
-    with started(**models) as server:
+    with running_hf_serve(**models) as server:
         answer = server.ask({"inputs": base64.b64encode(audio).decode()})
     assert answer.status_code == 200
     assert len({turn["speaker"] for turn in answer.json()["speakers"]}) == 2

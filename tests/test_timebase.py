@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
 from tests.support.tiny_whispers import SMALL, tokenizer_of
-from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TIME_PRECISION, TOKENS_PER_SECOND, runs
+from whosaid.timebase import (
+    SAMPLE_RATE,
+    SAMPLES_PER_TOKEN,
+    TIME_PRECISION,
+    TOKENS_PER_SECOND,
+    likeliest_path,
+    runs,
+)
+
+evidence = st.integers(1, 6).flatmap(
+    lambda count: st.lists(
+        st.lists(st.integers(-200, 0), min_size=3, max_size=3), min_size=count, max_size=count
+    )
+)
 
 
 def test_the_sampling_rate_is_the_feature_extractors():
@@ -32,14 +45,22 @@ def test_timestamp_tokens_are_one_precision_apart(steps):
     assert text == f"<|{steps * TIME_PRECISION:.2f}|>"
 
 
-def test_the_units_agree_with_each_other():
-    assert SAMPLES_PER_TOKEN * TOKENS_PER_SECOND == SAMPLE_RATE
-    assert pytest.approx(1) == TIME_PRECISION * TOKENS_PER_SECOND
-
-
 @given(st.lists(st.booleans()))
 def test_runs_are_where_flags_are_true(values):
     found = runs(np.array(values, bool)).tolist()
     inside = {place for start, stop in found for place in range(start, stop)}
     assert inside == {place for place, value in enumerate(values) if value}
     assert all(stop < start for (_, stop), (start, _) in pairwise(found))
+
+
+@settings(max_examples=30)
+@given(evidence, st.integers(0, 60))
+def test_the_likeliest_path_is_the_best_of_all(rows, cost):
+    values = np.array(rows, float)
+
+    def score(path):
+        changes = sum(one != other for one, other in pairwise(path))
+        return sum(values[index, each] for index, each in enumerate(path)) - cost * changes
+
+    best = max(map(score, product(range(3), repeat=len(rows))))
+    assert score(likeliest_path(values, cost)) == best

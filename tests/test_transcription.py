@@ -30,7 +30,7 @@ OPTIONS = [
 ]
 
 
-def recording(seed: int = 0, parts: int = 3) -> np.ndarray:
+def recording(seed: int = 0, parts: int = 2) -> np.ndarray:
     """Sound of different lengths between silences: windows of their own."""
     pause = np.zeros(16_000, np.float32)
     sounds = [noise(1.0 + 1.7 * ((seed + part) % 3), 10 * seed + part) for part in range(parts)]
@@ -73,56 +73,44 @@ def alone(transcriber) -> list[tuple[np.ndarray, dict, Transcript]]:
     return [(*pair, begun(transcriber, pair[0], **pair[1]).run()) for pair in pairs]
 
 
-@pytest.mark.parametrize(
-    ("number", "every"), [*zip(range(len(OPTIONS)), itertools.cycle([1, 7]), strict=False)]
-)
-def test_steps_make_the_transcript_that_run_makes(transcriber, alone, number, every):
-    """Its chunks are taken at each step, or now and then; what was taken never changes."""
-    samples, options, expected = alone[number]
-    transcription = begun(transcriber, samples, **options)
-    seen = [(transcription.seconds, transcription.windows_read)]
-    taken = []
-    while not transcription.result:
-        assert transcription.result is None
+def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone):
+    """Whose step is next is left to chance; the engine steps for all or for one. Chunks are taken
+    at each step, or now and then; what was taken never changes.
+    """
+    chance = random.Random(0)
+    beside = [begun(transcriber, samples, **options) for samples, options, _ in alone]
+    taken, seen, most = [[] for _ in beside], [[] for _ in beside], 0
+    while running := [place for place, each in enumerate(beside) if not each.result]:
+        place = chance.choice(running)
+        transcription = beside[place]
         advance(transcriber, transcription)
-        seen.append((transcription.seconds, transcription.windows_read))
-        if len(seen) % every == 0:
-            taken += transcription.take_chunks()
-    taken += transcription.take_chunks()
-    assert tuple(taken) == transcription.result.chunks
-    assert transcription.take_chunks() == ()
-    assert rounded(transcription.result) == rounded(expected)
-    assert expected.chunks
-    assert seen == sorted(seen)
-    (done, total), windows = seen[-1]
-    assert done == total == pytest.approx(sum(end - start for start, end in expected.speech))
-    assert windows >= 3
+        seen[place].append((transcription.seconds, transcription.windows_read))
+        if place % 2 or not len(seen[place]) % 7:
+            taken[place] += transcription.take_chunks()
+        if chance.random() < 0.2:
+            transcriber.engine.step()
+        most = max(most, rows(transcriber)[0])
+    assert most > 3
+    for transcription, chunks, progress, (*_, expected) in zip(
+        beside, taken, seen, alone, strict=True
+    ):
+        assert rounded(transcription.result) == rounded(expected)
+        assert (*chunks, *transcription.take_chunks()) == transcription.result.chunks != ()
+        assert transcription.take_chunks() == ()
+        assert progress == sorted(progress)
+        (done, total), windows = progress[-1]
+        assert done == total == pytest.approx(sum(end - start for start, end in expected.speech))
+        assert windows >= 2
 
 
 def test_chunks_come_before_the_end(transcriber):
-    transcription = begun(transcriber, recording(), language="en", batch_size=1)
+    transcription = begun(transcriber, recording(parts=3), language="en", batch_size=1)
     early = []
     while not transcription.result:
         advance(transcriber, transcription)
         if not transcription.result:
             early += transcription.take_chunks()
     assert early == list(transcription.result.chunks)[: len(early)] != []
-
-
-def test_recordings_side_by_side_are_transcribed_as_alone(transcriber, alone):
-    """Whose step is next is left to chance; the engine steps for all or for one."""
-    chance = random.Random(0)
-    beside = [begun(transcriber, samples, **options) for samples, options, _ in alone]
-    most = 0
-    while running := [each for each in beside if not each.result]:
-        advance(transcriber, chance.choice(running))
-        if chance.random() < 0.2:
-            transcriber.engine.step()
-        most = max(most, rows(transcriber)[0])
-    assert [rounded(each.result) for each in beside] == [
-        rounded(expected) for *_, expected in alone
-    ]
-    assert most > 3
 
 
 @pytest.mark.parametrize("steps", [0, 5])
@@ -140,25 +128,6 @@ def test_closing_frees_the_rows_and_harms_nobody(transcriber, alone, steps):
     while not kept.result:
         advance(transcriber, kept)
     assert rounded(kept.result) == rounded(expected)
-
-
-def test_what_a_reader_raises_ends_its_recording_alone(transcriber, alone, monkeypatch):
-    samples, options, expected = alone[0]
-    failing, other = (begun(transcriber, each, **options) for each in (recording(1), samples))
-
-    def fail(*_):
-        raise ValueError("unreadable")
-
-    def read_all():
-        while True:
-            advance(transcriber, failing)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("whosaid.asr.output.chunks.ChunkReader.read", fail)
-        with pytest.raises(ValueError, match="unreadable"):
-            read_all()
-    assert rows(transcriber) == (0, 0)
-    assert rounded(other.run()) == rounded(expected)
 
 
 def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber, monkeypatch):
@@ -205,7 +174,8 @@ def test_what_language_detection_encoded_goes_to_the_engine(
         add(session, added)
 
     monkeypatch.setattr(Session, "add", remember)
-    begun(transcriber, recording(), **options).run()
+    transcription = begun(transcriber, recording(parts=3), **options)
+    planned = [window.start for window in transcription._schedule.planned()]
+    transcription.run()
     starts = sorted(each.key.start for each in requests if each.encoded is not None)
-    planned = [window.start for window in begun(transcriber, recording())._schedule.planned()]
     assert starts == [start for place, start in enumerate(planned) if place in heard]

@@ -8,7 +8,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from importlib.metadata import distribution
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from multiprocessing import get_context
 
 import numpy as np
@@ -16,17 +16,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import some
 
 from tests.support import sounds
 from tests.support.audio_files import conversation
 from tests.support.dialogue import Scene, Style, draw_dialogue
 from tests.support.speech import draw_voice, speakers, through_codec
-from whosaid.asr.frontend.vad import (
-    STEP,
-    SpeechDetector,
-    VadOptions,
-    find_speech,
-)
+from whosaid.asr.frontend.vad import STEP, SpeechDetector, VadOptions, find_speech
 from whosaid.asr.frontend.windows import MARGIN, Span
 from whosaid.timebase import SAMPLE_RATE
 
@@ -139,9 +135,7 @@ def in_16_bits(samples: np.ndarray, db: float) -> np.ndarray:
 
 CONDITIONS = {
     "clean": lambda samples: samples,
-    "-30 dB": lambda samples: in_16_bits(samples, -30),
     "-55 dB": lambda samples: in_16_bits(samples, -55),
-    "white noise at 20 dB": lambda samples: white(samples, 20),
     "white noise at 10 dB": lambda samples: white(samples, 10),
     "a telephone": lambda samples: through_codec(samples, "wav", "pcm_mulaw", 8_000, 64_000),
     "mp3 at 32 kbit/s": lambda samples: through_codec(samples, "mp3", "libmp3lame", 16_000, 32_000),
@@ -206,18 +200,17 @@ SOUNDS: dict[str, Callable[[], np.ndarray]] = {
     "silence": lambda: np.zeros(20 * SAMPLE_RATE),
     "noise": lambda: sounds.noise(60, np.random.default_rng(0)),
     "music": lambda: sounds.music(60, np.random.default_rng(0)),
-    "more music": lambda: sounds.music(60, np.random.default_rng(1)),
-    "a tone": lambda: tone(440),
     "a low tone": lambda: tone(110),
     "a chord": lambda: tone(220, 277, 330),
     "mains hum": lambda: tone(50, 100, 150, 250),
     "dialling": lambda: tone(770, 1336) * (np.arange(20 * SAMPLE_RATE) % 6_400 < 3_200),
     "clicks": clicks,
+    "a tone": lambda: tone(440),
+    "more music": lambda: sounds.music(60, np.random.default_rng(1)),
 }
 
 
-@pytest.mark.parametrize("name", SOUNDS)
-@pytest.mark.parametrize("db", [0, -40])
+@pytest.mark.parametrize(("db", "name"), some(8, product((0, -40), SOUNDS)))
 def test_sounds_other_than_speech_are_not_speech(detector, name, db):
     assert detector(in_16_bits(SOUNDS[name]().clip(-1, 1), db)) == ()
 

@@ -13,10 +13,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoTokenizer,
-    WhisperFeatureExtractor,
-)
+from transformers import AutoTokenizer, WhisperFeatureExtractor
 
 from config import DEMO_MODELS
 from whosaid.errors import StartError

@@ -43,7 +43,7 @@ def voices():
 
 @pytest.fixture(scope="module")
 def scene():
-    return draw_dialogue([ANNA, BOB], 20.0, Style(noise=1e-3), np.random.default_rng(3))
+    return draw_dialogue([ANNA, BOB], 12.0, Style(noise=1e-3), np.random.default_rng(3))
 
 
 def test_speakers_have_the_names_of_their_clips(voices, scene):

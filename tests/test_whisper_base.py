@@ -35,6 +35,7 @@ from whosaid.transcribe.__main__ import main
 from whosaid.transcript import Transcript
 
 SAMPLE = Path(str(importlib.resources.files("pyannote.audio"))) / "sample" / "sample.wav"
+BOTH_SPEAK = slice(6 * SAMPLE_RATE, 19 * SAMPLE_RATE)
 WORDS = TranscriptionOptions(language="en", decode=DecodeOptions())
 
 
@@ -93,26 +94,23 @@ def stock_text(models: WhisperModels, samples) -> str:
 
 @pytest.mark.slow
 def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample):
-    sample = sample[16 * SAMPLE_RATE : 26 * SAMPLE_RATE]
-    heard = Transcriber(models).transcribe(sample, TranscriptionOptions(language="en"))
-    schedule = Schedule(sample, SpeechDetector()(sample), 30 * SAMPLE_RATE)
+    """A stretch in which both speak."""
+    stretch = sample[BOTH_SPEAK]
+    heard = Transcriber(models).transcribe(stretch, WORDS)
+    schedule = Schedule(stretch, SpeechDetector()(stretch), 30 * SAMPLE_RATE)
     expected = []
     while windows := schedule.pop_ready(1):
         expected += stock_text(models, schedule.samples(windows[0])).split()
         schedule.complete(windows[0])
     assert heard.text.split() == expected
-    assert {"New", "Jersey"} <= set(expected)
+    assert {"Texas", "originally", "Chicago"} <= set(re.findall(r"\w+", heard.text))
 
 
 @pytest.mark.reliability
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "end", "said", "beams"),
-    [
-        (20.1, 21.45, "new jersey", 1),
-        (18.3, 20.05, "chicago", 1),
-        (18.3, 20.05, "chicago", 5),
-    ],
+    [(20.1, 21.45, "new jersey", 1), (18.3, 20.05, "chicago", 5)],
 )
 def test_a_sentence_that_is_said_ten_times_is_written_about_ten_times(
     models, sample, start, end, said, beams
@@ -141,21 +139,6 @@ def test_sounds_that_are_taken_for_speech_give_no_words(models):
         samples = sound(8.0, np.random.default_rng(seed))
         heard = transcriber.transcribe(samples, TranscriptionOptions(language="en"))
         assert heard.text == "", (seed, sound.__name__)
-
-
-@pytest.mark.reliability
-@pytest.mark.slow
-def test_what_is_said_again_and_again_is_written_as_often(models, sample, heard):
-    """A few words of the sample, spliced with pauses as a speaker would make."""
-    times, pause = 12, 0.4
-    words = [word for chunk in heard.chunks for word in chunk.words]
-    first = next(number for number, word in enumerate(words) if word.text.strip() == "originally")
-    part = words[first : first + 3]
-    assert "Chicago" in part[-1].text
-    start, stop = (round(each * SAMPLE_RATE) for each in (part[0].start, part[-1].end + 0.1))
-    once = np.append(sample[start:stop], np.zeros(round(pause * SAMPLE_RATE), np.float32))
-    text = Transcriber(models).transcribe(np.tile(once, times), WORDS).text
-    assert abs(text.count("originally") - times) <= times // 5
 
 
 @pytest.mark.reliability
@@ -205,9 +188,8 @@ def test_the_checkpoint_is_whisper_base(models):
 @pytest.mark.reliability
 @pytest.mark.slow
 def test_the_demo_hears_a_recording_of_ones_own(whisper_base_folder, sample, tmp_path, capsys):
-    """A stretch of the sample in which both speak."""
     file = tmp_path / "telephone.wav"
-    file.write_bytes(wav_file(sample[6 * SAMPLE_RATE : 19 * SAMPLE_RATE], SAMPLE_RATE))
+    file.write_bytes(wav_file(sample[BOTH_SPEAK], SAMPLE_RATE))
     assert main(["demo", str(file), "--output-format", "json"]) == 0
     printed = capsys.readouterr()
     answer = json.loads(printed.out)

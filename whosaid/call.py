@@ -26,19 +26,12 @@ from whosaid.asr import (
     TranscriptionOptions,
 )
 from whosaid.audio.crosstalk import without_crosstalk
-from whosaid.audio.decode import Audio, DecodingStep, decode_base64, decoding_steps, find_offset
+from whosaid.audio.decode import Audio, decode_base64, decoding_steps, find_offset
 from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient
 from whosaid.errors import InvalidParameter
-from whosaid.overlap import (
-    MOST_OVERLAP,
-    Track,
-    doubtful,
-    find_tracks,
-    overlapped_windows,
-    replaced,
-)
+from whosaid.overlap import MOST_OVERLAP, Track, doubtful, find_tracks, overlapped_windows, replaced
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.shortest_first import in_one_step
@@ -172,7 +165,6 @@ class Call:
             config.separate,
             None if config.separate else partial(self._hear, begun),
         )
-        await give_way(DecodingStep(audio.seconds, audio.seconds))
         if not config.separate:
             return audio
         if config.channel_names and len(config.channel_names) != len(audio.channels):

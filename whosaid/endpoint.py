@@ -21,15 +21,8 @@ import torch
 
 from config import InferenceConfig
 from whosaid.answer.response import Answer
-from whosaid.asr import (
-    EngineCounts,
-    Progress,
-    Recogniser,
-    Transcriber,
-)
-from whosaid.audio.decode import (
-    AudioLimits,
-)
+from whosaid.asr import EngineCounts, Progress, Recogniser, Transcriber
+from whosaid.audio.decode import AudioLimits
 from whosaid.call import GUESSED_BYTES_PER_SECOND, Call
 from whosaid.diarization.diarizer import Diarizer
 from whosaid.diarization.known_speakers import KnownVoices
@@ -136,7 +129,6 @@ class Endpoint:
 
     @property
     def idle(self) -> bool:
-        """Return whether the models are not in memory."""
         return self._models.loaded is None
 
     @property

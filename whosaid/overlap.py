@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import seconds_spoken
-from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, merged
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
 
 if TYPE_CHECKING:
@@ -145,28 +145,19 @@ def replaced(
     in_order = sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))
     written = [each for chunk in new for each in chunk.words or (chunk,)]
     unwritten = [
-        each
+        (each.start, each.end)
         for each in transcript.unwritten
         if not any(word.start < each.end and word.end > each.start for word in written)
     ]
     for track, each in zip(tracks, found, strict=True):
-        unwritten += (
-            Unwritten(span.start + track.start, span.end + track.start) for span in each.unwritten
-        )
+        unwritten += ((span.start + track.start, span.end + track.start) for span in each.unwritten)
+    starts, ends = merged(unwritten)
     return replace(
-        transcript, chunks=tuple(in_order), stats=stats, unwritten=tuple(_joined(unwritten))
+        transcript,
+        chunks=tuple(in_order),
+        stats=stats,
+        unwritten=tuple(map(Unwritten, starts.tolist(), ends.tolist())),
     )
-
-
-def _joined(unwritten: Sequence[Unwritten]) -> list[Unwritten]:
-    """Return the spans in order, and spans that overlap as one."""
-    joined: list[Unwritten] = []
-    for each in sorted(unwritten, key=lambda each: each.start):
-        if joined and each.start <= joined[-1].end:
-            joined[-1] = Unwritten(joined[-1].start, max(joined[-1].end, each.end))
-        else:
-            joined.append(each)
-    return joined
 
 
 def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Chunk]:

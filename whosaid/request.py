@@ -7,7 +7,6 @@ the abilities of the loaded models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from config import InferenceConfig, WrongParameter
@@ -27,19 +26,15 @@ TIMED = {"srt", "vtt", "tsv", "txt"}
 Inputs = str | Base64Text | bytes
 
 
-@dataclass(slots=True)
 class Upload:
     """An audio file as sent; `take` frees it for decoding.
 
     A request is referenced until it is answered, and its file may have hundreds of megabytes.
     """
 
-    _inputs: Inputs | None = field(repr=False)
-    _size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        assert self._inputs is not None
-        self._size = len(self._inputs)
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs: Inputs | None = inputs
+        self._size = len(inputs)
 
     def __len__(self) -> int:
         return self._size

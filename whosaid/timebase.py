@@ -1,4 +1,4 @@
-"""The models' two units of time, samples at 16 kHz and Whisper's grid of 20 ms, and two helpers.
+"""The models' two units of time, samples at 16 kHz and Whisper's grid of 20 ms, and three helpers.
 
 One encoder position (two mel frames) is one step of the timestamp tokens and one column of the
 cross-attention. Names are as in openai/whisper's `audio.py`.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -23,6 +25,19 @@ def runs(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
     import numpy as np  # not above: command lines read the constants and start without numpy
 
     return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
+
+
+def merged(spans: Sequence[tuple[float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return starts and ends, each (n,), of the spans in order, touching and overlapping ones
+    joined.
+    """
+    import numpy as np
+
+    ordered = np.array(sorted(spans), float).reshape(-1, 2)
+    latest_end = np.maximum.accumulate(ordered[:, 1])
+    # True for each span that starts after all earlier spans have ended.
+    first = np.append(True, ordered[1:, 0] > latest_end[:-1])[: len(ordered)]
+    return ordered[first, 0], latest_end[np.roll(first, -1)]
 
 
 def likeliest_path(evidence: NDArray[np.float64], change_cost: float) -> list[int]:

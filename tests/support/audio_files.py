@@ -221,9 +221,14 @@ def two_seconds() -> bytes:
 
 
 @cache
+def in_format(name: str) -> bytes:
+    """That chirp in one of FORMATS."""
+    return encoded(two_seconds(), name)
+
+
 def every_format() -> dict[str, bytes]:
     """That chirp, name by name."""
-    return {name: encoded(two_seconds(), name) for name in FORMATS}
+    return {name: in_format(name) for name in FORMATS}
 
 
 def with_video(source: bytes, name: str, *options: str) -> bytes:

@@ -160,11 +160,11 @@ def _words(
     result: DecodeResult, samples: NDArray[np.float32], reader: ChunkReader
 ) -> tuple[HypothesisWord, ...]:
     seconds = len(samples) / SAMPLE_RATE
-    segments = [Segment(result.tokens, 0.0, seconds)]
+    segments: tuple[Segment, ...] = (Segment(result.tokens, 0.0, seconds),)
     if result.timestamps:
         begin = reader.models.special_tokens.timestamp_begin
-        found = read_segments(result.tokens, begin, seconds)
-        segments = [*found.closed, *([found.unfinished] if found.unfinished else [])]
+        closed, unfinished = read_segments(result.tokens, begin, seconds)
+        segments = closed + unfinished
     aligned = aligned_words(result, segments, samples, reader.models, reader.language)
     return tuple(
         HypothesisWord(

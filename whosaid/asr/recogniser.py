@@ -169,7 +169,6 @@ class Recogniser:
         self._inbox.put(None)
 
     def close(self) -> None:
-        """Stop the thread and wait for its end."""
         self.stop()
         self._thread.join()
 

@@ -126,8 +126,7 @@ class Transcription(Recognition[Transcript]):
         """
         until = self._schedule.final_until
         ready = [chunk for chunk in self._unsent if chunk.start < until]
-        if ready:
-            self._unsent = [chunk for chunk in self._unsent if chunk.start >= until]
+        self._unsent = [chunk for chunk in self._unsent if chunk.start >= until]
         return _in_order(ready)
 
     async def _recognise(self) -> Transcript:
@@ -162,7 +161,9 @@ class Transcription(Recognition[Transcript]):
             windows.add_ready()
             for request, result in session.take():
                 found = windows.read(request, result)
-                self._note(found)
+                window = found.window
+                if window.tentative and found.chunks:
+                    self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
                 if self._options.text:
                     recognised.append(found)
                 else:
@@ -185,11 +186,6 @@ class Transcription(Recognition[Transcript]):
             self._schedule.grow(arrived.schedule, arrived.complete)
             if arrived.complete:
                 self._speech += seconds_of(arrived.speech)
-
-    def _note(self, found: Recognised) -> None:
-        window = found.window
-        if window.tentative and found.chunks:
-            self._speech.append((window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE))
 
     def _add_chunks(self, chunks: Sequence[Chunk], timeline: LanguageTimeline) -> None:
         if self._options.multilingual:

@@ -115,7 +115,7 @@ async def decoding_steps(
     separate: bool = False,
     hear: Hear | None = None,
 ) -> Audio:
-    """Decode like `decode_audio`, in steps that report a DecodingStep each.
+    """Decode like `decode_audio`, in steps that report a DecodingStep each, the last of the whole.
 
     After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
     all. If it returns that samples are used, they are not changed any more: an offset stays.
@@ -137,7 +137,9 @@ async def decoding_steps(
         if offset := find_offset(channel):
             channel -= np.float32(offset)
     each = tuple(channel[: found["length"]] for channel in samples.channels)
-    return Audio(each, found["seconds"], tuple(found["warnings"]))
+    audio = Audio(each, found["seconds"], tuple(found["warnings"]))
+    await give_way(DecodingStep(audio.seconds, audio.seconds))
+    return audio
 
 
 class _Samples:

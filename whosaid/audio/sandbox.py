@@ -38,7 +38,7 @@ from importlib import import_module
 from io import BufferedRWPair
 from pathlib import Path
 from subprocess import DEVNULL, Popen
-from threading import Lock
+from threading import RLock
 from typing import Any, NamedTuple
 
 from whosaid.errors import AudioTooLong, ClientError, InvalidAudio
@@ -135,15 +135,10 @@ def run_confined(function: str, data: bytes, *arguments: Any) -> Any:  # noqa: A
 
 class _Template:
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._process: Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._idle: list[BufferedRWPair] = []
-
-    def start(self) -> None:
-        """Start the process and a fork of it, unless the process runs."""
-        with self._lock:
-            self._start()
 
     def take(self) -> BufferedRWPair:
         """Return a stream to an idle fork, else to a new fork. Start the process again if it was
@@ -152,7 +147,7 @@ class _Template:
         new = 0
         while new < 2:
             with self._lock:
-                self._start()
+                self.start()
                 new += not self._idle
                 stream = self._idle.pop() if self._idle else self._ask()
             with suppress(ConnectionError):
@@ -170,43 +165,42 @@ class _Template:
                 return
         _close(stream)
 
-    def end(self) -> None:
-        with self._lock:
-            self._end()
-
     def forget(self) -> None:
         while self._idle:
             _close(self._idle.pop())
         if self._control is not None:
             self._control.close()
 
-    def _start(self) -> None:
-        if self._process is not None:
-            if self._process.poll() is None:
-                return
-            self._end()  # somebody killed it
-        path = [str(Path(__file__).parents[2]), *sys.path]
-        command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
-        self._control, other_end = socket.socketpair()
-        with other_end:
-            # A session of its own, because Ctrl+C is meant for the parent. One thread, because
-            # numpy's threads would make forks unsafe.
-            self._process = Popen(
-                command,
-                stdin=other_end.fileno(),
-                stdout=DEVNULL,
-                start_new_session=True,
-                env={"OPENBLAS_NUM_THREADS": "1"},
-            )
-        self._idle.append(self._ask())
+    def start(self) -> None:
+        """Start the process and a fork of it, unless the process runs."""
+        with self._lock:
+            if self._process is not None:
+                if self._process.poll() is None:
+                    return
+                self.end()  # somebody killed it
+            path = [str(Path(__file__).parents[2]), *sys.path]
+            command = [sys.executable, "-c", _START.format(__name__), json.dumps(path), *PRELOADED]
+            self._control, other_end = socket.socketpair()
+            with other_end:
+                # A session of its own, because Ctrl+C is meant for the parent. One thread, because
+                # numpy's threads would make forks unsafe.
+                self._process = Popen(
+                    command,
+                    stdin=other_end.fileno(),
+                    stdout=DEVNULL,
+                    start_new_session=True,
+                    env={"OPENBLAS_NUM_THREADS": "1"},
+                )
+            self._idle.append(self._ask())
 
-    def _end(self) -> None:
-        if self._process is not None:
-            self.forget()
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+    def end(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self.forget()
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+                self._process = None
 
     def _ask(self) -> BufferedRWPair:
         """Return a stream to a new fork. The stream is at its end if the process has ended."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whosaid.payload.parameters import Voice
+from whosaid.timebase import merged
 from whosaid.transcript import SpeakerTurn
 
 MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
@@ -103,20 +104,20 @@ class Diarization:
         The other turns keep their ends, which diarizers find better than a detector: cutting turns
         to speech, as `within` does, cost 1.4 points of diarization error on real conversations.
         """
-        spans = _merge_with_margin(speech)
-        ends = [end for _, end in spans]
+        starts, ends = _with_margin(speech)
 
         def kept(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
             nexts = ((turn, bisect_right(ends, turn.start)) for turn in turns)
             return tuple(
-                turn for turn, span in nexts if span < len(spans) and spans[span][0] < turn.end
+                turn for turn, span in nexts if span < len(starts) and starts[span] < turn.end
             )
 
         return replace(self, turns=kept(self.turns), exclusive=kept(self.exclusive))
 
     def within(self, speech: Sequence[Span]) -> Diarization:
         """Return a copy with turns cut to `speech`, spans in order, plus MARGIN on both sides."""
-        spans = _merge_with_margin(speech)
+        starts, ends = _with_margin(speech)
+        spans = [*zip(starts, ends, strict=True)]
         return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
 
 
@@ -194,15 +195,9 @@ class Diarizer(Protocol):
         """Open a stream of live audio. Requires `capabilities.streams`."""
 
 
-def _merge_with_margin(speech: Sequence[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for speech_start, speech_end in speech:
-        start, end = speech_start - MARGIN, speech_end + MARGIN
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
+def _with_margin(speech: Sequence[Span]) -> tuple[list[float], list[float]]:
+    starts, ends = merged([(start - MARGIN, end + MARGIN) for start, end in speech])
+    return starts.tolist(), ends.tolist()
 
 
 def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:

@@ -30,11 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from whosaid.audio.decode import AudioLimits, DecodingStep, decode_base64, decoding_steps
+from whosaid.audio.decode import AudioLimits, decode_base64, decoding_steps
 from whosaid.diarization.diarizer import Diarization, Diarizer, Span, SpeakerHints, Vector
 from whosaid.errors import ClientError, InvalidReference
 from whosaid.payload.parameters import ReferenceClip, Voice
-from whosaid.runtime.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import KnownSpeaker, SpeakerTurn
 
@@ -114,16 +113,13 @@ class Enrolment:
         return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
 
     async def decode(self, clip: ReferenceClip) -> NDArray[np.float32]:
-        """Decode the next clip to samples, (n,) at 16 kHz. The last step reports the whole clip as
-        decoded. Raises InvalidReference.
-        """
+        """Decode the next clip to samples, (n,) at 16 kHz. Raises InvalidReference."""
         try:
             data = decode_base64(clip.reference, self._limits)
             audio = await decoding_steps(data, self._rate, self._limits)
         except ClientError as error:
             raise self._unusable(error.text.replace("inputs", "reference", 1)) from None
         self._limits = self._limits.less(len(data))
-        await give_way(DecodingStep(audio.seconds, audio.seconds))
         return audio.samples
 
     def enrol(

@@ -79,24 +79,20 @@ class OnDemand(Generic[M]):
                 self._unload(models)
 
     def _loaded_again(self) -> M:
-        with self._changing:
+        with self._changing, endpoint_errors():
             if self._models is None:
                 began = time.perf_counter()
-                self._models = self._loads()
+                try:
+                    self._models = self._load()
+                except StartError as error:
+                    logger.error("the models cannot be loaded again: %s", error)
+                    raise ModelError(
+                        "the models cannot be loaded again; the log of the endpoint says why"
+                    ) from error
                 logger.info("models loaded again in %.1f s", time.perf_counter() - began)
             models = self._models
         self._rest()  # the request may have left meanwhile
         return models
-
-    def _loads(self) -> M:
-        with endpoint_errors():
-            try:
-                return self._load()
-            except StartError as error:
-                logger.error("the models cannot be loaded again: %s", error)
-                raise ModelError(
-                    "the models cannot be loaded again; the log of the endpoint says why"
-                ) from error
 
     def _rest(self) -> None:
         with self._lock:

@@ -47,7 +47,6 @@ class TargetSpeaker:
 
     @property
     def speech(self) -> tuple[Span, ...]:
-        """Return the spans in which the speaker speaks."""
         spoken = self._mask[:, TARGET] + self._mask[:, OVERLAP] > SPOKEN
         spans = (runs(spoken) * SAMPLES_PER_TOKEN).clip(max=self._length).tolist()
         return tuple(Span(start, stop) for start, stop in spans if stop > start)

@@ -28,7 +28,7 @@ from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback, compression_
 from whosaid.asr.engine.request import DecodeResult
 from whosaid.asr.frontend.windows import Window
 from whosaid.asr.output.alignment import spoken_until, timed_words
-from whosaid.asr.output.segments import Segment, Segments, read_segments, split_sentences
+from whosaid.asr.output.segments import Segment, read_segments, split_sentences
 from whosaid.asr.output.words import split_words
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, Word
@@ -93,17 +93,16 @@ class ChunkReader:
         made_up |= window.tentative and not self._is_sure(window, result)
         if made_up or holds_no_speech(result, self.fallback):
             return ReadWindow()
-        found = Segments((Segment(result.tokens, 0.0, window.seconds),))
+        closed: tuple[Segment, ...] = (Segment(result.tokens, 0.0, window.seconds),)
+        unfinished: tuple[Segment, ...] = ()
         begin = self.models.special_tokens.timestamp_begin
         timed = self.timestamps and result.timestamps
         if timed:
-            found = read_segments(result.tokens, begin, window.seconds)
-        closed, unfinished = found.closed, found.unfinished
+            closed, unfinished = read_segments(result.tokens, begin, window.seconds)
         if _stopped(result) and not (timed and (unfinished or result.tokens[-1] >= begin)):
             return self._read_stopped(window, result, samples)
         if result.cut or (self.timestamps and not result.timestamps):
-            every = closed if unfinished is None else (*closed, unfinished)
-            closed = tuple(self._sentences(result, every, samples))
+            closed = tuple(self._sentences(result, closed + unfinished, samples))
             end = closed[-1].end if closed else 0.0
             cut_at = window.start + round(end * SAMPLE_RATE)
             if not result.cut:
@@ -113,10 +112,10 @@ class ChunkReader:
             return ReadWindow(closed, rest, cut_at, looped=result.repetitive)
         if not self.timestamps:
             return ReadWindow(closed)
-        if _closed_by_cut(window, found):
-            closed, unfinished = closed[:-1], closed[-1]
+        if not unfinished and _closed_by_cut(window, closed):
+            closed, unfinished = closed[:-1], closed[-1:]
         seek = window.start + round(closed[-1].end * SAMPLE_RATE) if closed else None
-        return ReadWindow(closed, () if unfinished is None else (unfinished,), seek)
+        return ReadWindow(closed, unfinished, seek)
 
     def _read_stopped(
         self, window: Window, result: DecodeResult, samples: NDArray[np.float32]
@@ -227,15 +226,14 @@ def _stopped(result: DecodeResult) -> bool:
     return bool(result.tokens) and not result.ended and not result.cut
 
 
-def _closed_by_cut(window: Window, found: Segments) -> bool:
+def _closed_by_cut(window: Window, closed: Sequence[Segment]) -> bool:
     """Return whether the last of several segments was closed only by the window's cut in speech.
 
     A long last segment is kept: decoding it again would decode most of the window twice.
     """
-    if found.unfinished or len(found.closed) < 2 or window.stop == window.region_stop:
+    if len(closed) < 2 or window.stop == window.region_stop:
         return False
-    last = found.closed[-1]
-    return _is_short(last, window) and window.seconds - last.end < CUT_DISTANCE
+    return _is_short(closed[-1], window) and window.seconds - closed[-1].end < CUT_DISTANCE
 
 
 def _is_short(segment: Segment, window: Window) -> bool:

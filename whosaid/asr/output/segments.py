@@ -34,16 +34,11 @@ class Segment:
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """A window's closed segments, and the unfinished one from their end to the window's end."""
-
-    closed: tuple[Segment, ...]
-    unfinished: Segment | None = None
-
-
-def read_segments(tokens: Sequence[int], timestamp_begin: int, seconds: float) -> Segments:
+def read_segments(
+    tokens: Sequence[int], timestamp_begin: int, seconds: float
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
     """Split the tokens of a window `seconds` long at its timestamps, clipped to the window's end.
+    Return the closed segments, and at most one unfinished one from their end to the window's end.
 
     Tokens from `timestamp_begin` on are timestamps. If no segment is closed, the window's end
     closes the text: there is no point from which to decode again.
@@ -59,11 +54,11 @@ def read_segments(tokens: Sequence[int], timestamp_begin: int, seconds: float) -
             closed.append(Segment(tuple(text), start, max(start, time)))
         start, text = time, []
     if text and not closed:
-        return Segments((Segment(tuple(text), start, seconds),))
+        return (Segment(tuple(text), start, seconds),), ()
     is_open = bool(text) or (len(tokens) >= 2 and min(tokens[-2:]) >= timestamp_begin)
     if closed and is_open and closed[-1].end < seconds:
-        return Segments(tuple(closed), Segment(tuple(text), closed[-1].end, seconds))
-    return Segments(tuple(closed))
+        return tuple(closed), (Segment(tuple(text), closed[-1].end, seconds),)
+    return tuple(closed), ()
 
 
 def split_sentences(

@@ -1,0 +1,19 @@
+"""Of parameters that are much alike a few are tested at each push, and each night the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def some(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Mark all but the first `count` cases as `reliability`; a tuple has several parameters."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=pytest.mark.reliability if place >= count else (),
+        )
+        for place, case in enumerate(cases)
+    ]
