@@ -145,7 +145,7 @@ def _in_room(samples: Samples, seconds: float, generator: np.random.Generator) -
     response = generator.standard_normal(len(times)) * 10 ** (-3 * times / seconds)
     response *= generator.uniform(0.1, 0.5) / np.linalg.norm(response)
     response[0] = 1.0
-    return fftconvolve(samples, response)[: len(samples)].astype(np.float32)
+    return np.asarray(fftconvolve(samples, response)[: len(samples)], np.float32)
 
 
 def _noise(samples: Samples, generator: np.random.Generator) -> Samples:
@@ -154,4 +154,4 @@ def _noise(samples: Samples, generator: np.random.Generator) -> Samples:
     spectrum /= np.maximum(1, np.arange(len(spectrum)) / 300) ** generator.uniform(0, 1)
     noise = np.fft.irfft(spectrum, len(samples))
     level = np.sqrt(np.square(samples).mean() / np.square(noise).mean())
-    return (noise * level * 10 ** (-generator.uniform(8, 30) / 20)).astype(np.float32)
+    return np.asarray(noise * level * 10 ** (-generator.uniform(8, 30) / 20), np.float32)
