@@ -12,16 +12,15 @@ import itertools
 import oracle
 import pytest
 import torch
-from oracle import TINY, decode, interleaved, models_of, random_heads
+from oracle import TINY, decode, interleaved, models_of, random_heads, tokens_of
 
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from whosaid.asr.engine.drafters import MAX_DRAFTS, draft_model
+from whosaid.asr.engine.drafters import MAX_DRAFTS
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.state import DecodeState
-from whosaid.asr.model.decoder import Decoder
 
 RAGGED = 142  # the token whose place the end of text takes: rows end far apart
 KINDS = (HEADS_ONLY, BLOCK)
@@ -37,23 +36,12 @@ def engine_of(kind, count=10, scale=0.3):
     return DecodeEngine(models_with(kind, count, scale))
 
 
-@functools.cache
-def windows_of(timestamps, count=8, max_tokens=30):
-    prompts = oracle.prompts_of(models_of(TINY).special_tokens, timestamps, count)
-    sounds = oracle.noise_windows(count)
-    return [
-        Request(number, samples, prompt, max_tokens)
-        for number, (samples, prompt) in enumerate(zip(sounds, prompts, strict=True))
-    ]
+def windows_of(timestamps):
+    return oracle.windows_of(timestamps, 8)
 
 
-@functools.cache
 def truth(timestamps):
-    return oracle.greedy(models_of(TINY, RAGGED), windows_of(timestamps), timestamps)
-
-
-def tokens_of(answers):
-    return {key: answer.tokens for key, answer in answers.items()}
+    return oracle.truth(timestamps, 8, ending=RAGGED)
 
 
 # Every pair of kind, number of drafts and timestamps, of which the last two alternate.
@@ -87,7 +75,7 @@ def test_medusa_linear_writes_what_its_own_main_path_does(timestamps, drafts, ba
 def test_language_and_silence_are_asked_of_whisper_alone():
     """Head 0 was trained on what follows a prompt."""
     plain, headed = (DecodeEngine(each) for each in (models_of(TINY, RAGGED), models_with(LINEAR)))
-    (window,) = windows_of(True, 1, 3)
+    (window,) = oracle.windows_of(True, 1, 3)
     assert headed.detect_language(window.samples)[:2] == plain.detect_language(window.samples)[:2]
     ours, expected = (decode(each, [window], DecodeOptions())[0] for each in (headed, plain))
     assert ours.no_speech_prob == pytest.approx(expected.no_speech_prob)
@@ -128,7 +116,7 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
     """With weights of zero every head says the newest token again; no text ends by itself."""
-    models, windows, limit = models_of(TINY), windows_of(False), 30
+    models, windows, limit = models_of(TINY), windows_of(False), 24
     longer = [dataclasses.replace(each, max_tokens=limit + drafts) for each in windows]
     accepted, drafted = 0, 0
     for tokens in oracle.greedy(models, longer, False).values():
@@ -139,11 +127,9 @@ def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
             accepted, drafted = accepted + right, drafted + min(right + 1, drafts)
             place += right + 1
     engine = DecodeEngine(random_heads(models, 10, scale=0.0))
-    with engine.session(DecodeOptions(False, True, 5, drafts=drafts)) as session:
-        session.add(windows)
-        while not session.done:
-            session.step()
-    assert (session.stats.accepted, session.stats.drafted) == (accepted, drafted)
+    options = DecodeOptions(False, True, 5, drafts=drafts)
+    _, stats = oracle.decode_counted(engine, windows, options)
+    assert (stats.accepted, stats.drafted) == (accepted, drafted)
     assert accepted > 0
 
 
@@ -194,20 +180,6 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
     assert tokens_of(answers) == truth(False)
     assert set(drafted) <= set(listed.tolist())
     assert len(set(drafted)) > 10
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_memory_of_a_row_is_one_vector_and_a_further_layer(kind):
-    main = Decoder(models_with(kind).model)
-    model = draft_model(models_with(kind), main)
-    state = DecodeState.allocate(main, model, 3, MAX_DRAFTS)
-    held = state.drafter.newest.nbytes
-    if state.drafter.cache is not None:
-        held += sum(each.nbytes for each in state.drafter.cache._by_row())
-    plain = DecodeState.bytes_per_row(main, None, MAX_DRAFTS)
-    assert 3 * (DecodeState.bytes_per_row(main, model, MAX_DRAFTS) - plain) == held
-    assert (state.drafter.cache is None) == (kind == HEADS_ONLY)
-    assert DraftPolicy(model).most == 10
 
 
 @pytest.mark.parametrize("own_encoder", [None, False, True], ids=["heads", "decoder", "whisper"])
