@@ -11,12 +11,12 @@ import weakref
 import oracle
 import pytest
 import torch
-from oracle import TINY, decode, drained, encoder_passes, interleaved, models_of, tokens_of
+from oracle import TINY, decode, encoder_passes, interleaved, models_of
 from refusals import refused
 
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.state import DecodeState, StateMemory
 
 # Rejects every text.
@@ -26,13 +26,20 @@ RETRIED = dataclasses.replace(GREEDY, fallback=BEAMED)
 LIVE, LIVE_RETRIED = (dataclasses.replace(each, live=True) for each in (GREEDY, RETRIED))
 
 
+@functools.cache
 def windows_of(count=6):
-    return oracle.windows_of(True, count, 16)
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, 16) for key, window in enumerate(windows)]
 
 
 @functools.cache
 def alone(options):
     return tokens_of(decode(DecodeEngine(models_of(TINY, 142)), windows_of(), options))
+
+
+def tokens_of(answers):
+    return {key: answer.tokens for key, answer in answers.items()}
 
 
 def beside(engine, *asked):
@@ -102,8 +109,8 @@ def test_rows_that_end_together_are_replaced_at_once(moves):
 
 def test_between_two_steps_others_leave_and_many_come():
     """Into gaps that are closed, or that a larger state takes over."""
-    engine = DecodeEngine(models_of(TINY))
-    windows, expected = lasting(engine.models, *[24] * 10)
+    engine, answers = DecodeEngine(models_of(TINY)), {}
+    windows, expected = lasting(engine.models, *[40] * 10)
     options = dataclasses.replace(GREEDY, batch_size=10)
     with engine.session(options) as session:
         with engine.session(options) as first, engine.session(options) as second:
@@ -113,7 +120,9 @@ def test_between_two_steps_others_leave_and_many_come():
                     each.step()
         assert engine.scheduler.running == 2  # the second and the fourth, of four
         session.add(windows[2:])
-        assert tokens_of(drained(session)) == expected
+        while not session.done:
+            answers |= {request.key: result.tokens for request, result in session.step()}
+    assert answers == expected
     assert engine.memory.state.rows.finished.all()
 
 
@@ -134,7 +143,8 @@ def test_closing_a_session_leaves_the_others_their_rows():
             other.add(windows_of())
             beams.add(windows_of())
             answers = {request.key: result for request, result in session.step()}
-        answers |= drained(session)
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
     assert tokens_of(answers) == alone(GREEDY)
     assert not engine.scheduler.busy
 
@@ -150,7 +160,8 @@ def test_what_begins_again_has_the_same_answers(step):
         for lane in engine.batches:
             engine.scheduler.requeue(lane)
             engine.batches[lane].clear()
-        answers |= drained(session)
+        while not session.done:
+            answers |= {request.key: result for request, result in session.step()}
     assert tokens_of(answers) == alone(RETRIED)
 
 

@@ -12,25 +12,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import (
-    TINY,
-    TINY_ENGLISH,
-    decode,
-    interleaved,
-    models_of,
-    tokens_of,
-    windows_of,
-)
+from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
 from whisper.decoding import MaximumLikelihoodRanker
 
-from whosaid.asr.engine import results
+import whosaid.asr.engine.results
 from whosaid.asr.engine.beam_search import Hypothesis, _order, rank
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.engine.request import DecodeOptions, Request
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
+LONGEST = 464  # positions of a row
 RETRIED = Fallback(5, logprob_threshold=-4.2, no_speech_threshold=1.0)
 
 
@@ -40,44 +33,57 @@ def engine_of(shape=TINY, ending=ENDING):
 
 
 @functools.cache
-def truth(timestamps, num_beams, length_penalty=None, shape=TINY, count=6):
-    """openai/whisper's texts of those windows."""
-    windows, models = windows_of(timestamps, count, shape=shape), models_of(shape, ENDING)
+def windows_of(shape=TINY, timestamps=True, count=6, max_tokens=24):
+    prompts = oracle.prompts_of(models_of(shape).special_tokens, timestamps, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, max_tokens) for key, window in enumerate(windows)]
+
+
+@functools.cache
+def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, max_tokens=24):
+    windows = windows_of(shape, timestamps, count, max_tokens)
+    models = models_of(shape, ending)
     return beam_oracle.beam_search(models, windows, timestamps, num_beams, length_penalty)
+
+
+def tokens_of(answers):
+    return {key: tuple(answer.tokens) for key, answer in answers.items()}
 
 
 @pytest.mark.parametrize(
     ("shape", "num_beams", "timestamps", "batch_size"),
     [
-        (TINY, 2, False, 4),
+        (TINY, 2, True, 4),
+        (TINY, 2, False, 1),
         (TINY, 5, True, 1),
         (TINY, 5, False, 4),
         (TINY_ENGLISH, 5, True, 4),
+        (TINY_ENGLISH, 5, False, 1),
     ],
 )
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
     options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
-    answers = decode(engine_of(shape), windows_of(timestamps, shape=shape), options)
-    assert tokens_of(answers) == tokens_of(truth(timestamps, num_beams, shape=shape))
+    answers = decode(engine_of(shape), windows_of(shape, timestamps), options)
+    assert tokens_of(answers) == tokens_of(truth(shape, ENDING, timestamps, num_beams))
 
 
 @pytest.mark.parametrize("num_beams", [3, 8])
 def test_every_number_of_beams(num_beams):
-    options = DecodeOptions(False, num_beams=num_beams)
-    answers = decode(engine_of(), windows_of(False, 3), options)
-    assert tokens_of(answers) == tokens_of(truth(False, num_beams, count=3))
+    windows = windows_of(timestamps=False, count=3)
+    answers = decode(engine_of(), windows, DecodeOptions(False, num_beams=num_beams))
+    assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, False, num_beams, count=3))
 
 
-@pytest.mark.parametrize(("timestamps", "length_penalty"), [(True, 0.0), (False, 0.5)])
+@pytest.mark.parametrize(("timestamps", "length_penalty"), [(True, 0.0), (False, 0.5), (True, 1.0)])
 def test_the_length_penalty_is_openais(timestamps, length_penalty):
     options = DecodeOptions(timestamps, num_beams=5, length_penalty=length_penalty)
-    answers = decode(engine_of(), windows_of(timestamps), options)
-    assert tokens_of(answers) == tokens_of(truth(timestamps, 5, length_penalty))
+    answers = decode(engine_of(), windows_of(timestamps=timestamps), options)
+    assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, timestamps, 5, length_penalty))
 
 
 def test_the_rules_that_choose_the_best_differ_on_these_windows():
-    by_mean = tokens_of(truth(True, 5))
-    assert by_mean != tokens_of(truth(True, 5, 0.0))
+    by_mean = tokens_of(truth(TINY, ENDING, True, 5))
+    assert by_mean != tokens_of(truth(TINY, ENDING, True, 5, 0.0))
     lengths = {len(tokens) for tokens in by_mean.values()}
     assert len(lengths) > 2
     assert min(lengths) < 24 == max(lengths)
@@ -85,17 +91,20 @@ def test_the_rules_that_choose_the_best_differ_on_these_windows():
 
 def test_a_text_that_never_ends_is_as_long_as_a_text_may_be():
     """openai/whisper ends beams at half of that; scripts of many tokens a letter need more."""
-    short = dataclasses.replace(TINY, positions=40)
-    (window,) = windows_of(True, 1, None, short)
-    answers = decode(engine_of(short, None), [window], DecodeOptions(num_beams=3))
-    expected = beam_oracle.beam_search(models_of(short), [window], True, 3)
+    (window, *_) = windows_of()
+    special = models_of(TINY).special_tokens
+    previous = tuple(5 + each % 200 for each in range(special.max_length - 30))
+    prompt = special.prompt("en", "transcribe", True, previous)
+    window = dataclasses.replace(window, prompt=prompt, max_tokens=None)
+    answers = decode(engine_of(ending=None), [window], DecodeOptions(num_beams=3))
+    expected = beam_oracle.beam_search(models_of(TINY), [window], True, 3)
     assert tokens_of(answers) == tokens_of(expected)
-    assert len(answers[window.key].tokens) + len(window.prompt) == short.positions
+    assert len(answers[window.key].tokens) + len(prompt) == special.max_length
 
 
 def test_statistics_are_openais():
     answers = decode(engine_of(), windows_of(timestamps=False), DecodeOptions(False, num_beams=5))
-    for key, expected in truth(False, 5).items():
+    for key, expected in truth(TINY, ENDING, False, 5).items():
         answer = answers[key]
         assert answer.no_speech_prob == pytest.approx(expected.no_speech_prob)
         assert len(answer.log_probs) in (len(answer.tokens), len(answer.tokens) + 1)
@@ -105,7 +114,9 @@ def test_statistics_are_openais():
 
 @pytest.mark.parametrize("batch_size", [1, 6])
 def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_size):
-    monkeypatch.setattr(results, "normalize_attention", lambda attention: attention)
+    monkeypatch.setattr(
+        whosaid.asr.engine.results, "normalize_attention", lambda attention: attention
+    )
     engine, windows = engine_of(), windows_of(timestamps=False)
     options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
     answers = decode(engine, windows, options)

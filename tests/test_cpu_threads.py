@@ -14,9 +14,20 @@ from whosaid.asr.model import cpu_threads
 from whosaid.asr.model.cpu_threads import (
     CpuSample,
     CpuThreads,
+    others,
     seconds_of_other_threads,
     threads_beside,
 )
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "seconds", "expected"),
+    [(2.0, 2.0, 1.0, 0.0), (2.0, 1.0, 1.0, 1.0), (1.0, 0.5, 0.5, 1.0), (0.1, 0.2, 1.0, 0.0)],
+)
+def test_what_others_use_is_what_is_left_of_the_busy_time(busy, own, seconds, expected):
+    before = CpuSample(5.0, 100.0, 7.0, 2)
+    after = CpuSample(5.0 + seconds, 100.0 + busy, 7.0 + own, 2)
+    assert others(before, after) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +175,8 @@ def after_idling(stat, clock, computes) -> int:
     write(stat, busy)
     threads.adjust()
     threads.restore()
-    for tick in range(1, 81):
-        clock["time"], busy = tick / 20, busy + computes(tick / 20) / 20
+    for tick in range(1, 401):
+        clock["time"], busy = tick / 100, busy + computes(tick / 100) / 100
         write(stat, busy)
         if clock["time"] >= ready:
             ready = clock["time"] + threads.watch()

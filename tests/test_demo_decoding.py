@@ -7,46 +7,84 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import oracle
 import pytest
 import torch
 
 from config import DEMO_MODELS
-from tests.support.audio_files import conversation
 from tests.support.transformers_models import in_transformers
 from whosaid.asr.checkpoint.assistants import with_assistant
-from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
+from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcribe.__main__ import CONVERSATION
 
-CUTS = (0.0, 6.0, 14.2, 20.7)  # seconds; some inside words
+CUTS = (0.0, 6.0, 14.2, 20.7, 31.5)  # seconds; some inside words
 
 
 @pytest.fixture(scope="module")
-def engine() -> DecodeEngine:
+def models() -> WhisperModels:
     main = load_whisper(Checkpoint(str(DEMO_MODELS / "asr")), torch.device("cpu"), torch.float32)
-    return DecodeEngine(with_assistant(main, Checkpoint(str(DEMO_MODELS / "assistant"))))
+    return with_assistant(main, Checkpoint(str(DEMO_MODELS / "assistant")))
+
+
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    return decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, AudioLimits(300, 2**24)).samples
+
+
+@pytest.fixture(scope="module")
+def engine(models) -> DecodeEngine:
+    return DecodeEngine(models)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["timestamps", "no timestamps"])
+def timestamps(request) -> bool:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def windows(models, samples, timestamps) -> list[Request]:
+    edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
+    prompt = models.special_tokens.prompt("en", "transcribe", timestamps)
+    return [
+        Request(number, samples[start:stop], prompt)
+        for number, (start, stop) in enumerate(itertools.pairwise(edges))
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(models, windows, timestamps) -> dict[object, tuple[int, ...]]:
+    stock = replace(models, model=in_transformers(models.model))
+    said = replace(models, model=oracle.steered_by_rules_alone(stock))
+    return oracle.greedy(said, windows, timestamps)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("timestamps", "other"), [(True, {"assisted": True, "drafts": 10}), (False, {"live": True})]
+    ("batch_size", "assisted", "drafts"),
+    [(3, False, None), (4, True, 10)],
 )
-def test_tokens_are_those_of_transformers(engine, timestamps, other):
-    """Also of a session beside it, whose windows are drafted or live."""
-    models, samples = engine.models, conversation()
-    edges = [int(cut * SAMPLE_RATE) for cut in CUTS]
-    prompt = models.special_tokens.prompt("en", "transcribe", timestamps)
-    windows = [
-        Request(number, samples[start:stop], prompt)
-        for number, (start, stop) in enumerate(itertools.pairwise(edges))
-    ]
-    stock = replace(models, model=in_transformers(models.model))
-    said = replace(models, model=oracle.steered_by_rules_alone(stock))
-    expected = oracle.greedy(said, windows, timestamps)
-    plain = DecodeOptions(timestamps=timestamps, batch_size=2)
-    asked = [(each, windows) for each in (plain, replace(plain, **other))]
+def test_tokens_are_those_of_transformers(
+    engine, windows, expected, timestamps, batch_size, assisted, drafts
+):
+    options = DecodeOptions(
+        timestamps=timestamps, assisted=assisted, batch_size=batch_size, drafts=drafts
+    )
+    answers = oracle.decode(engine, windows, options)
+    assert {key: answer.tokens for key, answer in answers.items()} == expected
+    assert sum(map(len, expected.values())) > 80
+
+
+def test_live_windows_beside_a_file_have_the_texts_of_a_files(
+    engine, windows, expected, timestamps
+):
+    plain = DecodeOptions(timestamps=timestamps)
+    asked = [(each, windows[:2]) for each in (plain, replace(plain, live=True))]
     for answers in oracle.interleaved(engine, asked):
-        assert oracle.tokens_of(answers) == expected
-    assert sum(map(len, expected.values())) > 50
+        assert {key: answer.tokens for key, answer in answers.items()} == {
+            key: expected[key] for key in range(2)
+        }

@@ -39,8 +39,12 @@ def engine_of(drafter: str = "none", ending: int | None = RAGGED) -> DecodeEngin
 
 @functools.cache
 def windows_of(timestamps: bool) -> list[Request]:
-    windows = oracle.windows_of(timestamps, WINDOWS, MOST)
-    return [dataclasses.replace(each, once=True) for each in windows]
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, timestamps, WINDOWS)
+    sounds = oracle.noise_windows(WINDOWS)
+    return [
+        Request(number, samples, prompt, MOST, once=True)
+        for number, (samples, prompt) in enumerate(zip(sounds, prompts, strict=True))
+    ]
 
 
 @functools.cache
@@ -208,8 +212,11 @@ def test_how_right_a_requests_own_draft_is_says_nothing_of_the_drafter(drafter):
     text = truth(0, True, (), None)
     wrong = next(place for place in range(3, MOST - 20) if text[place] < END and text[place] != 7)
     window = dataclasses.replace(windows_of(True)[0], draft=altered(text, wrong, 7))
-    _, stats = oracle.decode_counted(engine, [window], DecodeOptions(batch_size=1))
-    assert stats.drafted > 0
+    with engine.session(DecodeOptions(batch_size=1)) as session:
+        session.add([window])
+        while not session.done:
+            session.step()
+    assert session.stats.drafted > 0
     assert engine.context.drafting.rates == before
 
 
@@ -233,9 +240,11 @@ def test_an_assistant_has_read_what_was_guessed():
             )
             for each in windows_of(True)
         ]
-        options = DecodeOptions(assisted=True, drafts=3)
-        _, stats = oracle.decode_counted(engine, asked, options)
-        assert stats.accepted == stats.drafted > 50
+        with engine.session(DecodeOptions(assisted=True, drafts=3)) as session:
+            session.add(asked)
+            while not session.done:
+                session.step()
+        assert session.stats.accepted == session.stats.drafted > 50
 
 
 @pytest.mark.parametrize("kind", [HEADS_ONLY, BLOCK])

@@ -24,7 +24,7 @@ from whosaid.transcript import SpeakerTurn
 DEMO = Path(__file__).parent.parent / "demo"
 TRUTH = json.loads((DEMO / "conversation.json").read_text())
 # A stretch of the conversation between two pauses, in seconds.
-PASSAGE = (32.8, 40.3)
+PASSAGE = (26.0, 46.6)
 LENGTH = PASSAGE[1] - PASSAGE[0]
 MIDDLE = 46  # seconds
 
@@ -87,15 +87,15 @@ def test_audio_cut_off_in_the_middle_of_a_word(demo_handler, monkeypatch):
     assert answer["chunks"][-1]["timestamp"][1] == pytest.approx(30.0, abs=1.0)
 
 
-def test_more_turns_than_chunks(ask_of):
+@pytest.mark.parametrize("parameters", [{}, {"group_by_speaker": False}])
+def test_more_turns_than_chunks(ask_of, parameters):
     """insanely-fast-whisper #76: every turn took a chunk; then none was left to take the nearest
     of.
     """
     turns = [(f"SPEAKER_0{i % 3}", i / 4, (i + 1) / 4) for i in range(int(LENGTH * 4))]
-    for grouped in (True, False):
-        answer = ask_of(*turns, group_by_speaker=grouped)
-        assert len(turns) > len(answer["chunks"])
-        assert_whole(answer)
+    answer = ask_of(*turns, **parameters)
+    assert len(turns) > len(answer["chunks"])
+    assert_whole(answer)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
     far = [
         word for word in answer["words"] if all(seconds_away(word, turn) > 1.0 for turn in turns)
     ]
-    assert len(far) > 8
+    assert len(far) > 30
     assert {word["speaker"] for word in far} == {None}
     assert {entry["speaker"] for entry in answer["speakers"]} <= {
         None,
@@ -151,14 +151,15 @@ def test_every_word_tells_its_speaker(ask_of):
     assert {entry["speaker"] for entry in answer["speakers"]} == {"SPEAKER_00"}
 
 
-def test_times_go_on_after_thirty_seconds(demo_handler):
+@pytest.mark.parametrize("chunk_length_s", [30])
+def test_times_go_on_after_thirty_seconds(demo_handler, chunk_length_s):
     """transformers #31942 and #34210: the times of every window but the first began at zero
     again.
     """
     answer = ask(
         demo_handler,
         conversation()[: MIDDLE * 16_000],
-        chunk_length_s=30,
+        chunk_length_s=chunk_length_s,
         return_timestamps="word",
         diarize=False,
     )

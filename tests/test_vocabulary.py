@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 
+import oracle
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import TINY, decode, models_of, random_heads, windows_of, with_assistant
+from oracle import TINY, decode, models_of, random_heads, with_assistant
 
 from tests.support.tiny_whispers import SMALL, save
 from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
@@ -16,7 +18,7 @@ from whosaid.asr.checkpoint.medusa import LINEAR
 from whosaid.asr.checkpoint.weights import EMBEDDINGS
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions
+from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.model import decoder, draft_heads
 from whosaid.asr.model.cpu_kernels import PackedLinear
 from whosaid.asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
@@ -86,6 +88,13 @@ def listed_heads():
     return dataclasses.replace(models, medusa=dataclasses.replace(models.medusa, shortlist=listed))
 
 
+@functools.cache
+def windows_of(count=4):
+    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
+    windows = zip(oracle.noise_windows(count), prompts, strict=True)
+    return [Request(key, *window, 16) for key, window in enumerate(windows)]
+
+
 @pytest.mark.parametrize(
     ("make", "options"),
     [
@@ -97,8 +106,7 @@ def listed_heads():
     ids=["to beams", "sampled", "an assistant", "a shortlist"],
 )
 def test_padding_changes_no_answer(monkeypatch, make, options):
-    windows = windows_of(True, 4, 16)
-    expected = decode(DecodeEngine(make()), windows, options)
+    expected = decode(DecodeEngine(make()), windows_of(), options)
     for module in (decoder, draft_heads):
         monkeypatch.setattr(module, "vocabulary_product", lambda weight, _: PaddedLinear(weight))
     models = make()
@@ -107,7 +115,7 @@ def test_padding_changes_no_answer(monkeypatch, make, options):
         products = {id(engine.main.output), id(engine.draft_model.output)}
         assert len(products) == 2
         assert isinstance(engine.draft_model.output, PaddedLinear)
-    found = decode(engine, windows, options)
+    found = decode(engine, windows_of(), options)
     for key, each in expected.items():
         assert found[key].tokens == each.tokens
         assert found[key].log_probs == pytest.approx(each.log_probs)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -238,17 +236,9 @@ def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> PreTrainedMode
 def save(folder: Path, shape: Published, model: PreTrainedModel | None = None) -> Path:
     """Write a checkpoint that the Auto classes load, and return its folder."""
     (model or model_of(shape)).save_pretrained(folder)
-    for name, content in _files_beside_the_model(shape).items():
-        (folder / name).write_bytes(content)
+    tokenizer_of(shape).save_pretrained(folder)
+    feature_extractor_of(shape).save_pretrained(folder)
     return folder
-
-
-@cache
-def _files_beside_the_model(shape: Published) -> dict[str, bytes]:
-    with TemporaryDirectory() as folder:
-        tokenizer_of(shape).save_pretrained(folder)
-        feature_extractor_of(shape).save_pretrained(folder)
-        return {each.name: each.read_bytes() for each in Path(folder).iterdir()}
 
 
 def loaded(shape: Published, seed: int = 1, dtype: torch.dtype = torch.float64) -> WhisperModels:
