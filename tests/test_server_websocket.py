@@ -198,6 +198,7 @@ def test_messages_are_as_large_as_an_append_may_be():
         (b"\xc1\x80" + bytes(4), 1002),
         (frame(BINARY, b"a" * 20_000, last=False) + announced(CONTINUES, 90_000), 1009),
     ],
+    ids=["no text", "no mask", "reserved bits", "too long"],
 )
 def test_what_is_no_websocket_ends_the_session_alone(sent, status):
     drivers = Drivers()
