@@ -24,6 +24,7 @@ from renamed import renamed
 
 from config import REPOSITORY, InferenceConfig
 from diarization_utils import speaker_segments
+from tests.support.audio_files import with_video
 from whosaid.answer.attribution import joined
 from whosaid.answer.response import Answer, response
 from whosaid.audio.decode import AudioLimits, decode_audio, decode_base64
@@ -693,3 +694,30 @@ def test_without_the_server_the_page_says_so(person, url):
     person.see("#again").click()
     person.see("#source")
     person.browser.get_log("browser")  # it tells of the blocked request
+
+
+@pytest.mark.reliability
+def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
+    person.open(url)
+    person.choose(recording)
+    fill = "(text.value = arguments[0], text.dispatchEvent(new Event('input')))"
+    person.do(fill, "\U0001f600" * 2**18)
+    assert person.do("text.checkValidity()")
+    person.do(fill, "a" * (2**18 + 1))
+    person.see("#run").click()
+    assert person.focus() == "text"
+    assert not person.all("#progress")[0].is_displayed()
+
+
+@pytest.mark.reliability
+def test_films_are_taken(person, url, source, tmp_path):
+    """By the file dialog too, which filters nothing; what plays them is the browser's matter."""
+    person.open(url)
+    assert person.all("#file")[0].get_attribute("accept") in (None, "")
+    for place, ending in enumerate(("mp4", "mov", "mkv", "webm")):
+        film = tmp_path / f"film {place}.{ending}"
+        film.write_bytes(with_video(source, film.name))
+        person.transcribe(film)
+        person.see("#found")
+        assert person.texts("#transcript p") == ["No speech was found."]
+        assert person.texts("#failure") == [""]

@@ -11,7 +11,7 @@ import pytest
 from asgi import FakeEndpoint
 from live_app import listening
 from live_stand_ins import Drivers, live
-from websockets.exceptions import ConnectionClosedOK
+from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
 
 from whosaid.server.lifecycle import DrainingServer
 
@@ -91,3 +91,24 @@ def test_a_session_of_the_other_client_by_a_secret():
             assert [connection.recv().type for _ in ITEM] == ITEM
             with pytest.raises(ConnectionClosedOK):
                 connection.recv()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end"), [(0.3, ConnectionClosedError), (None, ConnectionClosedOK)]
+)
+def test_who_is_ahead_of_real_time_waits_for_no_answer_to_pings(seconds, end):
+    """As docs/api.md says: none comes while nothing is read."""
+    pings = {"ping_interval": 0.1, "ping_timeout": seconds}
+    ahead = base64.b64encode(bytes(2 * 24_000 * 2)).decode()
+    with (
+        listens(live_ahead_seconds=0.1) as options,
+        openai.OpenAI(**options) as client,
+        client.realtime.connect(
+            extra_query=QUERY, websocket_connection_options=pings
+        ) as connection,
+    ):
+        for _ in range(2):
+            connection.input_audio_buffer.append(audio=ahead)
+        connection.send({"type": "input_audio_buffer.commit", "final": True})
+        with pytest.raises(end):
+            list(iter(connection.recv, None))
