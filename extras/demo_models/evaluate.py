@@ -15,7 +15,7 @@ import jiwer
 import numpy as np
 import torch
 
-from benchmarks.voices.scoring import diarization_parts
+from benchmarks.voices.scoring import diarization_parts, errors_of
 from tests.support.dialogue import Scene, Style, draw_dialogue, draw_dialogues
 from tests.support.speech import (
     Samples,
@@ -103,7 +103,8 @@ def error_rate(diarizer: Diarizer, scenes: Sequence[Scene]) -> tuple[float, int]
     errors, speech, right = 0.0, 0.0, 0
     for scene in scenes:
         found = diarizer.diarize(scene.samples, SpeakerHints()).turns
-        count = diarization_parts(scene.turns, found, scene.duration, COLLAR, True).count
+        parts = diarization_parts(scene.turns, found, scene.duration, COLLAR, skip_overlap=True)
+        count = errors_of(parts)
         errors, speech = errors + count.errors, speech + count.total
         speakers = ({turn.speaker for turn in turns} for turns in (found, scene.turns))
         right += len(next(speakers)) == len(next(speakers))
