@@ -22,8 +22,7 @@ from stand_ins import RESPONSE_KEYS
 
 from tests.support.audio_files import speech
 
-# tests/test_server_native.py asks its router in this process.
-pytestmark = [pytest.mark.slow, pytest.mark.reliability]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -77,6 +76,41 @@ def test_a_name_that_no_utf8_can_spell_is_answered_all_the_same(server, hum):
     assert answer.json()["warnings"] == ["unknown parameters are ignored: \\ud800"]
 
 
+# ---- wrong bodies
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({}, "INVALID_REQUEST: inputs"),
+        ({"inputs": "UklGRg=="}, "INVALID_AUDIO: "),
+        (
+            {"inputs": "UklGRg==", "parameters": {"batch_size": float("nan")}},
+            "INVALID_PARAMETER: batch_size",
+        ),
+    ],
+)
+def test_our_refusals_are_400_with_a_code(server, body, detail):
+    answer = server.ask(body)
+    assert answer.status_code == 400
+    assert set(answer.json()) == {"detail"}
+    assert answer.json()["detail"].startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status"),
+    [
+        (b"[]", "application/json", 422),
+        (b"null", "application/json", 422),
+        (b"{", "application/json", 422),
+        (b'{"inputs": "\xff"}', "application/json", 400),
+        (b"RIFF\xff\xfe\xfd\xfc", "audio/wav", 500),
+    ],
+)
+def test_what_hf_serve_answers_itself(server, content, content_type, status):
+    assert server.post(content, content_type).status_code == status
+
+
 def test_the_server_lives_on_after_all_of_this(server, hum):
     first = server.ask({"inputs": hum}).json()
     server.ask({"inputs": "!"})
@@ -106,5 +140,6 @@ def test_the_log_holds_neither_audio_nor_transcript_nor_token(server, wav):
 # ---- a start that must fail
 
 
+@pytest.mark.reliability
 def test_a_failed_start_is_one_line_and_a_status():
     check_failed_start(hf_serve, 1)
