@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
+from tests.support.speech import Samples, reverberate
 from whosaid.asr.frontend.vad import DetectSpeech
-from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
+from whosaid.timebase import SAMPLES_PER_TOKEN
 
-Samples = NDArray[np.float32]
 Frames = NDArray[np.bool_]  # 50 a second, as the encoder's
 
 WINDOW = 300  # frames, a fifth of Whisper's window: a training step takes a fifth of the time
@@ -97,8 +96,10 @@ def mix(
     first, stop = target.start, target.start + len(target.active)
 
     def add(piece: Piece, start: int, gain: float, speak: Frames) -> None:
-        heard = _in_room(piece.samples, reverberation, generator)
-        _add(samples, heard * np.float32(gain), start * SAMPLES_PER_TOKEN)
+        heard = piece.samples * np.float32(gain)
+        if reverberation:
+            heard = reverberate(heard, reverberation, generator)
+        _add(samples, heard, start * SAMPLES_PER_TOKEN)
         _add(speak, _as_diarized(piece.active, generator, pause), start)
 
     add(target, first, 1.0, own)
@@ -135,17 +136,6 @@ def _as_diarized(active: Frames, generator: np.random.Generator, pause: int) -> 
     for start, stop in np.rint(turns + generator.normal(0, BOUNDS, turns.shape)).astype(int):
         found[max(start, 0) : max(stop, 0)] = True
     return found
-
-
-def _in_room(samples: Samples, seconds: float, generator: np.random.Generator) -> Samples:
-    """Return a voice at a random place of a room with `seconds` of reverberation, if not 0."""
-    if not seconds:
-        return samples
-    times = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
-    response = generator.standard_normal(len(times)) * 10 ** (-3 * times / seconds)
-    response *= generator.uniform(0.1, 0.5) / np.linalg.norm(response)
-    response[0] = 1.0
-    return np.asarray(fftconvolve(samples, response)[: len(samples)], np.float32)
 
 
 def _noise(samples: Samples, generator: np.random.Generator) -> Samples:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
-from scipy.signal import fftconvolve
 from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import spectrogram, window_function
 
@@ -30,10 +29,10 @@ from tests.support.speech import (
     draw_voice,
     espeak_speakers,
     recorded_speakers,
+    reverberate,
     through_codec,
     vocabulary,
 )
-from whosaid.timebase import SAMPLE_RATE
 
 MELS, FLOOR = 80, 1e-10
 # espeak's oscillators keep their phase, so a process speaks so many clips and ends.
@@ -100,7 +99,9 @@ def draw_spoken_mel(number: int) -> SpokenMel:
     if generator.random() < SPEED_SHARE:
         clip = perturb_speed(clip, generator.uniform(*DURATION_FACTORS))
     if generator.random() < REVERB_SHARE:
-        clip = replace(clip, samples=_reverberate(clip.samples, generator))
+        clip = replace(
+            clip, samples=reverberate(clip.samples, generator.uniform(0.1, 0.4), generator)
+        )
     if generator.random() < CODEC_SHARE:
         codec = CODECS[int(generator.integers(len(CODECS)))]
         clip = replace(clip, samples=through_codec(clip.samples, *codec))
@@ -160,14 +161,3 @@ def perturb_speed(clip: Clip, factor: float) -> Clip:
     samples = np.interp(times, np.arange(len(clip.samples)), clip.samples).astype(np.float32)
     words = (replace(word, start=word.start * factor, end=word.end * factor) for word in clip.words)
     return Clip(samples, tuple(words))
-
-
-def _reverberate(samples: Samples, generator: np.random.Generator) -> Samples:
-    """Convolve with an impulse and a tail of noise that decays by 60 dB in 0.1 to 0.4 s."""
-    decay = generator.uniform(0.1, 0.4)
-    time = np.arange(int(decay * SAMPLE_RATE)) / SAMPLE_RATE
-    tail = generator.standard_normal(len(time)) * 10 ** (-3 * time / decay)
-    tail *= generator.uniform(0.1, 0.5) / np.linalg.norm(tail)
-    tail[0] = 1.0
-    wet: Samples = fftconvolve(samples, tail)[: len(samples)].astype(np.float32)
-    return wet

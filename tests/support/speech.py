@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, cast
 import av
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import correlate, resample_poly
+from scipy.signal import correlate, fftconvolve, resample_poly
 
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Word
@@ -394,3 +394,13 @@ def _aligned(samples: Samples, reference: Samples) -> Samples:
     lag = int(np.argmax(correlate(samples, reference, method="fft"))) - len(reference) + 1
     moved = samples[lag:] if lag > 0 else np.pad(samples, (-lag, 0))
     return np.pad(moved[: len(reference)], (0, max(0, len(reference) - len(moved))))
+
+
+def reverberate(samples: Samples, decay: float, generator: np.random.Generator) -> Samples:
+    """Convolve with an impulse and a tail of noise that decays by 60 dB in `decay` seconds."""
+    time = np.arange(int(decay * SAMPLE_RATE)) / SAMPLE_RATE
+    tail = generator.standard_normal(len(time)) * 10 ** (-3 * time / decay)
+    tail *= generator.uniform(0.1, 0.5) / np.linalg.norm(tail)
+    tail[0] = 1.0
+    wet: Samples = fftconvolve(samples, tail)[: len(samples)].astype(np.float32)
+    return wet
