@@ -85,6 +85,9 @@ class Stream:
     def wait_stream(self, stream: object) -> None:
         """Everything here runs in order."""
 
+    def wait_event(self, event: object) -> None:
+        """Accepted; operations run in the order of their calls here."""
+
     def free_workspace(self) -> None:
         """A graph that was captured here has died."""
         self.workspaces += 1

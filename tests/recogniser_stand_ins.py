@@ -69,7 +69,7 @@ class StandInTranscription:
     """Its only step calls `say`; without a result it waits for the engine."""
 
     session, windows_left, windows_read, seconds = None, 1, 0, (0.0, 0.0)
-    live = waiting = False
+    live = waiting = starved = False
 
     def __init__(self, say: Callable[[], Transcript]) -> None:
         self.say, self.result, self.closed = say, None, 0

@@ -29,10 +29,12 @@ from oracle import (
 from tests.support.tiny_whispers import Published
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
 from whosaid.asr.engine import cuda_graphs
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions
-from whosaid.asr.engine.state import StepShape
+from whosaid.asr.engine.results import ResultReader
+from whosaid.asr.engine.state import DecodeState, StepShape
 from whosaid.errors import ModelError
 
 REJECTING = Fallback(logprob_threshold=0.0, no_speech_threshold=1.0)
@@ -324,7 +326,52 @@ def test_decoding_has_a_stream_ahead_of_others(fewest_graphs):
     decode(engine, windows, DecodeOptions(timestamps=False, temperature=0.5))
     engine.detect_language(windows[0].samples)
     used = fewest_graphs.used_streams - {None}  # on which weights are packed
-    assert [each.priority < 0 for each in used] == [True]
+    assert len(used) == 2  # steps, and the reading of results
+    assert all(each.priority < 0 for each in used)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_runs_while_results_are_read(fewest_graphs, monkeypatch, late):
+    """The step changes nothing that is read: results are the same whether it runs before them, as
+    emulated passes do, or `late`, after them.
+    """
+    models, windows = drafting_models(), windows_of()
+    expected = decode(DecodeEngine(models), windows, DRAFTED)
+    engine = DecodeEngine(on_cuda(models))
+    waiting, running = [], []
+    batch, read = engine.batch(1), ResultReader.read
+
+    def in_time(method):
+        """`method` after all steps that were launched before it."""
+
+        def wrapper(*args, **options):
+            while waiting:
+                waiting.pop(0)()
+            return method(*args, **options)
+
+        return wrapper
+
+    def launch_late(runner, *args):
+        result = []
+        waiting.append(lambda: result.append(launch(runner, *args)))
+        return in_time(lambda: result[0]())
+
+    def watched_read(*args):
+        running.append(len(batch._pending))
+        return read(*args)
+
+    if late:
+        launch = in_time(CudaGraphRunner.launch)
+        monkeypatch.setattr(CudaGraphRunner, "launch", launch_late)
+        for owner, name in (
+            (CudaGraphRunner, "prefill"),
+            (ResultReader, "stop_rejected"),
+            (DecodeState, "move"),
+        ):
+            monkeypatch.setattr(owner, name, in_time(getattr(owner, name)))
+    monkeypatch.setattr(ResultReader, "read", watched_read)
+    check(decode(engine, windows, DRAFTED), expected)
+    assert running == [1] * len(windows)
 
 
 def test_admitting_windows_copies_little(fewest_graphs):

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ from recogniser_stand_ins import TurnsOfSeconds, resident
 
 from tests.support.audio_files import conversation
 from whosaid.answer.response import response
-from whosaid.asr import Checkpoint, Limits, Progress, Recogniser, Transcriber, load_whisper
+from whosaid.asr import Checkpoint, Limits, Recogniser, Transcriber, load_whisper
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.vad import (
     DEFAULT_OPTIONS,
@@ -221,34 +221,30 @@ def test_answers_are_those_of_whole_recordings(endpoint, long, monkeypatch, para
     assert answered() == early
 
 
-def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, long, monkeypatch):
-    """And before more than one window is in rows."""
-    order, text = [], threading.Event()
-    hear, read = EarlyStart.hear, WindowDecoding.read
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_first_text_comes_before_more_is_decoded(endpoint, long, wav, monkeypatch, silent):
+    """If the beginning has no speech, the decoding of the rest waits for no text."""
+    order, hear, read = [], EarlyStart.hear, WindowDecoding.read
 
-    async def waiting(self, samples, complete=False):
-        if complete:
-            order.append("text" if text.wait(60) else "no text")
+    async def hearing(self, samples, complete=False):
+        order.append("samples")
         return await hear(self, samples, complete)
 
     def reading(self, request, result):
-        order.append(len(self._session._engine.scheduler._windows))
+        order.append("text")
         return read(self, request, result)
 
-    monkeypatch.setattr(EarlyStart, "hear", waiting)
+    monkeypatch.setattr(EarlyStart, "hear", hearing)
     monkeypatch.setattr(WindowDecoding, "read", reading)
-
-    async def streamed():
-        totals = []
-        async for event in endpoint.stream(asked(endpoint, long, language="en")):
-            if isinstance(event, Progress):
-                totals.append(event.total)
-                if event.chunks:
-                    text.set()
-        return totals
-
-    totals = asyncio.run(streamed())
-    assert "text" in order[1:]
+    monkeypatch.setattr("whosaid.asr.listening.FIRST_SECONDS", 20)
+    monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 10)
+    if silent:
+        speech = conversation()[: 20 * SAMPLE_RATE]
+        silence = np.zeros(25 * SAMPLE_RATE, np.float32)
+        long = base64.b64encode(wav(np.concatenate([silence, speech]))).decode()
+    request = asked(endpoint, long, language="en")
+    totals = [each.total for each in asyncio.run(events_of(endpoint, request))[1:-1]]
+    assert order[:2] == ["samples", "samples" if silent else "text"]
     assert totals == sorted(totals, reverse=True)
 
 
@@ -282,10 +278,11 @@ def test_a_client_that_leaves_ends_decoding_and_transcription(endpoint, long, mo
     monkeypatch.setattr(EarlyStart, "hear", waiting)
 
     async def leave():
-        async with aclosing(endpoint.stream(asked(endpoint, long, language="en"))) as stream:
-            async for _ in stream:
-                if await asyncio.to_thread(waits.wait, 60):
-                    break
+        client = asyncio.create_task(events_of(endpoint, asked(endpoint, long, language="en")))
+        assert await asyncio.to_thread(waits.wait, 60)
+        client.cancel()
+        with suppress(asyncio.CancelledError):
+            await client
         go_on.set()
 
     asyncio.run(leave())

@@ -35,6 +35,8 @@ class Recording:
     def windows_left(self):
         return len(self.left)
 
+    starved = False
+
     @property
     def waiting(self):
         return self.left[0] > self.engine.steps

@@ -106,6 +106,7 @@ class Call:
         async with aclosing(_recognise(endpoint.recogniser, transcriptions)) as events:
             async for event in events:
                 if isinstance(event, Progress):
+                    endpoint.preparation.resume(self._recording)
                     yield event
                 else:
                     self._transcripts = event
@@ -177,7 +178,10 @@ class Call:
     ) -> bool:
         """Go on with the transcription while the audio is decoded. Return whether it has begun: it
         may if the recording is long, and if its first samples have no offset.
+
+        On a CPU decoding pauses until the first text, because it takes processors from recognition.
         """
+        first = self._early is None
         if self._early is None:
             recogniser, options = self._endpoint.recogniser, self._request.options
             early = recogniser.transcriber.start_early(options, seconds, recogniser.wake)
@@ -187,6 +191,7 @@ class Call:
                 return False
             self._early = early
         if await self._early.hear(samples):
+            self._recording.paused = first and self._early.on_cpu
             begun.get_loop().call_soon_threadsafe(
                 lambda: None if begun.done() else begun.set_result(seconds)
             )

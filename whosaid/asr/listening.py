@@ -74,11 +74,14 @@ class Listener:
 
 @dataclass(eq=False)
 class EarlyStart:
-    """A transcription that runs while its recording is decoded; `wake` tells its thread of news."""
+    """A transcription that runs while its recording is decoded; `wake` tells its thread of news.
+    If it is `on_cpu`, it shares the processors with the decoding.
+    """
 
     transcription: Transcription
     listener: Listener
     wake: Callable[[], None]
+    on_cpu: bool
     due: int = field(
         default_factory=lambda: FIRST_SECONDS * SAMPLE_RATE
     )  # samples of the next plan

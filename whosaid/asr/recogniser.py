@@ -251,14 +251,14 @@ class Recogniser:
             job.cost += scheduler.charge_caller(work, scheduler.clock() - began)
         self.counts.windows += recognition.windows_read - read_before
         result = recognition.result
-        self._report(job, result is not None)
+        self._report(job, result is not None or recognition.starved)
         if result is not None:
             self._remove(job)
             job.result.set_result(result)
 
-    def _report(self, job: Job[Any], ended: bool) -> None:
+    def _report(self, job: Job[Any], always: bool) -> None:
         done, total = job.recognition.seconds
-        if done <= job.reported and not ended:
+        if done <= job.reported and not always:
             return
         job.reported, chunks = done, job.recognition.take_chunks()
         if total or chunks:  # music may have chunks without seconds of speech

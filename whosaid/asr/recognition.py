@@ -49,6 +49,11 @@ class Recognition(ABC, Generic[T]):
         return self._awaited is not None and not self._awaited.ready
 
     @property
+    def starved(self) -> bool:
+        """Return whether the next step needs more of the recording."""
+        return self.waiting and (self.session is None or self.session.done)
+
+    @property
     @abstractmethod
     def seconds(self) -> tuple[float, float]:
         """Return the seconds of speech that are recognised, and all seconds of speech."""

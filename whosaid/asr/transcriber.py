@@ -158,7 +158,7 @@ class Transcriber:
         schedule = Schedule(np.zeros(0, np.float32), (), listener.limit)
         schedule.await_more(round(seconds * SAMPLE_RATE))
         transcription = Transcription(self.engine, schedule, (), self._planner(options))
-        return EarlyStart(transcription, listener, wake)
+        return EarlyStart(transcription, listener, wake, self.models.device.type == "cpu")
 
     def live_pass(
         self,

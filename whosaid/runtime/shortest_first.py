@@ -39,10 +39,13 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Recording:
-    """About `seconds` of audio, `held` seconds of it in memory; `left` once its client has gone."""
+    """About `seconds` of audio, `held` seconds of it in memory; `left` once its client has gone. No
+    step is taken while it is `paused`.
+    """
 
     seconds: float
     held: float = 0.0
+    paused: bool = False
     left: bool = False
     number: int = field(default_factory=count().__next__, init=False)  # in order of arrival
 
@@ -121,6 +124,11 @@ class ShortestFirst:
             raise
         return work.result
 
+    def resume(self, recording: Recording) -> None:
+        if recording.paused:
+            recording.paused = False
+            self._submit_turn()
+
     def shutdown(self) -> None:
         """Wait for the running steps, and cancel unfinished work."""
         self._pool.shutdown(cancel_futures=True)
@@ -184,7 +192,9 @@ class ShortestFirst:
         ready = [
             each
             for each in self._waiting
-            if each.recording.seconds <= longest and (not each.decodes or self._has_room(each))
+            if each.recording.seconds <= longest
+            and not each.recording.paused
+            and (not each.decodes or self._has_room(each))
         ]
         if not ready:
             return None

@@ -12,8 +12,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -49,6 +51,16 @@ class DecodeContext:
     drafting: DraftLength | None = None
 
 
+class LaunchedStep(NamedTuple):
+    """A step whose result the host has not read. `rows` holds the sequence of each row at launch,
+    None once the sequence has left its row.
+    """
+
+    result: PendingResult
+    shape: StepShape
+    rows: list[Sequence | None]
+
+
 class Batch:
     """The rows of one lane. `attempted` is the number of rows that were last tried."""
 
@@ -60,7 +72,7 @@ class Batch:
         self._vacant: list[int] = []  # sorted; places among or after the rows; none in a step
         self.attempted = 0
         self._steps = 0
-        self._pending: deque[tuple[PendingResult, StepShape]] = deque()
+        self._pending: deque[LaunchedStep] = deque()
         self._longest = 0  # upper bound of a live row's length
         self._written = 0  # upper bound of the cached positions ever written
         self._drafts = DraftPolicy(memory.draft_model)
@@ -109,14 +121,12 @@ class Batch:
         self._close_gaps()
         self._stop_rejected()
         self._launch()
-        result = self._collect()
+        ended = self._collect()
         _add_seconds(self.rows, "decode_seconds", started)
-        return [] if result is None else self._finish(result)
+        return self._finish(ended)
 
     @torch.inference_mode()
     def evict(self, sequences: Iterable[Sequence]) -> None:
-        if self._pending:
-            self._drain()
         for place in self._free([*sequences]):
             self._state.rows.finished[place] = True
 
@@ -201,7 +211,7 @@ class Batch:
             self._view = view = state.view(0, rows)
         self._written = max(self._written, shape.kv_len)
         result = runner.launch(view, self.context.filters, shape)
-        self._pending.append((result, shape))
+        self._pending.append(LaunchedStep(result, shape, [*self.rows]))
         self._longest += shape.drafts + 1
         for sequence in self.rows:
             sequence.steps += 1
@@ -223,56 +233,49 @@ class Batch:
             most = max(most, len(following))
         return most
 
-    def _collect(self) -> StepResult | None:
-        """If a row has finished, wait for all launched steps. Return the last result, else None."""
+    def _collect(self) -> dict[Sequence, int]:
+        """Wait for the oldest launched step. Return the sequences that it ended, with their
+        lengths. On CUDA the newest step is left running.
+        """
         if self.context.runner.pipelined and len(self._pending) == 1:
-            return None
-        result = self._read()
-        if not any(result.finished[: len(self.rows)]):
-            return None
-        return self._drain() or result
-
-    def _drain(self) -> StepResult | None:
-        """Wait for all launched steps. Return the last result; None if none was pending."""
-        result = None
-        while self._pending:
-            result = self._read()
-        return result
-
-    def _read(self) -> StepResult:
-        """Wait for the oldest pending result and count it in the statistics."""
-        pending, shape = self._pending.popleft()
+            return {}
+        pending, shape, rows = self._pending.popleft()
         result = pending()
-        lengths = result.length[: len(self.rows)]
-        longest = max(*lengths, *(each.prefilled_length for each in self.rows))
-        self._longest = longest + sum(each.drafts + 1 for _, each in self._pending)
+        live = [(row, each) for row, each in enumerate(rows) if each is not None]
+        longest = [result.length[row] for row, _ in live]
+        longest += [each.prefilled_length for each in self.rows]
+        self._longest = max(longest) + sum(each.shape.drafts + 1 for each in self._pending)
         if self.context.drafting is not None and shape.drafts and not shape.drafts_given:
             self.context.drafting.observe(result.accepted, result.drafted)
-        self._count(result, shape.drafts)
-        return result
+        self._count(result, shape.drafts, live)
+        return {each: result.length[row] for row, each in live if result.finished[row]}
 
-    def _count(self, result: StepResult, drafts: int) -> None:
-        for stats in _distinct_stats(self.rows):
+    def _count(self, result: StepResult, drafts: int, live: list[tuple[int, Sequence]]) -> None:
+        for stats in _distinct_stats(each for _, each in live):
             stats.steps += 1
             stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
-        for sequence, accepted, drafted in zip(
-            self.rows, result.accepted, result.drafted, strict=False
-        ):
+        for row, sequence in live:
             stats = sequence.session.stats
-            stats.accepted += accepted
-            stats.drafted += drafted
-            stats.drafted_rows += drafted > 0
+            stats.accepted += result.accepted[row]
+            stats.drafted += result.drafted[row]
+            stats.drafted_rows += result.drafted[row] > 0
 
     # Finished rows
 
-    def _finish(self, result: StepResult) -> list[Finished]:
-        ended = [row for row in range(len(self.rows)) if result.finished[row]]
-        finished = []
-        for row in ended:
-            sequence = self.rows[row]
-            read = self.context.results.read(self._state, row, result.length[row], sequence)
-            finished.append((sequence, read))
-        self._free([self.rows[row] for row in ended])
+    def _finish(self, ended: dict[Sequence, int]) -> list[Finished]:
+        """Read ended sequences and free their rows. On CUDA the next step runs meanwhile: it
+        changes nothing that is read of a greedy row, but reorders beams, so reading those waits.
+        """
+        if not ended:
+            return []
+        places = dict(zip(self.rows, self.places, strict=True))
+        read, runner = self.context.results.read, self.context.runner
+        with runner.beside_step() if self.lane.num_beams == 1 else nullcontext():
+            finished = [
+                (each, read(self._state, places[each], length, each))
+                for each, length in ended.items()
+            ]
+        self._free([*ended])
         return finished
 
     def _free(self, sequences: list[Sequence]) -> list[int]:
@@ -281,7 +284,11 @@ class Batch:
         freed = [places[self.rows.index(each)] for each in sequences]
         self.rows = [each for each in self.rows if each not in sequences]
         self._vacant = sorted([*self._vacant, *freed]) if self.rows else []
+        for step in self._pending:
+            step.rows[:] = [None if each in sequences else each for each in step.rows]
         if not self.rows:
+            while self._pending:
+                self._pending.popleft().result()
             # A view would keep the memory that an idle batch releases.
             self._view, self._longest = None, 0
         return freed

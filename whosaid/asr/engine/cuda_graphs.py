@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -106,6 +106,8 @@ class CudaGraphRunner(StepRunner):
         self.planned = self.replayed = self.eager = 0  # graphs to capture; passes by kind
         self._sets: dict[Hashable, GraphSet] = {}
         self._capturing = False
+        self._before_step: torch.cuda.Event | None = None
+        self._reading: torch.cuda.Stream | None = None
 
     @property
     def graph_count(self) -> int:
@@ -166,7 +168,16 @@ class CudaGraphRunner(StepRunner):
             decode_step(state, filters, shape)
             return collect(state.rows)
 
+        self._before_step = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._before_step.record()
         return _copy_out(self._run(_memory_of(state), ("step", state.capacity, shape), step))
+
+    def beside_step(self) -> AbstractContextManager[object]:
+        if self._reading is None:
+            self._reading = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
+        if self._before_step is not None:
+            self._reading.wait_event(self._before_step)
+        return torch.cuda.stream(self._reading)
 
     def release(self, state: DecodeState) -> None:
         """Drop the graphs over a state. Call it before the state's memory is freed."""

@@ -8,6 +8,7 @@ was launched (`pipelined`). Rows that had finished are masked out of that step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -76,6 +77,10 @@ class StepRunner:
         decode_step(state, filters, shape)
         result = StepResult(*collect(state.rows).tolist())
         return lambda: result
+
+    def beside_step(self) -> AbstractContextManager[object]:
+        """Run the block's work beside the newest step, after what was launched before it."""
+        return nullcontext()
 
     def release(self, state: DecodeState) -> None:
         """Drop what uses a state's memory, before the memory is freed."""
