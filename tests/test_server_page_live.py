@@ -565,6 +565,7 @@ def missing(start: str, end: str) -> str:
     return f"{said} Transcribe hears the whole recording."
 
 
+@pytest.mark.reliability
 def test_faults_of_the_server_are_told(person, room):
     visit(person, room.url)
     driver = begin(person, room)
@@ -621,7 +622,8 @@ ASKS = """(() => {
 COMES = "The recording goes on, and words come once the server takes a live session."
 
 
-@pytest.mark.parametrize("lags", [False, pytest.param(True, marks=pytest.mark.reliability)])
+@pytest.mark.reliability
+@pytest.mark.parametrize("lags", [False, True])
 def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypatch, lags):
     """As long as the server says, be it full, or behind with the words of others."""
     monkeypatch.setattr("whosaid.server.realtime.places.RETRY_AFTER_S", 3)
