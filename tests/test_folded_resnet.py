@@ -86,7 +86,7 @@ def published():
     """The published network, with random weights: (model, its folded embedding)."""
     torch.manual_seed(0)
     model = normalised_at_random(WeSpeakerResNet34())
-    return model, FoldedEmbedding(model)
+    return model, FoldedEmbedding(model, torch.float32)
 
 
 @settings(max_examples=3, deadline=None)

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.diarization import load_diarizer
+from whosaid.diarization import embeddings, load_diarizer
 from whosaid.diarization.diarizer import SpeakerHints
 from whosaid.diarization.embeddings import share_frames
 from whosaid.diarization.pyannote import (
@@ -88,6 +89,36 @@ def test_the_turns_are_pyannote_s_with_our_stages_and_without(recordings, stock,
     expected = stock.diarize(samples, SpeakerHints())
     assert expected.turns
     found = replaced.diarize(samples, SpeakerHints())
+    assert found.turns == expected.turns
+    assert found.exclusive == expected.exclusive
+
+
+def round_to_float16(monkeypatch):
+    """Let embeddings' convolutions round as in float16 on CUDA, which adds up in float32."""
+
+    def fused(*args):
+        return tuple(nn.Parameter(each.half().float()) for each in fuse(*args))
+
+    def rounding(method):
+        def wrapper(convolution, *tensors, **options):
+            found = method(convolution, *(each.half().float() for each in tensors), **options)
+            return found.half().float()
+
+        return wrapper
+
+    fuse = embeddings.fuse_conv_bn_weights
+    monkeypatch.setattr(embeddings, "fuse_conv_bn_weights", fused)
+    for name in ("__call__", "onto"):
+        method = getattr(embeddings.Convolution, name)
+        monkeypatch.setattr(embeddings.Convolution, name, rounding(method))
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_turns_with_embeddings_in_float16_are_the_same(recordings, diarizer, monkeypatch, name):
+    samples = samples_of(recordings, name)
+    expected = diarizer.diarize(samples, SpeakerHints())
+    round_to_float16(monkeypatch)
+    found = load_diarizer(str(FOLDER), None, None, CPU).diarize(samples, SpeakerHints())
     assert found.turns == expected.turns
     assert found.exclusive == expected.exclusive
 
