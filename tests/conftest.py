@@ -30,12 +30,10 @@ from hypothesis.internal.conjecture import providers
 from config import NO_TELEMETRY
 
 if TYPE_CHECKING:
-    import torch
     from selenium.webdriver import Chrome
 
     from handler import EndpointHandler
     from tests.page_person import Person
-    from whosaid.asr.model.encoder import AudioEncoder, EncoderPass
     from whosaid.endpoint import Endpoint
 
 # Read by libraries when they are imported, so that fixtures import those late; it keeps small
@@ -287,23 +285,31 @@ def demo_handler() -> EndpointHandler:
         pytest.skip(f"left out: no demo model: {', '.join(missing)}")
     made = EndpointHandler(settings=ModelSettings.for_demo())
     encoder = made.endpoint.recogniser.transcriber.engine.context.encoder
-    encoder.run_pass = _heard_once(encoder.run_pass)
+    encoder.run_pass = _once(encoder.run_pass)
+    embeddings = made.endpoint.diarizer._pipeline.get_embeddings
+    embeddings._embed = _once(embeddings._embed)
     return made
 
 
-def _heard_once(run_pass: EncoderPass) -> EncoderPass:
-    """Make each of the latest passes once: many tests ask about the same recording."""
-    kept: dict[tuple[int, bytes], torch.Tensor] = {}
+def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the latest results: many tests ask about the same recording. Arguments are tensors, and
+    models that stay.
+    """
+    kept: dict[tuple[int | bytes, ...], Any] = {}
 
-    def encode(encoder: AudioEncoder, features: torch.Tensor) -> torch.Tensor:
-        key = id(encoder), sha256(features.contiguous().numpy()).digest()
-        found = kept.pop(key) if key in kept else run_pass(encoder, features)
-        kept[key] = found
+    def key_of(argument: object) -> int | bytes:
+        if not hasattr(argument, "contiguous"):
+            return id(argument)
+        return sha256(argument.contiguous().numpy()).digest()
+
+    def found(*arguments: Any) -> Any:
+        key = tuple(map(key_of, arguments))
+        kept[key] = kept.pop(key) if key in kept else compute(*arguments)
         if len(kept) > 40:
             del kept[next(iter(kept))]
-        return found
+        return kept[key]
 
-    return encode
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ def samples() -> torch.Tensor:
 
     data = (DEMO_MODELS.parent / "conversation.ogg").read_bytes()
     audio = decode_audio(data, 16_000, AudioLimits(7200, 2**30))
-    return torch.from_numpy(audio.samples[: 35 * 16_000])[None]
+    return torch.from_numpy(audio.samples[14 * 16_000 : 35 * 16_000])[None]
 
 
 @pytest.fixture(scope="module")
