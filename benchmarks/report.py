@@ -24,8 +24,9 @@ PAGES = REPOSITORY / "docs" / "benchmarks"
 PACKAGES = ("torch", "transformers", "ctranslate2")
 # Settings that results of one page may differ in.
 VARYING = ("date", "minutes", "repeats")
-# The rows of each table, by its name; empty if nothing was measured. All rows have the same keys.
-Tables = dict[str, list[dict[str, str]]]
+# The rows of each table, by its name, or a chart in Mermaid's language; empty if nothing was
+# measured. All rows have the same keys.
+Tables = dict[str, list[dict[str, str]] | str]
 
 
 class Results:
