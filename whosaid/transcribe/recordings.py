@@ -64,7 +64,7 @@ class Recording:
             "size": len(data),
             "modified": self.path.stat().st_mtime_ns,
             "sha256": sha256(data).hexdigest(),
-            "path_sha256": self._path_digest,
+            "path_sha256": self.path_digest,
         }
 
     def is_of(self, answer: dict[str, Any]) -> bool:
@@ -76,14 +76,17 @@ class Recording:
 
     def is_place_of(self, answer: dict[str, Any]) -> bool:
         """Return whether the answer is of a recording at this path, changed or not. Answers beside
-        the recording are, and answers that tell no path.
+        the recording are if they have its name, because folders are moved; so are answers that tell
+        no path.
         """
         told = answer.get("recording")
-        told = told.get("path_sha256") if isinstance(told, dict) else None
-        return self.stem.parent == self.path.parent or told in (None, self._path_digest)
+        told = told if isinstance(told, dict) else {}
+        if self.stem.parent == self.path.parent:
+            return told.get("name") in (None, self.path.name)
+        return told.get("path_sha256") in (None, self.path_digest)
 
     @property
-    def _path_digest(self) -> str:
+    def path_digest(self) -> str:
         return kept.path_digest(str(self.path.parent.resolve() / self.path.name))
 
     def _digest(self) -> str:
@@ -316,8 +319,8 @@ def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
         if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
             told = answer["recording"]
             raise InTheWay(
-                f"{recording.output('json')} is the answer to another {told['name']}"
-                f" ({told['size']} bytes), and not to {recording.path}; {way_out}"
+                f"{recording.output('json')} is the answer to another recording, {told['name']},"
+                f" and not to {recording.path}; {way_out}"
             )
 
 
