@@ -38,6 +38,7 @@ from whosaid.transcribe.__main__ import main
 from whosaid.transcribe.client import Client
 from whosaid.transcribe.options import read_transcribe
 from whosaid.transcribe.recordings import Recording
+from whosaid.transcribe.screen import Run
 
 
 @pytest.fixture
@@ -575,6 +576,16 @@ def test_ctrl_c_ends_with_its_status_and_says_what_is_left(fake, folder, monkeyp
     monkeypatch.setattr(program, "write_all", interrupt)
     assert main(["transcribe", str(folder), "--url", fake.url]) == 130
     assert capsys.readouterr().err == "2 recordings: 0 done, 2 not done\n"
+
+
+@pytest.mark.timeout(20)
+def test_a_run_ends_if_nobody_reads_its_lines(fake, folder, monkeypatch):
+    def end(*_):
+        raise SystemExit(1)  # as rich does
+
+    monkeypatch.setattr(Run, "finish", end)
+    with pytest.raises(SystemExit):
+        main(["transcribe", str(folder), "--url", fake.url])
 
 
 def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys):
