@@ -175,8 +175,6 @@ def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Ch
                 less = (word.probability or 0.0) < (other.probability or 0.0)
                 dropped.add((one, i) if less else (two, j))
     for number, chunk in enumerate(chunks):
-        if not chunk.words:
-            yield chunk
         stops = sorted(place for at, place in dropped if at == number)
         for start, stop in pairwise([-1, *stops, len(chunk.words)]):
             yield from reader.part(chunk, start + 1, stop)
