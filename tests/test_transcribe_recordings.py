@@ -107,6 +107,17 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         find_recordings([tmp_path], None)
 
 
+def test_a_name_that_is_not_utf8_gets_its_files(tmp_path):
+    path = tmp_path / os.fsdecode(b"gr\xfcn.ogg")
+    path.write_bytes(b"sound")
+    (recording,) = find_recordings([tmp_path], None)
+    write_outputs(recording, an_answer(recording, "green"), ["srt"])
+    answer = recording.kept_answer()
+    assert answer["recording"]["name"] == "gr\ufffdn.ogg"
+    assert recording.is_of(answer)
+    assert recording.is_place_of(answer)
+
+
 def test_a_format_that_was_not_sent_is_named():
     with pytest.raises(Failed, match="did not send srt, rttm"):
         as_texts({"text": "", "output": {"vtt": ""}}, ("vtt", "srt", "rttm"))

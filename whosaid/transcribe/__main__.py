@@ -254,7 +254,7 @@ def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal
             sys.stdout.write("".join(texts.values()))
         else:
             if len(found) > 1:
-                print(f"{path}:")
+                print(f"{os.fsencode(path).decode(errors='replace')}:")
             show(answer, seconds, Console())
     return status
 

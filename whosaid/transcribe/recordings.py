@@ -46,6 +46,11 @@ class Recording:
     path: Path
     stem: Path
 
+    @property
+    def name(self) -> str:
+        """Return the file's name; a replacement character stands for a byte that is not UTF-8."""
+        return os.fsencode(self.path.name).decode(errors="replace")
+
     def output(self, name: str) -> Path:
         return self.stem.with_name(f"{self.stem.name}.{name}")
 
@@ -60,7 +65,7 @@ class Recording:
 
     def described(self, data: bytes) -> dict[str, Any]:
         return {
-            "name": self.path.name,
+            "name": self.name,
             "size": len(data),
             "modified": self.path.stat().st_mtime_ns,
             "sha256": sha256(data).hexdigest(),
@@ -82,7 +87,7 @@ class Recording:
         told = answer.get("recording")
         told = told if isinstance(told, dict) else {}
         if self.stem.parent == self.path.parent:
-            return told.get("name") in (None, self.path.name)
+            return told.get("name") in (None, self.name)
         return told.get("path_sha256") in (None, self.path_digest)
 
     @property
