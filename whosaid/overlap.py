@@ -93,7 +93,8 @@ def overlapped_windows(
     """
     spans: list[Span] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.window_start, chunk.end)):
-        if spans and chunk.window_start < spans[-1][1]:  # decoded again within a window
+        # A window that follows begins where the last chunk ends, except for rounding.
+        if spans and spans[-1][1] - chunk.window_start > 1 / SAMPLE_RATE:  # decoded again within
             spans[-1] = spans[-1][0], max(spans[-1][1], chunk.end)
         else:
             spans.append((chunk.window_start, chunk.end))
