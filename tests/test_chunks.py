@@ -291,3 +291,13 @@ def test_a_short_phrase_over_a_long_sound_is_not_believed():
         stop = WINDOW.start + round(length * SAMPLE_RATE)
         window = Window(WINDOW.start, stop, stop, tentative=True)
         assert (READER.read(window, sure, samples_of(window)) != ReadWindow()) is kept
+
+
+def test_a_part_of_a_chunk_in_another_language_has_its_tokens():
+    letters = [MODELS.tokenizer.convert_tokens_to_ids(letter) for letter in "wxyz"]
+    japanese = dataclasses.replace(READER, language="ja")
+    (chunk,) = chunks_of(japanese, result_of(at(0.1), *letters, at(2.0)))
+    assert [word.text for word in chunk.words] == [*"wxyz"]  # one word in English
+    (part,) = READER.part(chunk, 1, 3)
+    assert (part.text, part.tokens) == ("xy", tuple(letters[1:3]))
+    assert part.log_probs == chunk.log_probs[1:3]

@@ -228,9 +228,13 @@ def resets(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+@pytest.mark.parametrize("unread", [0, 3])
 @pytest.mark.parametrize("abruptly", [False, True])
-def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptly):
-    """An hour of silence in one message."""
+def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(
+    caplog, monkeypatch, abruptly, unread
+):
+    """An hour of silence in one message, and messages that are not read before it has passed."""
+    monkeypatch.setattr("whosaid.server.lifecycle.PING_S", 0.05)
     caplog.set_level(logging.INFO, "server")
     drivers = Drivers()
     with server(drivers, max_append_bytes=2**28) as (draining, where), opened(where) as raw:
@@ -240,6 +244,8 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptl
         places = draining.gate.admission.live
         raw.send(BINARY, bytes(3600 * 8000))
         wait_for(draining, lambda: places.audio_seconds == 3600)
+        for _ in range(unread):
+            raw.send(BINARY, bytes(800))
         if abruptly:
             resets(raw.connection)
         raw.connection.close()

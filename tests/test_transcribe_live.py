@@ -170,6 +170,10 @@ def test_files_are_those_of_a_recording(server, recording, tmp_path):
     cues = (out / "talk.srt").read_text("utf-8").split("\n\n")
     texts = [cue.split("\n")[2] for cue in cues]
     assert texts == [f"<u>{word}</u>" for word in ("Good", "morning.", "how", "are", "you")]
+    other = tmp_path / "other" / recording.name
+    other.parent.mkdir()
+    other.write_bytes(recording.read_bytes())
+    assert run(server, str(other), *options) == 2  # another file of this name
 
 
 def test_a_file_of_somebody_else_is_not_written_over(server, recording, capsys):

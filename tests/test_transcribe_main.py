@@ -38,6 +38,7 @@ from whosaid.transcribe.__main__ import main
 from whosaid.transcribe.client import Client
 from whosaid.transcribe.options import read_transcribe
 from whosaid.transcribe.recordings import Recording
+from whosaid.transcribe.screen import Run
 
 
 @pytest.fixture
@@ -215,8 +216,8 @@ def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, c
     capsys.readouterr()
     assert main(["transcribe", str(paths[1]), *given]) == 2
     assert capsys.readouterr().err == (
-        f"scripts/transcribe: {answer} is the answer to another x.mp3 ({len(str(paths[0]))} bytes),"
-        f" and not to {paths[1]}; --force overwrites it, --output-dir writes elsewhere\n"
+        f"scripts/transcribe: {answer} is the answer to another recording, x.mp3, and not to"
+        f" {paths[1]}; --force overwrites it, --output-dir writes elsewhere\n"
     )
     text = ["--text", __file__]
     assert main(["transcribe", str(paths[1]), *given, *text]) == 2
@@ -232,6 +233,19 @@ def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, c
     assert kept(answer)[2]["text"] == "changed"
     assert main(["transcribe", str(paths[1]), *given, "--force"]) == 0
     assert kept(answer)[2]["text"] == str(paths[1])
+
+
+def test_a_recording_of_another_ending_does_not_replace_an_answer_beside_it(fake, tmp_path):
+    fake.replies = [answer_by_recording]
+    mp3, wav = folders_of_one_name(tmp_path, "x.mp3", "x.wav")
+    assert main(["transcribe", str(mp3), "--url", fake.url]) == 0
+    assert main(["transcribe", str(wav), "--url", fake.url]) == 2
+    assert kept(mp3.with_suffix(".json"))[2]["text"] == str(mp3)
+    # A recording and its answer that are renamed together belong together.
+    for path in (mp3, mp3.with_suffix(".json")):
+        path.rename(path.with_stem("y"))
+    assert main(["transcribe", str(mp3.with_stem("y")), "--url", fake.url]) == 0
+    assert len(fake.bodies) == 1
 
 
 @pytest.mark.parametrize(
@@ -562,6 +576,16 @@ def test_ctrl_c_ends_with_its_status_and_says_what_is_left(fake, folder, monkeyp
     monkeypatch.setattr(program, "write_all", interrupt)
     assert main(["transcribe", str(folder), "--url", fake.url]) == 130
     assert capsys.readouterr().err == "2 recordings: 0 done, 2 not done\n"
+
+
+@pytest.mark.timeout(20)
+def test_a_run_ends_if_nobody_reads_its_lines(fake, folder, monkeypatch):
+    def end(*_):
+        raise SystemExit(1)  # as rich does
+
+    monkeypatch.setattr(Run, "finish", end)
+    with pytest.raises(SystemExit):
+        main(["transcribe", str(folder), "--url", fake.url])
 
 
 def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -77,6 +80,42 @@ def test_a_file_that_is_named_twice_is_one_and_shares_its_folder(tmp_path, monke
     assert [(each.path, each.stem) for each in found] == [(Path("a.ogg"), Path("a"))]
     found = find_recordings([Path("b.ogg"), Path("../here/b.mp3")], None)
     assert [each.stem.name for each in found] == ["b.ogg", "b.mp3"]
+
+
+def test_folders_that_are_links_are_read_once(tmp_path):
+    for name in ("talks/a.ogg", "disk/b.ogg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"")
+    for link, target in (("disk", "disk"), ("again", "disk"), ("loop", "talks")):
+        (tmp_path / "talks" / link).symlink_to(tmp_path / target)
+    found = find_recordings([tmp_path / "talks"], tmp_path / "out")
+    stems = [str(each.stem.relative_to(tmp_path)) for each in found]
+    assert stems == ["out/a", "out/again/b"]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.ogg").write_bytes(b"")
+    (closed := tmp_path / "closed").mkdir()
+
+    def scan(folder: str, read: Callable[[str], Any] = os.scandir) -> Any:
+        if Path(folder) == closed:  # the superuser may read every folder
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        return read(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(Failed, match=f"^{closed}: Permission denied$"):
+        find_recordings([tmp_path], None)
+
+
+def test_a_name_that_is_not_utf8_gets_its_files(tmp_path):
+    path = tmp_path / os.fsdecode(b"gr\xfcn.ogg")
+    path.write_bytes(b"sound")
+    (recording,) = find_recordings([tmp_path], None)
+    write_outputs(recording, an_answer(recording, "green"), ["srt"])
+    answer = recording.kept_answer()
+    assert answer["recording"]["name"] == "gr\ufffdn.ogg"
+    assert recording.is_of(answer)
+    assert recording.is_place_of(answer)
 
 
 def test_a_format_that_was_not_sent_is_named():

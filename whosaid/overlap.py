@@ -93,7 +93,8 @@ def overlapped_windows(
     """
     spans: list[Span] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.window_start, chunk.end)):
-        if spans and chunk.window_start < spans[-1][1]:  # decoded again within a window
+        # A window that follows begins where the last chunk ends, except for rounding.
+        if spans and spans[-1][1] - chunk.window_start > 1 / SAMPLE_RATE:  # decoded again within
             spans[-1] = spans[-1][0], max(spans[-1][1], chunk.end)
         else:
             spans.append((chunk.window_start, chunk.end))
@@ -175,8 +176,6 @@ def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Ch
                 less = (word.probability or 0.0) < (other.probability or 0.0)
                 dropped.add((one, i) if less else (two, j))
     for number, chunk in enumerate(chunks):
-        if not chunk.words:
-            yield chunk
         stops = sorted(place for at, place in dropped if at == number)
         for start, stop in pairwise([-1, *stops, len(chunk.words)]):
             yield from reader.part(chunk, start + 1, stop)

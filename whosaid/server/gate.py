@@ -47,7 +47,7 @@ from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.metrics import Metrics
 from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
-from whosaid.server.realtime.handshake import UPGRADED, Handshake
+from whosaid.server.realtime.handshake import NO_STATUS, UPGRADED, Handshake
 from whosaid.server.settings import ServerSettings
 
 logger = logging.getLogger("server")
@@ -395,7 +395,8 @@ class Gate:
         self._metrics.requests.labels(route, status, code).inc()
         audio = ""
         if status == UPGRADED and place is not None:
-            audio = f", {place.audio_seconds:.1f} s of audio, closed with {handshake.close_status}"
+            closed = handshake.close_status or NO_STATUS
+            audio = f", {place.audio_seconds:.1f} s of audio, closed with {closed}"
         logger.info(LINE, "GET", route, status, code, handshake.seconds, audio, request_id)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from whosaid.asr import stopped
 from whosaid.endpoint import Endpoint
@@ -53,10 +54,23 @@ SECONDS_TO_LEAVE = 5
 # uvicorn 0.54 says so of every WebSocket that is refused with a whole answer.
 FALSE_ALARM = "ASGI callable returned without completing handshake."
 logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != FALSE_ALARM)
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, which also frees the place of a client whose connection is lost. The
+    session does not notice while it does not read, because the audio is far ahead of real time.
+    """
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.handshake_initiated and (place := self.scope["state"].get("place")):
+            place.leave()
+
+
 # uvicorn's own protocols and bounds.
 UVICORN: dict[str, Any] = {
     "http": "h11",
-    "ws": "websockets-sansio",
+    "ws": WebSocketProtocol,
     "log_config": None,
     "log_level": logging.WARNING,
     "access_log": False,

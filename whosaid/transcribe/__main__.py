@@ -138,7 +138,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
     this process compute in this thread.
     """
     waiting = deque(recordings)
-    ended: queue.SimpleQueue[Unusable | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -146,7 +146,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
                 while True:
                     job.write(waiting.popleft(), run)
             ended.put(None)
-        except Unusable as error:
+        except BaseException as error:  # rich ends the process if nobody reads its lines
             waiting.clear()
             ended.put(error)
 
@@ -254,7 +254,7 @@ def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal
             sys.stdout.write("".join(texts.values()))
         else:
             if len(found) > 1:
-                print(f"{path}:")
+                print(f"{os.fsencode(path).decode(errors='replace')}:")
             show(answer, seconds, Console())
     return status
 

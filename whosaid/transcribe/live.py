@@ -187,7 +187,8 @@ def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float)
     recording = _output(options)
     made = {"live": True, **Request(None, given).to_json()}
     answer = transcript.answer(seconds, asked)
-    answer = {"recording": {"name": recording.path.name}, "made_with": made, **answer}
+    told = {"name": recording.name, "path_sha256": recording.path_digest}
+    answer = {"recording": told, "made_with": made, **answer}
     write_outputs(recording, answer, formats)
 
 

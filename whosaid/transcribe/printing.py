@@ -79,10 +79,10 @@ def summary(response: dict[str, Any], wall: float) -> str:
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
-    for line in word_lines(response) if "words" in response else transcript_lines(response):
+    lines = [*(word_lines(response) if "words" in response else transcript_lines(response))]
+    text = response["text"].strip()  # without times there are no lines
+    for line in lines or [Text(text) if text else Text("(no speech)", "dim")]:
         console.print(line, soft_wrap=True)
-    if not response["chunks"]:
-        console.print("(no speech)", style="dim")
     for note in notes(response):
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print(summary(response, wall), style="bold", highlight=False, soft_wrap=True)

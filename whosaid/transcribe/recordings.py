@@ -16,7 +16,7 @@ import os
 import secrets
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from mimetypes import guess_type
@@ -46,6 +46,11 @@ class Recording:
     path: Path
     stem: Path
 
+    @property
+    def name(self) -> str:
+        """Return the file's name; a replacement character stands for a byte that is not UTF-8."""
+        return os.fsencode(self.path.name).decode(errors="replace")
+
     def output(self, name: str) -> Path:
         return self.stem.with_name(f"{self.stem.name}.{name}")
 
@@ -60,11 +65,11 @@ class Recording:
 
     def described(self, data: bytes) -> dict[str, Any]:
         return {
-            "name": self.path.name,
+            "name": self.name,
             "size": len(data),
             "modified": self.path.stat().st_mtime_ns,
             "sha256": sha256(data).hexdigest(),
-            "path_sha256": self._path_digest,
+            "path_sha256": self.path_digest,
         }
 
     def is_of(self, answer: dict[str, Any]) -> bool:
@@ -76,14 +81,17 @@ class Recording:
 
     def is_place_of(self, answer: dict[str, Any]) -> bool:
         """Return whether the answer is of a recording at this path, changed or not. Answers beside
-        the recording are, and answers that tell no path.
+        the recording are if they have its name, because folders are moved; so are answers that tell
+        no path.
         """
         told = answer.get("recording")
-        told = told.get("path_sha256") if isinstance(told, dict) else None
-        return self.stem.parent == self.path.parent or told in (None, self._path_digest)
+        told = told if isinstance(told, dict) else {}
+        if self.stem.parent == self.path.parent:
+            return told.get("name") in (None, self.name)
+        return told.get("path_sha256") in (None, self.path_digest)
 
     @property
-    def _path_digest(self) -> str:
+    def path_digest(self) -> str:
         return kept.path_digest(str(self.path.parent.resolve() / self.path.name))
 
     def _digest(self) -> str:
@@ -119,25 +127,27 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
 
     Outputs stand beside a file or, under `output`, at the file's path below the common folder of
     all names. Recordings with outputs of one name keep their endings. Raises Failed for a name that
-    does not exist or a folder without recordings.
+    does not exist, and for a folder without recordings or one that cannot be read.
     """
-    found: dict[Path, Path] = {}  # by resolved folder
+    found: dict[Path, tuple[Path, Path]] = {}  # with the folder for outputs, by resolved folder
     tops = []
     for path in named:
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
-        tops.append((path if path.is_dir() else path.parent).resolve())
+        named_folder = path if path.is_dir() else path.parent
+        tops.append(named_folder.resolve())
         files = [path]
         if path.is_dir():
             files = [each for each in _visible(path) if ENDING.fullmatch(each.suffix)]
         if not files:
             raise Failed(f"{path}: there is no recording in it")
         for file in files:
-            found.setdefault(file.parent.resolve() / file.name, file)
+            below = tops[-1] / file.parent.relative_to(named_folder)
+            found.setdefault(file.parent.resolve() / file.name, (file, below))
     top = Path(os.path.commonpath(tops))
     placed = [
-        (file, file.parent if output is None else output / place.parent.relative_to(top))
-        for place, file in found.items()
+        (file, file.parent if output is None else output / below.relative_to(top))
+        for file, below in found.values()
     ]
     stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
     return [
@@ -188,12 +198,25 @@ def fitting(name: str) -> str:
     return f"{data[: LONGEST_STEM - 17].decode(errors='ignore')}-{digest}"
 
 
-def _visible(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and below it that are not hidden, in order."""
-    for file in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not hidden and file.is_file():
-            yield file
+def _visible(folder: Path) -> list[Path]:
+    """Return the files in a folder and below it that are not hidden, in order. Links are followed,
+    but no folder is read twice. Raises Failed for a folder that cannot be read.
+    """
+    found: list[Path] = []
+    read: set[str] = set()
+    for place, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+        folders.sort()
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if (real := os.path.realpath(place)) in read:
+            folders.clear()
+            continue
+        read.add(real)
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    return sorted(file for file in found if file.is_file())
+
+
+def _raise(error: OSError) -> None:
+    raise Failed(f"{error.filename}: {error.strerror}") from error
 
 
 def left_out(named: Sequence[Path]) -> list[Path]:
@@ -316,8 +339,8 @@ def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
         if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
             told = answer["recording"]
             raise InTheWay(
-                f"{recording.output('json')} is the answer to another {told['name']}"
-                f" ({told['size']} bytes), and not to {recording.path}; {way_out}"
+                f"{recording.output('json')} is the answer to another recording, {told['name']},"
+                f" and not to {recording.path}; {way_out}"
             )
 
 

@@ -31,10 +31,11 @@ def with_labels(answer: Answer) -> Answer:
     def relabel_chunk(chunk: Chunk) -> Chunk:
         return replace(chunk, words=relabel(chunk.words))
 
-    labelled = [
-        replace(each, speaker=labels.get(each.speaker or ""), words=relabel(each.words))
-        for each in segments
-    ]
+    def relabel_segment(segment: SpeakerSegment) -> SpeakerSegment:
+        speaker = labels.get(segment.speaker or "")
+        voice = None if segment.voice is None else speaker or ""
+        return replace(segment, speaker=speaker, voice=voice, words=relabel(segment.words))
+
     chunks = tuple(map(relabel_chunk, answer.transcript.chunks))
     told = tuple(
         replace(each, label=named.get(each.label) or labels.get(each.label or ""))
@@ -45,7 +46,7 @@ def with_labels(answer: Answer) -> Answer:
         known_speakers=told,
         voices={labels[label]: each for label, each in answer.voices.items() if label in labels},
         transcript=replace(answer.transcript, chunks=chunks),
-        segments=None if answer.segments is None else labelled,
+        segments=None if answer.segments is None else [*map(relabel_segment, segments)],
     )
 
 
