@@ -51,7 +51,7 @@ class EngineMetrics(Collector):
         running, waiting = (scheduler.running, scheduler.waiting) if scheduler else (0, 0)
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.permits.taken),
-            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.permits.held_bytes),
+            "asr_held_body_bytes": ("Bytes of held request bodies", self.admission.permits.held_bytes),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
             "asr_running_rows": ("Windows being decoded", running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
@@ -65,7 +65,7 @@ class EngineMetrics(Collector):
         counters: dict[str, tuple[str, float]] = {
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
-            "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
+            "asr_batch_rows": ("Rows of all steps; divided by steps, the mean batch", counts.rows),
             "asr_tokens": ("Tokens decoded", counts.decoded.tokens),
             "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
             "asr_live_audio_seconds": ("Seconds of live audio", self.admission.live.audio_seconds),
@@ -87,17 +87,16 @@ class JobMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts, kept = self._store.counts()
-        jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
+        jobs = GaugeMetricFamily("asr_jobs", "Jobs kept", labels=["status"])
         for status, count in counts.items():
             jobs.add_metric([status.value], count)
         yield jobs
-        yield GaugeMetricFamily("asr_jobs_bytes", "Bytes of their recordings and answers", kept)
+        yield GaugeMetricFamily("asr_jobs_bytes", "Bytes of recordings and answers of jobs", kept)
 
 
 class Metrics:
-    """The series of one server, on registries of their own: `on_disk` has those that a disk is
-    asked for.
-    """
+    """The series of one server, on registries of their own: `on_disk` has those that need a
+    disk."""
 
     def __init__(self, engine: Collector) -> None:
         self.registry, self.on_disk = CollectorRegistry(), CollectorRegistry()
@@ -110,9 +109,9 @@ class Metrics:
             ["route", "status", "code"],
         )
         self.refused = counter(
-            "asr_refused", "Requests refused before their body was understood", ["code"]
+            "asr_refused", "Requests refused before parsing their body", ["code"]
         )
-        self.cancelled = counter("asr_cancelled", "Requests whose client left")
+        self.cancelled = counter("asr_cancelled", "Requests whose client disconnected")
         self.audio_seconds = counter("asr_audio_seconds", "Seconds of audio answered")
         self.seconds = seconds(
             "asr_request_duration_seconds",
@@ -128,12 +127,12 @@ class Metrics:
         )
         self.body_bytes = Histogram(
             "asr_body_bytes",
-            "Bytes of the bodies of requests",
+            "Size of request bodies",
             buckets=BYTES,
             registry=self.registry,
         )
         build = Gauge(
-            "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
+            "asr_build_info", "Versions of Python and libraries", ["versions"], registry=self.registry
         )
         build.labels(describe_versions()).set(1)
 

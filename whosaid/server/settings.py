@@ -67,12 +67,11 @@ class ServerSettings(EnvironmentSettings):
     host: str = "127.0.0.1"
     """Address."""
     port: int = Field(default=8000, ge=0, le=65535)
-    """0 is any free one."""
+    """0: any free port."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
-    """Sent as `Authorization: Bearer ...` or Basic password. Use a long random key: nothing limits
-    how often a client may guess."""
+    """Sent as bearer token or Basic password. Use a long random key: guesses are not limited."""
     max_queue: int = Field(default=64, ge=1)
-    """Accepted requests without an answer."""
+    """Requests that wait or run."""
     max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
     """Received bytes of waiting requests; a single request may exceed it."""
     max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)
@@ -96,19 +95,19 @@ class ServerSettings(EnvironmentSettings):
     live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
     """How far a live client may be ahead of real time."""
     live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
-    """Seconds without an event that end a live session."""
+    """Seconds without an event after which a live session ends."""
     live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
     """Length of a live session."""
     data_dir: Path | None = None
     """Folder for jobs; no jobs without it."""
     max_jobs: int = Field(default=1000, ge=1)
-    """Jobs that are kept."""
+    """Jobs kept."""
     max_job_bytes: int = Field(default=10 * 2**30, ge=1)
     """Bytes of the jobs' recordings and answers."""
     max_running_jobs: int = Field(default=2, ge=1)
     """Jobs running at once."""
     job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
-    """How long a job is kept after its end."""
+    """Seconds for which an ended job is kept."""
     callback_hosts: Annotated[frozenset[str], NoDecode, CALLBACK_HOSTS] = frozenset()
     """Hosts for job callbacks: `hooks.example, 10.0.0.7:8443`; the default port is 443."""
     callback_secret: SecretStr | None = None
