@@ -60,7 +60,7 @@ STAYS = "What was written stays; Transcribe hears the whole recording."
 NASTY = "<img src=x onerror=alert(1)>"
 FIRST = (Word(" So", 0.3, 0.5, None, 0.9), Word(" it", 0.5, 0.7, None, 0.8))
 SECOND = (Word(" goes", 0.7, 1.0, None, 0.7), Word(f" {NASTY}.", 1.0, 1.4, None, 0.6))
-DRAINS = Refusal(Kind.DRAINING, "the server is about to stop")
+DRAINS = Refusal(Kind.DRAINING, "the server is shutting down")
 THIRD = (Word(" Yes.", 2.0, 2.4, None, 0.5),)
 
 
@@ -384,7 +384,7 @@ def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):
         driver.loop.call_soon_threadsafe(room.server.end_all)
         person.wait(lambda: person.texts("#listening-state") == ["Recording"])
         said = person.see("#failure").text
-        assert said.startswith("The server stops before this request is answered. DRAINING")
+        assert said.startswith("The server stops before it can answer this request. DRAINING")
         assert said.endswith("Transcribe writes all of it down.")
         assert lines(person) == ["So it goes"]
         person.speak(2)
@@ -586,7 +586,7 @@ def test_last_words_that_come_too_late_are_told_to_be_missing(person, demo_endpo
         person.see("#found")
     assert person.texts(".word") == ["So", "it"]
     failure = person.see("#failure").text
-    assert failure.startswith("What was heard could not be completed within the time limit. ")
+    assert failure.startswith("The received audio could not be completed within the time limit. ")
     assert failure.endswith(STAYS)
     assert "words may be missing" in person.texts("#notes li")[-1]
 
@@ -634,7 +634,7 @@ def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypa
             person.do(QUICK)
             person.see("#record").click()
             person.speak(1)
-            why = "live sessions wait for their words already" if lags else "1 live sessions are"
+            why = "live sessions already lag behind" if lags else "1 live sessions are"
             said = person.see("#failure").text
             assert said.startswith(f"The server is busy: {why}")
             assert COMES in said
@@ -678,7 +678,7 @@ def test_why_a_socket_is_refused_is_asked_and_a_server_that_starts_anew_is_waite
         person.do(QUICK)
         person.see("#record").click()
         said = person.see("#failure").text
-        assert said.startswith("The server is about to stop. DRAINING")
+        assert said.startswith("The server is shutting down. DRAINING")
         assert COMES in said
         told.set()
         driver = next_driver(person, room, 0)

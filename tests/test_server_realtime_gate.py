@@ -105,7 +105,7 @@ def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, setti
         ("model=parakeet", ["model: parakeet is not loaded; this server has org/whisper alone"]),
         (
             "api-version=2025-04-01-preview&call_id=1&%C3%A4=1",
-            ["unknown parameters of the address are ignored: api-version, call_id, \\xe4"],
+            ["unknown parameters of the URL are ignored: api-version, call_id, \\xe4"],
         ),
     ],
 )

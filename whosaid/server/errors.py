@@ -23,7 +23,7 @@ class Kind(Enum):
     DRAINING = "DRAINING", "the server is stopping", 503, 5
     BUSY = (
         "BUSY",
-        "`MAX_QUEUE` or `MAX_QUEUE_BYTES` reached; live: `MAX_LIVE_SESSIONS` reached, or sessions lag",
+        "`MAX_QUEUE` or `MAX_QUEUE_BYTES` reached; live: `MAX_LIVE_SESSIONS`, or sessions lag",
         429,
     )
     BODY_TOO_LARGE = (

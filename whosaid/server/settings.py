@@ -14,20 +14,20 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from config import EnvironmentSettings
 
-# Shorter keys are warned of: 16 random letters and digits have 95 bits.
+# Characters; shorter keys cause a warning. 16 random letters and digits have 95 bits.
 SAFE_KEY = 16
-# What a server may be called, and where a web page may come from.
+# Hosts of a server, and origins of a web page.
 HOST_PATTERN = re.compile(
     r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
 )
 ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
-# Of TCP, up to 65535.
+# A TCP port, up to 65535.
 PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
 CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
 
 
 def _names(pattern: re.Pattern[str], should_be: str) -> BeforeValidator:
-    """Splits a variable's text at commas into lower-case names that match `pattern`."""
+    """Return a validator that splits text at commas into lower-case names that match `pattern`."""
 
     def check(value: object) -> object:
         names = value.lower().split(",") if isinstance(value, str) else value
@@ -49,9 +49,7 @@ CALLBACK_HOSTS = _names(CALLBACK_PATTERN, "names, or names with ports")
 
 
 def callback_key(secret: SecretStr) -> bytes:
-    """Return the bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty if
-    it is no base64.
-    """
+    """Return the signing key in a secret of Standard Webhooks; b"" if it is not base64."""
     try:
         return b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
     except ValueError:
@@ -61,7 +59,7 @@ def callback_key(secret: SecretStr) -> bytes:
 class ServerSettings(EnvironmentSettings):
     """How the server listens and what it accepts."""
 
-    # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
+    # Otherwise a line feed at the end of a secret's file would be part of the key.
     model_config = SettingsConfigDict(str_strip_whitespace=True)
 
     host: str = "127.0.0.1"
@@ -129,5 +127,5 @@ class ServerSettings(EnvironmentSettings):
     @property
     def warning(self) -> str | None:
         if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
-            return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
+            return f"API_KEY has less than {SAFE_KEY} characters and can be guessed"
         return None
