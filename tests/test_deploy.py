@@ -316,7 +316,7 @@ class TestUpdate:
 
 REFUSED = (500, {"detail": "OUT_OF_MEMORY: one window does not fit"})
 WRONG_TOKEN = "127.0.0.1 answered 401: the token is missing, wrong or expired"
-ANOTHER = "it answered, but not with text and speakers"
+ANOTHER = "its answer has no text and speakers"
 
 
 class TestFailures:
@@ -386,7 +386,7 @@ class TestChecks:
 
     def test_ids_that_the_hub_has_not(self, platform, lines):
         told = lines("--repository", "me/none", "--assistant", "a/none@v1")
-        assert "deploy.py: --repository: the Hub has no me/none that the token may read" in told
+        assert "deploy.py: --repository: the Hub has no me/none that the token can read" in told
         assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token may" in told
 
     def test_repositories_without_what_is_needed(self, platform, lines):
@@ -410,7 +410,7 @@ class TestChecks:
         monkeypatch.setattr(deploy, "get_token", lambda: None)
         assert deploy.main([*NAMED, "--assistant", "a/b", "--dry-run"]) == 0
         (note,) = capsys.readouterr().err.splitlines()
-        assert note.startswith("note: the Hub could not be asked whether the ids exist: ")
+        assert note.startswith("note: the ids could not be checked on the Hub: ")
 
     def test_an_endpoint_that_exists_may_have_its_token_from_before(self, platform, capsys):
         assert deploy.main([*NAMED, "--no-wait"]) == 0
@@ -425,4 +425,4 @@ class TestCommandLine:
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):
         monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
         line = failure(capsys, *options)
-        assert line == "ENDPOINT_API_KEY goes with --container custom --type public"
+        assert line == "ENDPOINT_API_KEY needs --container custom --type public"

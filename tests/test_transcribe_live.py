@@ -222,7 +222,7 @@ def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_pat
     assert [word["speaker"] for word in answer["words"]] == ["Ann", "Ann", "Bob"]
     assert answer["warnings"] == [
         "known_speakers: noise",
-        "--speaker-names: there is no SPEAKER_07; the speakers are Ann, SPEAKER_01",
+        "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01",
     ]
 
 
@@ -263,8 +263,8 @@ def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("status", "key", "reason"),
     [
-        (401, None, "no (the server asks for its key: set API_KEY to it)"),
-        (401, "x" * 40, "no (the server does not take the key that API_KEY holds)"),
+        (401, None, "no (the server needs a key: set API_KEY)"),
+        (401, "x" * 40, "no (the server does not accept the key in API_KEY)"),
         (404, None, "no: the server has no live sessions"),
         (503, None, "no"),
     ],
@@ -348,7 +348,7 @@ def say_no_json(talk: Talk) -> None:
             False,
             ["the server sent 'conversation.item.input_audio_transcription.delta' in another form"],
         ),
-        (say_no_json, False, ["the server sent what is no event"]),
+        (say_no_json, False, ["the server sent an invalid event"]),
     ],
 )
 @pytest.mark.usefixtures("once")
@@ -503,7 +503,7 @@ def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
     # Speakers are told of the first session alone: another calls the same people something else.
     assert [len(each) for each in sessions.include] == [2, 1, 1]
     shown = capsys.readouterr()
-    on = [f"{reason}; its text stays, another session goes on from {at}" for at in ("0:06", "0:08")]
+    on = [f"{reason}; its text stays, a new session continues from {at}" for at in ("0:06", "0:08")]
     assert [line for line in shown.err.splitlines() if line not in missing] == on
     assert shown.out.split().count("w5") == 1
     assert "guess" not in shown.out
@@ -556,8 +556,8 @@ def test_a_microphone_is_kept_while_no_session_can_be_had(tmp_path, monkeypatch,
     assert shown.out.split() == ["0:01.0", "and", "so", "on"]
     assert shown.err.splitlines() == [
         "from 0:00 to 0:01 words may be missing",
-        "the server is gone; another session is tried, Ctrl+C waits for none",
-        "the server is gone; its text stays, another session goes on from 0:01",
+        "the server is gone; trying a new session, Ctrl+C stops",
+        "the server is gone; its text stays, a new session continues from 0:01",
     ]
 
 
@@ -586,7 +586,7 @@ def test_where_nothing_comes_another_session_waits_for_audio(monkeypatch, capsys
     os.close(reading)
     assert was_silent == [True, False]
     assert capsys.readouterr().err == (
-        "nothing came; its text stays, another session goes on from 0:00\n"
+        "nothing came; its text stays, a new session continues from 0:00\n"
     )
 
 
@@ -757,12 +757,12 @@ def test_a_microphone_that_is_not_there_is_one_line(server, tmp_path, monkeypatc
     microphone(tmp_path, script, monkeypatch)
     assert run(server) == 1
     assert capsys.readouterr().err == (
-        "ffmpeg hears no microphone: default: No such device; --microphone NAME names another\n"
+        "ffmpeg finds no microphone: default: No such device; choose one by --microphone NAME\n"
     )
     (tmp_path / "ffmpeg").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(server) == 1
-    assert capsys.readouterr().err.startswith("the microphone is read by the ffmpeg program, which")
+    assert capsys.readouterr().err.startswith("the microphone needs the ffmpeg program, which")
     assert input_options("darwin", None) == ["-f", "avfoundation", "-i", ":default"]
 
 

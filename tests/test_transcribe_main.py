@@ -131,8 +131,8 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     assert main(again) == 0
     assert len(fake.bodies) == 3
     assert capsys.readouterr().err.splitlines()[0] == (
-        f"{folder / 'deep/b.WAV'}: transcribed again;"
-        " the answer there is of the recording before it changed"
+        f"{folder / 'deep/b.WAV'}: transcribed again,"
+        " because the answer is for an earlier version of the recording"
     )
     assert main([*one, "--force"]) == 0
     assert len(fake.bodies) == 4
@@ -156,7 +156,7 @@ def test_what_an_answer_does_not_give_is_transcribed_again_and_said(
     assert main([*given, *more]) == 0
     assert len(fake.bodies) == 4
     again = capsys.readouterr().err.splitlines()[0]
-    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again; the answer there {why}"
+    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again, because the answer {why}"
     assert main([*given, *more]) == 0
     assert len(fake.bodies) == 4
 
@@ -376,7 +376,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
         (
             "4",
             refuse(401, {"detail": "UNAUTHORIZED: none"}),
-            "UNAUTHORIZED: none (the server asks for its key: set API_KEY to it)",
+            "UNAUTHORIZED: none (the server needs a key: set API_KEY)",
         ),
         (
             "1",
@@ -773,7 +773,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
         monkeypatch.setenv("API_KEY", "another")
         assert main([*arguments, "--force"]) == 1
     assert "UNAUTHORIZED" in (line := capsys.readouterr().err.splitlines()[-1])
-    assert "the key that API_KEY holds" in line
+    assert "the key in API_KEY" in line
     assert told[0] == (0.0, 3.5)
     assert told[-1][0] == pytest.approx(told[-1][1])
     outputs = expected.pop("output")

@@ -176,7 +176,7 @@ def test_an_answer_that_went_meanwhile_is_told(tmp_path):
     write_outputs(recording, an_answer(recording, "before"), ("json",))
     work = needed_work(recording, REQUEST, ("json", "srt"), anew=False)
     recording.output("json").unlink()
-    with pytest.raises(Failed, match=r"a\.json: was changed meanwhile"):
+    with pytest.raises(Failed, match=r"a\.json: has changed meanwhile"):
         work.write_kept(REQUEST)
 
 

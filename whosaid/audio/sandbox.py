@@ -1,4 +1,4 @@
-"""Runs a function over untrusted bytes in a process that may do nothing else.
+"""Runs a function on untrusted bytes in a confined process.
 
 Each recording has a process for itself while it is read: a fork of a template, which has imported
 the function's modules and reads no recording. The template starts with `start` or the first

@@ -127,8 +127,8 @@ def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
     ("source", "reason"),
     [
         ("none", "none: there is no such file or folder"),
-        ("empty", "empty: there is no recording in it"),
-        ("list.jsonl", "list.jsonl: there is no recording in it"),
+        ("empty", "empty: has no recordings"),
+        ("list.jsonl", "list.jsonl: has no recordings"),
     ],
 )
 def test_a_source_without_recordings_is_refused(folder, capsys, source, reason):
