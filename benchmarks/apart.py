@@ -1,8 +1,8 @@
 """Runs an engine in a process of its own.
 
-Engines never share a process. The OpenMP threads of one would put those of the next to sleep (more
-threads than cores: libgomp sleeps between any two products), and their memory could not be measured
-separately. A process that waits for its turn sleeps and takes no time from the others.
+Engines never share a process: with more OpenMP threads than cores libgomp's threads sleep between
+products, and the engines' memory could not be measured separately. A process that waits for its
+turn sleeps, and so does not slow the others.
 """
 
 from __future__ import annotations

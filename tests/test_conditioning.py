@@ -488,5 +488,5 @@ def test_the_enrolment_is_where_the_speaker_says_most():
 
 def test_a_mask_needs_conditioned_models():
     transcriber = Transcriber(models_of(TINY, 142))
-    with pytest.raises(ValueError, match="follow no speaker"):
+    with pytest.raises(ValueError, match="cannot follow a speaker"):
         run_steps(transcriber.start(noise(1.0), transcriber.validate(asking()), mask_of(0)))

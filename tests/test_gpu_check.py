@@ -92,7 +92,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
         "graphs against eager passes over noise",
         "models in memory",
     } <= left_out
-    assert "text against what is said" not in left_out
+    assert "text against the reference" not in left_out
     found = {check: found for _, check, _, found, _ in lines}
     dtype = str(choose_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
     assert found["weights"] == f"{dtype} on cpu"

@@ -586,7 +586,7 @@ def assisted_by(only_language: str | None) -> WhisperModels:
         (assisted_by("en"), {"assisted": True}, True, None),
         (assisted_by("en"), {"assisted": True, "language": None}, True, None),
         (assisted_by("en"), {"language": "German"}, False, None),
-        (assisted_by("en"), {"assisted": True, "language": "German"}, False, "knows English alone"),
+        (assisted_by("en"), {"assisted": True, "language": "German"}, False, "knows only English"),
     ],
 )
 def test_an_assistant_drafts_where_it_can_and_a_wish_for_it_is_told_otherwise(

@@ -62,7 +62,7 @@ class AssistantDrafter(RowTensors):
         """
         for step in range(shape.drafts):
             ends = rows.length[:, None] + step
-            # Rows shorter than the lag read their first token several times, which changes nothing.
+            # Rows shorter than the lag read their first token several times, without effect.
             back = torch.arange(-shape.assistant_lag if step == 0 else -1, 0, device=ends.device)
             positions = (ends + back).clamp(min=0)
             tokens = rows.tokens.gather(1, positions)
