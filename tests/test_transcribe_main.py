@@ -167,7 +167,7 @@ def test_another_model_of_the_server_is_new_work(fake, folder, capsys):
     fake.info = {"model": "openai/whisper-small", "diarization": False}
     assert main(given) == 0
     assert len(fake.bodies) == 2
-    assert "the answer there was made with other models (model was openai/whisper-base)\n" in (
+    assert ", because the answer was made with other models (model was openai/whisper-base)\n" in (
         capsys.readouterr().err
     )
     fake.info = None  # hf-serve
@@ -277,7 +277,7 @@ def test_formats_added_later_come_from_the_json(fake, folder):
 def test_an_answer_of_an_earlier_version_is_not_done(fake, folder, capsys):
     (folder / "a.json").write_text(json.dumps({**ANSWER, "output": {}}))
     assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
-    assert "; the answer there does not say how it was made\n" in capsys.readouterr().err
+    assert ", because the answer does not say how it was made\n" in capsys.readouterr().err
     assert "made_with" in json.loads((folder / "a.json").read_text("utf-8"))
 
 
@@ -409,7 +409,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
     for given, told in (
         ([str(tmp_path / "a.ogg"), "--url", url], nobody),
         (["/no/such/talk.ogg"], "/no/such/talk.ogg: there is no such file or folder"),
-        ([str(tmp_path / "notes")], f"{tmp_path / 'notes'}: there is no recording in it"),
+        ([str(tmp_path / "notes")], f"{tmp_path / 'notes'}: has no recordings"),
     ):
         for command in ("transcribe", "demo"):
             assert main([command, *given]) == 1
@@ -608,7 +608,7 @@ def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     assert kept(folder / "a.json")[1]["parameters"]["text"] == f"sha256 {digest}"
     script.write_bytes(b"\xff")
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
-    assert capsys.readouterr().err.endswith(f"--text: {script}: is no text in UTF-8\n")
+    assert capsys.readouterr().err.endswith(f"--text: {script}: is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])

@@ -111,7 +111,7 @@ def names(folder: Path, kind: str) -> list[str]:
         ),
         (["--num-speakers", "2", "--min-speakers", "3"], "--num-speakers: contradicts"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
-        (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
+        (["--out", "hf://datasets/owner/name"], "hf:// is read-only here"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
@@ -149,7 +149,7 @@ def test_no_recording_may_take_longer_than_a_week(folder, capsys, seconds):
 @pytest.mark.parametrize(
     ("more", "status", "told"),
     [
-        ([], 2, "scripts/setup --archive, then start it by .venv/bin/python -m"),
+        ([], 2, "scripts/setup --archive, then .venv/bin/python -m"),
         (["--modle", "x"], 2, "did you mean --model?"),
         (["--help"], 0, ""),
     ],
@@ -228,7 +228,7 @@ def test_what_is_done_needs_no_cluster_and_loads_neither_torch_nor_ray(folder, c
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith(
-        "2 recordings were done before, and nothing is left.\n1 of 2 recordings failed:\n"
+        "2 recordings were done before; nothing is left.\n1 of 2 recordings failed:\n"
     )
     assert "/in/b.wav: no audio stream found" in done.stdout
 
@@ -268,7 +268,7 @@ def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, c
     assert transcribed(cluster, folder) == 2
     assert transcribed(cluster, folder, "--formats", "srt") == 0
     stderr = capfd.readouterr().err
-    assert stderr.splitlines()[-1] == "2 recordings done from the answers that are there"
+    assert stderr.splitlines()[-1] == "2 recordings made from existing answers"
     subtitles = folder / "out" / "results" / "a.srt"
     assert subtitles.read_text() == "1\n00:00:00,000 --> 00:00:01,000\na\n"
     for _ in range(2):
@@ -278,8 +278,8 @@ def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, c
     assert transcribed(cluster, folder, "--formats", "vtt", "--batch-size", "4", "--words") == 0
     assert len(names(folder, "index")) == 2
     assert transcribed(cluster, folder, "--language", "de") == 2
-    why = "the answer there was made with other parameters (language)"
-    assert f"2 recordings transcribed again; {why}" in capfd.readouterr().err.splitlines()
+    why = "because the answer was made with other parameters (language)"
+    assert f"2 recordings transcribed again, {why}" in capfd.readouterr().err.splitlines()
     assert transcribed(cluster, folder, "--language", "de") == 0
     assert len(names(folder, "index")) == 2
 
@@ -309,9 +309,9 @@ def test_models_that_do_not_load_are_one_line_and_status_2(folder, cluster, caps
 @pytest.mark.parametrize(
     ("fault", "status", "told"),
     [
-        (ClusterError("node lost"), 1, "2 recordings have no record; start again"),
-        (OSError(28, "full"), 1, "2 recordings have no record; start again"),
-        (KeyboardInterrupt(), 130, "stopped; start again to go on"),
+        (ClusterError("node lost"), 1, "2 recordings have no record; run again"),
+        (OSError(28, "full"), 1, "2 recordings have no record; run again"),
+        (KeyboardInterrupt(), 130, "stopped; run again to continue"),
     ],
 )
 def test_a_run_that_ends_early_goes_on(folder, cluster, capsys, fault, status, told):
