@@ -96,8 +96,8 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         " cluster. Finished recordings are skipped: a run may be stopped and started again.",
         EXAMPLES,
         f"{manifest.HELP} Keys of object stores come from the stores' own variables. The exit"
-        " status is 0 if every recording has a result, 1 if some have none, 2 for a wrong command line,"
-        " wrong settings or models that do not load, 130 if it was stopped.",
+        " status is 0 if every recording has a result, 1 if some have none, 2 for a wrong command"
+        " line, wrong settings or models that do not load, 130 if it was stopped.",
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder, a recording, or a manifest; a path or a URL"
