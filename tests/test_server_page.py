@@ -640,7 +640,7 @@ def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording
         assert person.focus() == "key"
         assert person.violations() == {}
         person.see("#key").send_keys("another", Keys.ENTER)
-        assert person.see("#login-failure").text == "The server does not take this key."
+        assert person.see("#login-failure").text == "The server does not accept this key."
         person.see("#key").clear()
         person.see("#key").send_keys(KEY, Keys.ENTER)
         person.see("#source")
