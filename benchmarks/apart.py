@@ -1,4 +1,4 @@
-"""Runs an engine in a process of its own.
+"""Runs an engine in its own process.
 
 Engines never share a process: with more OpenMP threads than cores libgomp's threads sleep between
 products, and the engines' memory could not be measured separately. A process that waits for its
@@ -20,7 +20,7 @@ class EngineFailed(Exception):
 
 
 class Apart:
-    """An object that `make` returns in a process of its own, where its methods are called."""
+    """An object that `make` returns in another process, where its methods are called."""
 
     def __init__(self, name: str, make: Callable[..., object], *arguments: object) -> None:
         self.name = name

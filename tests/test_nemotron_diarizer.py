@@ -276,7 +276,7 @@ def test_hints_change_nothing_voices_are_none_and_all_its_speakers_may_not_be_al
     alone = diarizer.diarize(spoken, NO_HINTS)
     hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
     assert hinted == replace(alone, hints=SpeakerHints(num_speakers=2))
-    many = "8 speakers were found, the most that the model can tell apart"
+    many = "8 speakers were found, the most that the model can distinguish"
     assert hinted.warnings == ("speaker hints could not be met: 8 found", many)
     assert alone.warnings == (many,)
     fewer = tuple(turn for turn in alone.turns if turn.speaker != "SPEAKER_03")

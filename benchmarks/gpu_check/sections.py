@@ -1,4 +1,4 @@
-"""The sections of the check, each in a process of its own.
+"""Runs the sections of the check, each in its own process.
 
 After a CUDA error such as an illegal memory access every later call of the process fails, and a
 process that aborts or hangs reports nothing. So each section runs in a new process with newly
@@ -74,7 +74,7 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
 
 
 def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:
-    """Run a section in a process of its own, which writes to this one's stderr."""
+    """Run a section in its own process, which writes to this one's stderr."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, run, section, settings, quick))

@@ -46,7 +46,7 @@ class Agreement:
         return self.final[-1].end if self.final else 0.0
 
     def heard(self, words: Sequence[Word]) -> list[Word]:
-        """Take the words of a pass; return those that become final."""
+        """Add the words of a pass; return the words that become final."""
         new = [word for word in words if word.start > self.until - SLACK]
         if new and self.final and abs(new[0].start - self.until) < NEAR:
             new = new[self._copied(new) :]

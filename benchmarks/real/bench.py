@@ -37,8 +37,8 @@ EMPTY: dict[str, Any] = {"recordings": {}, "answers": {}}
 def measure(options: Namespace, path: Path) -> None:
     """Transcribe every recording by every engine; `path` is written after each recording.
 
-    Raises ValueError if manifest or engines are wrong or no engine is left, and StartError if
-    the model cannot be had.
+    Raises ValueError if manifest or engines are wrong or no engine is left, and StartError if the
+    model is not available.
     """
     specs = [Spec.parse(text) for text in options.engines]
     recordings = [each for each in load_manifests(options.manifest) if options.only in each.name]

@@ -1,4 +1,4 @@
-"""The engines that are compared: this project, faster-whisper's two forms, transformers.
+"""The compared engines: this project, faster-whisper's two modes, transformers.
 
     ours   ours:num_beams=5   batched@int8:beam_size=5   sequential:vad_filter=true
 
@@ -140,7 +140,7 @@ class FasterWhisper:
         self.options |= spec.options
 
     def transcribe(self, recording: Recording) -> str:
-        """Return the text of all segments; what is sampled is seeded."""
+        """Return the text of all segments; sampling is seeded."""
         import ctranslate2
 
         ctranslate2.set_random_seed(0)

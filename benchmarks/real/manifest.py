@@ -1,4 +1,4 @@
-"""The recordings of a manifest (`whosaid.cli.manifest`), and what is said in them.
+"""The recordings of a manifest (`whosaid.cli.manifest`), and their transcripts.
 
 `text` is the transcript, and `reference` its source: `truth` for the spoken or read text, else the
 name of its author, usually another model. A recording without text has no speech, and every

@@ -209,7 +209,7 @@ def cached_texts(teacher: Teacher, recordings: Sequence[Recording], folder: Path
 
 
 def save_whole(value: Any, path: Path) -> None:  # noqa: ANN401
-    """Save what `torch.load` reads; the file appears when it is complete."""
+    """Save a file for `torch.load` atomically."""
     partial = path.with_suffix(".partial")
     torch.save(value, partial)
     partial.replace(path)

@@ -47,8 +47,7 @@ class Epoch:
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return texts to train on and held-out ones: every tenth window, in whatever style it was
-    decoded.
+    """Return texts to train on and held-out ones: every tenth window, in any style.
 
     Raises ValueError if there are too few windows for both.
     """

@@ -153,7 +153,7 @@ class Transcription(Recognition[Transcript]):
     async def _decode(
         self, windows: WindowDecoding, session: Session, timeline: LanguageTimeline
     ) -> list[Recognised]:
-        """Decode all windows. Return what was recognised, if the client supplied a text."""
+        """Decode all windows. Return the recognised texts, if the client supplied a text."""
         recognised: list[Recognised] = []
         windows.add_ready()
         while not (session.done and self._schedule.whole):

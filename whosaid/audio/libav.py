@@ -102,7 +102,7 @@ OPTIONS = {
 }
 _OPENING: dict[str, Any] = opening_arguments()
 
-# libav's messages repeat what files say, and never reach a log.
+# libav's messages repeat texts of files, so they are not logged.
 logging.getLogger("libav").propagate = False
 logging.getLogger("libav").addHandler(logging.NullHandler())
 

@@ -280,7 +280,7 @@ def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
 
 
 def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
-    """Answer with what the function yields, returns or raises. Return whether it yielded."""
+    """Send the function's next value, result or error. Return whether it yielded."""
     content: bytes | bytearray = b""
     answer: dict[str, Any] = {"last": True}
     try:

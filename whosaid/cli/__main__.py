@@ -66,9 +66,9 @@ COMMANDS = {
 def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
     parser = CommandParser(
         "scripts/setup",
-        "Make .venv ready: Python 3.12 and the packages of requirements/locks/, checked by their"
-        " hashes, for demo, serve, transcribe and deploy.py. Nothing is done if nothing has"
-        " changed, and nothing is removed that an earlier call was asked for.",
+        "Install Python 3.12 and the packages of requirements/locks/, verified by hash, into .venv,"
+        " for demo, serve, transcribe and deploy.py. If nothing has changed, nothing is done."
+        " Packages of earlier calls are kept.",
         (
             ("packages for use", "scripts/setup"),
             (

@@ -53,8 +53,8 @@ def choose(
 
     `options` are those of `add_models`. With `bundled` only the bundled conversation is
     transcribed; without `speakers` there is no diarization model. `say` shows the user a line;
-    `alone` is entered while the Hub shows its own progress. Raises StartError, which calls each
-    model what the user called the model, if a model cannot be had.
+    `alone` is entered while the Hub shows its own progress. Raises StartError with the user's name
+    for the model if a model is not available.
     """
     names = _names(options, bundled, speakers)
     try:

@@ -1,6 +1,6 @@
 """`scripts/transcribe --live`: transcribes audio while it is spoken, and shows words as they come.
 
-Models of this process transcribe it, or with `--url` those of a running server.
+Models in this process transcribe it, or with `--url` a running server.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ JOB = (
     " the server needs DATA_DIR"
 )
 LIVE_HELP = (
-    "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words, a"
-    " second one waits for nothing. Files are written at the end, where --output-format or"
-    " --output-dir asks for them."
+    "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words; a"
+    " second one does not wait. Files are written at the end, if --output-format or"
+    " --output-dir is given."
 )
 LIVE_OPTIONS = (
     flag(

@@ -99,7 +99,7 @@ class MedusaDrafter(RowTensors):
         self.newest.copy_(_at(states, chosen_at))
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Score all drafts at once; what the filters allow still depends on the drafts before."""
+        """Score all drafts at once; the allowed tokens still depend on earlier drafts."""
         every = self.model.scores(self.newest, shape.drafts, bias)
         for step, scores in enumerate(torch.split(every, 1, dim=1)):
             yield rows.length[:, None] + step, scores

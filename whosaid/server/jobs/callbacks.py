@@ -118,7 +118,7 @@ class Callbacks:
             while True:
                 self._woken.clear()
                 seconds = TICK_S
-                # What goes wrong with the disk is logged, and tried again.
+                # Errors of the disk are logged, and the work is tried again.
                 with suppress(EndpointError), endpoint_errors():
                     seconds = await self._begin_due(calls)
                 with suppress(TimeoutError):

@@ -86,7 +86,7 @@ class JobRunner:
     async def _run(self) -> None:
         while not self._stopped:
             self._woken.clear()
-            # What goes wrong with the disk is logged, and tried again.
+            # Errors of the disk are logged, and the work is tried again.
             with suppress(EndpointError), endpoint_errors():
                 await asyncio.to_thread(self.store.expire, time.time() - self.kept_seconds)
                 await self._begin_jobs()
