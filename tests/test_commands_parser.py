@@ -1,4 +1,4 @@
-"""One look for all command lines."""
+"""The command lines have a common style."""
 
 from __future__ import annotations
 

@@ -447,7 +447,7 @@ def test_a_dicow_takes_no_other_conditioning(tmp_path, whisper):
 
 
 def test_every_window_has_its_part_of_the_mask(monkeypatch):
-    """Also windows in which a long pause is cut out, and those that are decoded again."""
+    """Including windows with a long pause cut out, and windows that are decoded again."""
     transcriber = Transcriber(conditioned(), fallback=REJECTING)
     mask = np.eye(4, dtype=np.float32)[np.repeat([0, 1, 2, 3, 0, 2, 2, 2, 1, 0], FRAMES)]
     mask[17, :] = 0.4, 0.2, 0.2, 0.2

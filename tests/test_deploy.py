@@ -112,7 +112,7 @@ class Api(BaseHTTPRequestHandler):
         return 200, platform.described(parts[2])
 
     def model(self, owner: str, name: str, *more: str) -> tuple[int, Any]:
-        """What the Hub tells of a model, or whether its conditions were accepted."""
+        """Return the Hub's description of a model, or whether its conditions were accepted."""
         id = f"{owner}/{name.partition('?')[0]}"
         if id not in self.server.files:
             return 404, {"error": "Repository not found"}
@@ -238,7 +238,8 @@ class TestCreate:
         assert body["model"]["secrets"] == secrets
 
     def test_an_image_of_ones_own_answers_to_the_platforms_names(self, platform):
-        """Its proxy has asked for the token; which name it sends nobody says."""
+        """The platform's proxy has checked the token; the host name that it sends is not
+        documented."""
         options = ["--container", "custom", "--image", "registry/image:1", "--no-wait"]
         assert deploy.main([*NAMED, *options]) == 0
         assert platform.made("POST")[0]["model"]["env"]["ALLOWED_HOSTS"] == "*"
@@ -371,7 +372,7 @@ class TestDryRun:
 
 
 class TestChecks:
-    """What is found before anything is created; the same by a dry run."""
+    """Faults found before anything is created, also in a dry run."""
 
     @pytest.fixture(params=[[], ["--dry-run"]], ids=["deploy", "dry-run"])
     def lines(self, request, platform, capsys):

@@ -74,7 +74,7 @@ ROWS = list(rows())
 
 
 def words(text: str) -> set[str]:
-    """What stands there as code."""
+    """Return the code spans of a text."""
     return set(re.findall(r"`([^`]+)`", text))
 
 

@@ -1,6 +1,4 @@
-"""Which models a command runs on, and what it tells the user about them. No model is loaded and
-nothing fetched: stand-ins answer for the hub and the package index.
-"""
+"""The models that a command chooses, and its messages about them."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_words_appear_and_become_a_transcript(person, room, downloads):
 
 @pytest.mark.reliability
 def test_a_server_that_sends_no_words_is_said_to_be_behind(person, room):
-    """From five seconds of speech on, until words come."""
+    """From five seconds of speech on, until words arrive."""
     visit(person, room.url)
     driver = begin(person, room)
     driver.tell(SpeechStartedEvent("a", 300))
@@ -291,7 +291,7 @@ def test_a_server_that_sends_no_words_is_said_to_be_behind(person, room):
 
 
 def test_the_recording_is_what_the_server_has_heard(person, room):
-    """To the last sample, by Chromium's own microphone, which plays a file."""
+    """To the last sample, with Chromium's fake microphone, which plays a file."""
     person.open(room.url)
     remember_files(person)
     before = len(room.drivers)
@@ -311,7 +311,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
 
 @pytest.mark.reliability
 def test_what_is_said_is_written_as_it_would_be_in_a_file(person, demo_endpoint, demo_handler):
-    """By the models themselves: three turns of the conversation, then its recording as a file."""
+    """With the real models: three turns of the conversation, then its recording as a file."""
     drivers = LiveDrivers(demo_endpoint)
     app = create_app(demo_endpoint, ServerSettings(), drivers)
     with listening(DrainingServer(app, demo_endpoint, 600)) as (host, port):
@@ -443,7 +443,7 @@ LOGIN = """(() => {
 def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
     person, room, line, downloads
 ):
-    """It hears nothing again: a note tells of the time between."""
+    """No audio is sent again: a note shows the gap."""
     visit(person, room.url)
     remember_files(person)
     first = begin(person, room)
@@ -494,7 +494,7 @@ def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
 
 @pytest.mark.reliability
 def test_a_session_that_expires_is_followed_by_another(person, demo_endpoint):
-    """Once the server has completed what it heard before; the recording goes on meanwhile."""
+    """After the server has completed the audio so far; the recording continues meanwhile."""
     with holding(demo_endpoint, live_session_seconds=2) as room:
         visit(person, room.url)
         person.do(QUICK)
@@ -621,7 +621,7 @@ COMES = "The recording goes on, and words come once the server takes a live sess
 
 @pytest.mark.parametrize("lags", [False, pytest.param(True, marks=pytest.mark.reliability)])
 def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypatch, lags):
-    """As long as the server says, be it full, or behind with the words of others."""
+    """For the server's Retry-After, if it is full or lags behind."""
     monkeypatch.setattr("whosaid.server.realtime.places.RETRY_AFTER_S", 3)
     most = 2 if lags else 1
     with holding(demo_endpoint, max_live_sessions=most) as room:

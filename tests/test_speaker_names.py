@@ -16,7 +16,7 @@ TEXTS = (" Good <b>morning</b>, SPEAKER_01: hello.", " =1 + 1", ' "How"\tare {yo
 
 
 def segments(names: tuple[str, str]) -> list[SpeakerSegment]:
-    """Both speakers by turns; of one text nobody knows the speaker."""
+    """Segments of two speakers by turns, one with an unknown speaker."""
     speakers = (names[0], names[1], None)
     made = []
     for number, (text, speaker) in enumerate(zip(TEXTS, speakers, strict=True)):

@@ -112,7 +112,7 @@ def at_once(monkeypatch) -> None:
 
 @pytest.fixture
 def once(monkeypatch) -> None:
-    """No other session is tried."""
+    """Try no second session."""
     monkeypatch.setattr(live_remote, "SECONDS_TO_RETRY", 0.0)
 
 
@@ -227,7 +227,7 @@ def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_pat
 
 
 def test_ctrl_c_ends_the_audio_and_waits_for_the_last_words(monkeypatch, capsys):
-    """Of a standard input that never ends."""
+    """With a standard input that never ends."""
 
     def reply(talk: Talk) -> None:
         talk.hear(6_400)
@@ -241,7 +241,7 @@ def test_ctrl_c_ends_the_audio_and_waits_for_the_last_words(monkeypatch, capsys)
 
 
 def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
-    """What was said is shown."""
+    """The text so far is shown."""
 
     def reply(talk: Talk) -> None:
         talk.hear(6_400)
@@ -441,7 +441,7 @@ class Counting:
 
 
 def expire(talk: Talk, item: str, said: list[dict]) -> None:
-    """What was heard is completed; what still comes is refused, event by event."""
+    """Complete the received audio, and refuse later events one by one."""
     talk.tell("error", error={"message": "the session is over", "code": "session_expired"})
     talk.tell("error", error={"message": "nothing more is taken", "code": "session_ending"})
     talk.complete(item, said)
@@ -449,7 +449,8 @@ def expire(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def shut(talk: Talk, item: str, said: list[dict]) -> None:
-    """What the client sends is taken until it is gone: a refusal could come before the words."""
+    """Accept the client's messages until it leaves, because a refusal could arrive before the
+    words."""
     talk.connection.socket.shutdown(socket.SHUT_WR)
     with suppress(ConnectionClosed):
         while True:
@@ -457,7 +458,7 @@ def shut(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def time_out(talk: Talk, item: str, said: list[dict]) -> None:
-    """As a web server whose pings nobody answers."""
+    """Close like a web server whose pings are not answered."""
     talk.connection.close(1011, "keepalive ping timeout")
 
 
@@ -481,7 +482,7 @@ def answered(folder: Path) -> dict:
 def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
     tmp_path, monkeypatch, capsys, lose, reason, is_live
 ):
-    """No audio is sent again, times are those of all the audio, and a gap is told."""
+    """No audio is sent again, times count over all the audio, and the gap is reported."""
     if is_live:  # no audio is sent ahead of real time, and so the server has read all
         monkeypatch.setattr(live_remote, "LEAST_AHEAD", 60.0)
     sessions = Counting(monkeypatch, lose, 5.5, 2.25, 2.25)
@@ -727,7 +728,7 @@ def microphone(folder: Path, script: str, monkeypatch) -> None:
 
 
 def test_the_microphone_is_what_ffmpeg_records_until_ctrl_c(tmp_path, monkeypatch):
-    """Its last samples, which it gives as it is told to end, are sent."""
+    """Samples that ffmpeg delivers when it is told to end are sent too."""
     given = tmp_path / "arguments"
     microphone(
         tmp_path,
@@ -818,7 +819,7 @@ def test_words_have_speakers_until_segments_of_the_text_replace_them():
 
 
 def test_what_is_final_stays_when_a_session_is_lost():
-    """Also of an item that is not complete, before one that is."""
+    """Also for an incomplete item before a complete one."""
     transcript = LiveTranscript()
     for item, start, said in (("a", 1.0, "one two"), ("b", 3.0, "three"), ("c", 5.0, "four")):
         begun = {"type": "input_audio_buffer.speech_started", "item_id": item}
@@ -872,7 +873,7 @@ def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, de
 
 @pytest.mark.usefixtures("tiny")
 def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
-    """Of a standard input that never ends; what was read is there."""
+    """With a standard input that never ends; the audio read so far is transcribed."""
     monkeypatch.chdir(tmp_path)
     append = live_local.LiveDrivers.__call__
 

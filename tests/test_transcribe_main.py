@@ -346,7 +346,7 @@ def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
 
 
 def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
-    """In one line each, however long, by either command."""
+    """On one line each, however long, with either command."""
 
     def miss(handler: FakeHandler, body: dict) -> None:
         left = [
@@ -388,7 +388,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
 def test_what_a_server_refuses_for_all_recordings_is_said_once(
     fake, folder, capsys, parallel, refusal, told
 ):
-    """One line says what to do, and no folder is sent recording by recording."""
+    """One line says what to do, and the folder's other recordings are not sent."""
     for number in range(20):
         (folder / f"{number}.wav").write_bytes(b"sound")
     fake.replies = [refusal]
@@ -527,7 +527,7 @@ def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, fo
 def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
     folder, capsys, wrong, said
 ):
-    """Without --url; a recording that is read would be told to be no audio."""
+    """Without --url; the error is not about the recording, which is not audio."""
     status = main(["transcribe", str(folder / "a.ogg"), *wrong])
     (line,) = capsys.readouterr().err.splitlines()
     if said:
@@ -540,7 +540,7 @@ def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
 
 
 def test_a_reader_that_goes_is_no_failure_with_a_traceback(fake, folder):
-    """As of `scripts/demo --output-format json | head -1`."""
+    """Like `scripts/demo --output-format json | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "whosaid.transcribe", "demo", str(folder / "a.ogg")]

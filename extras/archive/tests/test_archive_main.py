@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 class InProcess:
-    """In place of the cluster: one worker, here, which ends by its `fault` if there is one."""
+    """Replaces the cluster by one worker in this process, which ends with its `fault`, if any."""
 
     fault = None
     recordings = 0  # that were transcribed
@@ -132,7 +132,7 @@ def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
     ],
 )
 def test_a_source_without_recordings_is_refused(folder, capsys, source, reason):
-    """As a folder looks that is not mounted."""
+    """An unmounted folder looks like this."""
     (folder / "empty").mkdir()
     (folder / "list.jsonl").write_text("\n")
     assert main(arguments(folder, source=source)) == 2
@@ -155,7 +155,7 @@ def test_no_recording_may_take_longer_than_a_week(folder, capsys, seconds):
     ],
 )
 def test_a_python_without_the_packages_says_how_to_start_it(folder, more, status, told):
-    """One that has nothing but its standard library reads the command line all the same."""
+    """The command line can be read with only the standard library."""
     script = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
         "from extras.archive.__main__ import main; sys.exit(main(sys.argv[1:]))"

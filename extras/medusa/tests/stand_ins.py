@@ -20,7 +20,7 @@ ENDING = 40
 
 
 def tiny_models() -> WhisperModels:
-    """In float64; windows are a second long."""
+    """Float64 models with windows of one second."""
     return models_of(TINY, ENDING)
 
 
