@@ -32,7 +32,7 @@ def flac(count: int) -> bytes:
 
 
 def ogg(count: int) -> bytes:
-    """Put the tag into the second packet, on pages of its own."""
+    """In the second packet, which gets pages of its own."""
     data = in_format("opus.ogg")
     second = data.index(b"OggS", 1)
     third = data.index(b"OggS", second + 1)

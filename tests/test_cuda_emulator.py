@@ -159,7 +159,7 @@ def test_medusa(graphs, kind, drafts):
 
 @pytest.mark.parametrize(("num_beams", "timestamps"), [(5, True), rarely(2, False)])
 def test_beams_copied_as_on_cuda_find_what_the_cpu_finds(graphs, num_beams, timestamps):
-    """CUDA copies all places, a CPU only the positions that differ."""
+    """All places are copied there, on a CPU what differs."""
     models, windows = models_of(TINY, 142), windows_of(timestamps)
     options = dataclasses.replace(PLAIN, num_beams=num_beams, timestamps=timestamps)
     found = check_kind(graphs, DecodeEngine(on_cuda(models)), options, windows)

@@ -87,7 +87,7 @@ PARTS = st.lists(
 @settings(**STEPS)
 @given(PARTS, st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3)), max_size=5))
 def test_a_schedule_that_grows_has_the_windows_of_the_whole_recording(parts, growth):
-    """Regardless of how much is known when, and how many windows are decoded meanwhile."""
+    """However much is known when, and however many windows are decoded meanwhile."""
     samples = sound(parts)
     whole = planned(samples)
     expected = {window: whole.samples(window) for window in take(whole, 999)}
@@ -153,7 +153,7 @@ def test_speech_is_the_same_however_much_is_known_when(seed):
 
 @pytest.fixture(scope="module")
 def shared(whisper_folder) -> Iterator[Endpoint]:
-    """In float32, so that no batch changes a number; without second attempts."""
+    """In float32, so that no batch changes a number; nothing is decoded again."""
     models = load_whisper(Checkpoint(str(whisper_folder)), CPU, torch.float32)
     load = partial(Transcriber, models, fallback=None, limits=Limits(shared=True))
     endpoint = Endpoint(
@@ -218,7 +218,7 @@ def test_answers_are_those_of_whole_recordings(endpoint, long, monkeypatch, para
 
 
 def test_the_first_text_comes_before_the_last_speech_is_searched(endpoint, long, monkeypatch):
-    """It also comes before more than one window is in rows."""
+    """And before more than one window is in rows."""
     order, text = [], threading.Event()
     hear, read = EarlyStart.hear, WindowDecoding.read
 

@@ -181,7 +181,7 @@ def silent_flac(hours: int, announced: bool) -> bytes:
 
 
 def ffmpeg(*arguments: str, source: bytes = b"") -> bytes:
-    """Return the standard output of the ffmpeg program for `source` on its input."""
+    """What ffmpeg's program writes to its standard output, given `source` on its input."""
     command = (
         ["ffmpeg", "-v", "error", "-nostdin", *arguments]
         if not source
@@ -222,12 +222,12 @@ def two_seconds() -> bytes:
 
 @cache
 def in_format(name: str) -> bytes:
-    """Return the chirp in one of FORMATS."""
+    """That chirp in one of FORMATS."""
     return encoded(two_seconds(), name)
 
 
 def every_format() -> dict[str, bytes]:
-    """Return the chirp in every format, by name."""
+    """That chirp, name by name."""
     return {name: in_format(name) for name in FORMATS}
 
 

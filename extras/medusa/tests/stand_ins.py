@@ -20,7 +20,7 @@ ENDING = 40
 
 
 def tiny_models() -> WhisperModels:
-    """Float64 models with windows of one second."""
+    """In float64; windows are a second long."""
     return models_of(TINY, ENDING)
 
 
