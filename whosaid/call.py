@@ -175,8 +175,8 @@ class Call:
     async def _hear(
         self, begun: asyncio.Future[float], samples: NDArray[np.float32], seconds: float
     ) -> bool:
-        """Continue the transcription while the audio is decoded. Return whether it has begun: it
-        begins early only if the recording is long and its first samples have no offset.
+        """Go on with the transcription while the audio is decoded. Return whether it has begun: it
+        may if the recording is long, and if its first samples have no offset.
         """
         if self._early is None:
             recogniser, options = self._endpoint.recogniser, self._request.options

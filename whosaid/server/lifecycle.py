@@ -53,7 +53,7 @@ SECONDS_TO_LEAVE = 5
 # uvicorn 0.54 logs this for every WebSocket that is refused with an HTTP answer.
 FALSE_ALARM = "ASGI callable returned without completing handshake."
 logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != FALSE_ALARM)
-# uvicorn's protocols and limits.
+# uvicorn's own protocols and bounds.
 UVICORN: dict[str, Any] = {
     "http": "h11",
     "ws": "websockets-sansio",

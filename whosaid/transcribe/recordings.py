@@ -75,8 +75,8 @@ class Recording:
         )
 
     def is_place_of(self, answer: dict[str, Any]) -> bool:
-        """Return whether the answer is for a recording at this path, changed or not. This holds for
-        answers beside the recording, and for answers without a path.
+        """Return whether the answer is of a recording at this path, changed or not. Answers beside
+        the recording are, and answers that tell no path.
         """
         told = answer.get("recording")
         told = told.get("path_sha256") if isinstance(told, dict) else None
