@@ -186,5 +186,5 @@ def test_a_table_of_nothing_says_so_and_places_that_do_not_fit_are_refused():
     page = "<!-- figures: times -->\n| 1 |\n<!-- end -->"
     assert NOTHING in fill(page, {"times": ""})
     assert r"| \1 |" in fill(page, {"times": r"| \1 |"})
-    with pytest.raises(ValueError, match="the page has places for"):
+    with pytest.raises(ValueError, match="the page has comments for"):
         fill(page, {"times": "x", "more": "x"})

@@ -1,4 +1,5 @@
-"""What is kept of a decoded window, and up to where it counts as decoded."""
+"""Selects the kept segments of a decoded window, and the sample up to which it counts as
+decoded."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ def stopped(*tokens: int, spoken: float, timestamps: bool) -> DecodeResult:
 
 @pytest.mark.parametrize("reader", [READER, UNTIMED], ids=["timed", "untimed"])
 def test_what_follows_a_text_that_met_its_limit_is_decoded_again(reader):
-    """By beams, or without timestamps, where nothing else says how far it came."""
+    """With beams, or without timestamps, if only the attention tells how far the text got."""
     result = stopped(*[GOOD, MORNING, YES] * 4, spoken=1.6, timestamps=False)
     read = reader.read(WINDOW, result, samples_of(WINDOW))
     assert read.seek is not None

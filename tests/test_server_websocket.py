@@ -58,7 +58,7 @@ class Raw:
         self.connection.sendall(frame(*arguments, **options))
 
     def read(self) -> Response | Frame | None:
-        """What comes next; None at the end."""
+        """Return the next message; None at the end."""
         while not self._came:
             data = self.connection.recv(65536)
             if not data:
@@ -71,7 +71,7 @@ class Raw:
         return json.loads(self.read().data)
 
     def status(self) -> int:
-        """Of the close that comes now, or after events."""
+        """Return the status of the next close."""
         while (came := self.read()).opcode is not CLOSE:
             pass
         return Close.parse(came.data).code
@@ -171,7 +171,7 @@ def test_a_refused_upgrade_is_http_and_ends_the_connection_and_is_one_line_of_th
 
 
 def test_messages_are_as_large_as_an_append_may_be():
-    """In base64, with room for the rest of the event; in as many pieces as it takes."""
+    """In base64, with room for the rest of the event, in any number of frames."""
     drivers = Drivers()
     with server(drivers, max_append_bytes=300_000) as (_, where), opened(where) as raw:
         text = json.dumps(
@@ -255,7 +255,7 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(
 
 
 def test_a_client_that_takes_nothing_frees_its_place_and_stops_nobody(monkeypatch):
-    """It is refused again and again, and takes no answer: not even of the last ones."""
+    """It is refused repeatedly and reads no answer, not even the last one."""
     monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.2)
     drivers = Drivers()
     with server(drivers) as (draining, where), opened(where) as raw:

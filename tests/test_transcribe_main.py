@@ -132,8 +132,8 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     assert main(again) == 0
     assert len(fake.bodies) == 3
     assert capsys.readouterr().err.splitlines()[0] == (
-        f"{folder / 'deep/b.WAV'}: transcribed again;"
-        " the answer there is of the recording before it changed"
+        f"{folder / 'deep/b.WAV'}: transcribed again,"
+        " because the answer is for an earlier version of the recording"
     )
     assert main([*one, "--force"]) == 0
     assert len(fake.bodies) == 4
@@ -157,7 +157,7 @@ def test_what_an_answer_does_not_give_is_transcribed_again_and_said(
     assert main([*given, *more]) == 0
     assert len(fake.bodies) == 4
     again = capsys.readouterr().err.splitlines()[0]
-    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again; the answer there {why}"
+    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again, because the answer {why}"
     assert main([*given, *more]) == 0
     assert len(fake.bodies) == 4
 
@@ -168,7 +168,7 @@ def test_another_model_of_the_server_is_new_work(fake, folder, capsys):
     fake.info = {"model": "openai/whisper-small", "diarization": False}
     assert main(given) == 0
     assert len(fake.bodies) == 2
-    assert "the answer there was made with other models (model was openai/whisper-base)\n" in (
+    assert ", because the answer was made with other models (model was openai/whisper-base)\n" in (
         capsys.readouterr().err
     )
     fake.info = None  # hf-serve
@@ -291,7 +291,7 @@ def test_formats_added_later_come_from_the_json(fake, folder):
 def test_an_answer_of_an_earlier_version_is_not_done(fake, folder, capsys):
     (folder / "a.json").write_text(json.dumps({**ANSWER, "output": {}}))
     assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
-    assert "; the answer there does not say how it was made\n" in capsys.readouterr().err
+    assert ", because the answer does not say how it was made\n" in capsys.readouterr().err
     assert "made_with" in json.loads((folder / "a.json").read_text("utf-8"))
 
 
@@ -360,7 +360,7 @@ def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
 
 
 def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
-    """In one line each, however long, by either command."""
+    """On one line each, however long, with either command."""
 
     def miss(handler: FakeHandler, body: dict) -> None:
         left = [
@@ -390,7 +390,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
         (
             "4",
             refuse(401, {"detail": "UNAUTHORIZED: none"}),
-            "UNAUTHORIZED: none (the server asks for its key: set API_KEY to it)",
+            "UNAUTHORIZED: none (the server needs a key: set API_KEY)",
         ),
         (
             "1",
@@ -402,7 +402,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
 def test_what_a_server_refuses_for_all_recordings_is_said_once(
     fake, folder, capsys, parallel, refusal, told
 ):
-    """One line says what to do, and no folder is sent recording by recording."""
+    """One line says what to do, and the folder's other recordings are not sent."""
     for number in range(20):
         (folder / f"{number}.wav").write_bytes(b"sound")
     fake.replies = [refusal]
@@ -423,7 +423,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
     for given, told in (
         ([str(tmp_path / "a.ogg"), "--url", url], nobody),
         (["/no/such/talk.ogg"], "/no/such/talk.ogg: there is no such file or folder"),
-        ([str(tmp_path / "notes")], f"{tmp_path / 'notes'}: there is no recording in it"),
+        ([str(tmp_path / "notes")], f"{tmp_path / 'notes'}: has no recordings"),
     ):
         for command in ("transcribe", "demo"):
             assert main([command, *given]) == 1
@@ -541,7 +541,7 @@ def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, fo
 def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
     folder, capsys, wrong, said
 ):
-    """Without --url; a recording that is read would be told to be no audio."""
+    """Without --url; the error is not about the recording, which is not audio."""
     status = main(["transcribe", str(folder / "a.ogg"), *wrong])
     (line,) = capsys.readouterr().err.splitlines()
     if said:
@@ -554,7 +554,7 @@ def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
 
 
 def test_a_reader_that_goes_is_no_failure_with_a_traceback(fake, folder):
-    """As of `scripts/demo --output-format json | head -1`."""
+    """Like `scripts/demo --output-format json | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "whosaid.transcribe", "demo", str(folder / "a.ogg")]
@@ -632,7 +632,7 @@ def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     assert kept(folder / "a.json")[1]["parameters"]["text"] == f"sha256 {digest}"
     script.write_bytes(b"\xff")
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
-    assert capsys.readouterr().err.endswith(f"--text: {script}: is no text in UTF-8\n")
+    assert capsys.readouterr().err.endswith(f"--text: {script}: is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])
@@ -797,7 +797,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
         monkeypatch.setenv("API_KEY", "another")
         assert main([*arguments, "--force"]) == 1
     assert "UNAUTHORIZED" in (line := capsys.readouterr().err.splitlines()[-1])
-    assert "the key that API_KEY holds" in line
+    assert "the key in API_KEY" in line
     assert told[0] == (0.0, 3.5)
     assert told[-1][0] == pytest.approx(told[-1][1])
     outputs = expected.pop("output")

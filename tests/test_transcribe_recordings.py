@@ -1,4 +1,4 @@
-"""Which recordings are meant, where their files stand, and whose they are."""
+"""Finds recordings, their outputs, and the owner of existing files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
 
 
 def run(recording: Recording, formats: tuple[str, ...], said: str) -> None:
-    """As a run does it, where nobody forces it."""
+    """Write like a run without --force."""
     work = needed_work(recording, REQUEST, formats, anew=False)
     refuse_to_overwrite([work], "")
     if work.transcribes:
@@ -215,12 +215,12 @@ def test_an_answer_that_went_meanwhile_is_told(tmp_path):
     write_outputs(recording, an_answer(recording, "before"), ("json",))
     work = needed_work(recording, REQUEST, ("json", "srt"), anew=False)
     recording.output("json").unlink()
-    with pytest.raises(Failed, match=r"a\.json: was changed meanwhile"):
+    with pytest.raises(Failed, match=r"a\.json: has changed meanwhile"):
         work.write_kept(REQUEST)
 
 
 def test_the_layout_of_subtitles_follows_from_an_answer(tmp_path):
-    """Those that were asked for before are laid out, too, and texts stay."""
+    """Earlier subtitles get the layout too, and texts stay."""
     recording = Recording(tmp_path / "a.ogg", tmp_path / "a")
     recording.path.write_bytes(b"sound")
     words = [

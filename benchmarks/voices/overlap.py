@@ -1,4 +1,4 @@
-"""Word errors where people talk at once: `scripts/bench overlap --voices FOLDER`.
+"""Measures word errors when people talk at once: `scripts/bench overlap --voices FOLDER`.
 
 Recordings with each speaker's words, and mixtures of single voices, are transcribed with every set
 of request parameters, once on the pipeline's turns and once on the reference turns.
@@ -84,7 +84,7 @@ class GivenTurns:
 
 
 class OverlapBench:
-    """The endpoint, whose diarizer can be given the turns."""
+    """The endpoint, with a diarizer that can return given turns."""
 
     def __init__(self, handler: EndpointHandler) -> None:
         self.handler = handler
@@ -155,8 +155,8 @@ class OverlapBench:
 
 
 def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float) -> list[Word]:
-    """Return all words of a text, spoken from `first` to `last` seconds; `found` are words whose
-    times are known, and the others lie between them.
+    """Return all words of a text, spoken from `first` to `last` seconds. `found` words have known
+    times; the others are placed between them.
     """
     times: dict[int, Word] = {}
     for each in Levenshtein.opcodes(texts, [word.text.strip() for word in found]):

@@ -31,7 +31,7 @@ DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
 BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
 NOT_SAID = "does not say how it was made"
 NO_WORDS = "has no word times"
-CHANGED = "is of the recording before it changed"
+CHANGED = "is for an earlier version of the recording"
 
 Answer = dict[str, Any]
 

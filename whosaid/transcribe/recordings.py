@@ -1,8 +1,8 @@
 """Finds the recordings of a command line, and writes the files of each.
 
 A run may be interrupted and started again: a file is written under another name and then renamed,
-so existing files are complete. The JSON file with the answer is always written. It tells of which
-recording it is and how it was made (`answer.kept`), so the next run knows what is done.
+so existing files are complete. The JSON file with the answer is always written. It describes its
+recording and how it was made (`answer.kept`), so the next run knows which recordings are done.
 
 Files of the same names may be the user's own, for example the texts of a data set. A file is
 overwritten only if the JSON file beside it is an answer and keeps the same text. Therefore the
@@ -36,7 +36,7 @@ ANSWER = frozenset(("text", "chunks", "speakers", "duration"))
 
 
 class InTheWay(Failed):
-    """A file in the place of an output may be the user's own."""
+    """An existing file at an output's path may be the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Recording:
         }
 
     def is_of(self, answer: dict[str, Any]) -> bool:
-        """Return whether the answer is of this recording as it is now. Raises OSError."""
+        """Return whether the answer is for this recording in its current state. Raises OSError."""
         status = self.path.stat()
         return kept.is_of(
             answer, status.st_size, status.st_mtime_ns, self.is_place_of(answer), self._digest
@@ -99,7 +99,7 @@ class Recording:
             return file_digest(file, "sha256").hexdigest()
 
     def in_the_way(self, formats: Iterable[str]) -> Path | None:
-        """Return an existing file in the place of an output that may be the user's own."""
+        """Return an existing file at an output's path that may be the user's own."""
         there = [name for name in formats if os.path.lexists(self.output(name))]
         if not there:
             return None
@@ -140,7 +140,7 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
         if path.is_dir():
             files = [each for each in _visible(path) if ENDING.fullmatch(each.suffix)]
         if not files:
-            raise Failed(f"{path}: there is no recording in it")
+            raise Failed(f"{path}: has no recordings")
         for file in files:
             below = tops[-1] / file.parent.relative_to(named_folder)
             found.setdefault(file.parent.resolve() / file.name, (file, below))
@@ -220,7 +220,7 @@ def _raise(error: OSError) -> None:
 
 
 def left_out(named: Sequence[Path]) -> list[Path]:
-    """Return files in the named folders that may be recordings in spite of their names."""
+    """Return files in the named folders that may be recordings despite their names."""
     return [
         file
         for folder in named
@@ -233,8 +233,8 @@ def left_out(named: Sequence[Path]) -> list[Path]:
 
 
 def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
-    """Return the `output` of a request: all formats, because the JSON file keeps them, but RTTM
-    only with `speakers` or if it is one of `formats`.
+    """Return the `output` of a request: all formats, because the JSON file keeps them, except RTTM
+    without `speakers`, unless it is one of `formats`.
     """
     always = [name for name in FORMATS if name != "rttm" or speakers]
     return [name for name in dict.fromkeys((*always, *formats)) if name != "json"]
@@ -253,10 +253,10 @@ def write_outputs(
     formats: Sequence[str],
     keep: Path | None = None,
 ) -> None:
-    """Write JSON, which tells whose the other files are, and then every format.
+    """Write the JSON file, which identifies the other files as ours, and then every format.
 
-    Outputs of a replaced answer are removed before, but not `keep`, and written again if this
-    answer has them. Raises Failed, OSError.
+    Outputs of a replaced answer, except `keep`, are removed first, and written again if this answer
+    has them. Raises Failed, OSError.
     """
     texts = as_texts(answer, ["json", *formats, *_output(answer)])
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
@@ -267,8 +267,8 @@ def write_outputs(
 
 
 def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
-    """Write a kept answer and its files again with names in place of labels; return the warnings.
-    A file without the answer's text stays. Raises Failed, OSError.
+    """Rewrite a kept answer and its files with names in place of labels; return the warnings. A
+    file without the answer's text is not changed. Raises Failed, OSError.
     """
     answer = recording.kept_answer()
     if answer is None or not recording.is_of(answer):
@@ -283,10 +283,11 @@ def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A run's work for a recording: `write` these formats, after it is transcribed or from the kept
-    answer. `why` says why it is transcribed again. `edited` files were edited, and stay.
+    """A run's work for a recording: `write` these formats, after transcription or from the kept
+    answer. `why` is the reason to transcribe it again. `edited` files were edited by the user, and
+    stay.
 
-    Answers are read when they are written, because those of all recordings do not fit in memory.
+    Answers are read only when needed, because those of all recordings do not fit in memory.
     """
 
     recording: Recording
@@ -300,7 +301,7 @@ class Work:
         answer = self.recording.kept_answer()
         laid_out = {} if answer is None else request.laid_out(answer, self.write)
         if _output(laid_out).keys() < {*self.write}:
-            raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
+            raise Failed(f"{self.recording.output('json')}: has changed meanwhile")
         write_outputs(self.recording, laid_out, self.write)
 
 
@@ -357,7 +358,7 @@ def _says(path: Path, text: object) -> bool:
 
 
 def write_file(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file that is whole or not there, by a temporary name that fits every file system."""
+    """Write a file atomically, through a temporary name that fits every file system."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:

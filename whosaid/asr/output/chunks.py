@@ -4,10 +4,10 @@ The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably
 was decoded with low probability is dropped, as is a segment without duration. Text after the last
 closed segment is decoded again with the next window, if there is one.
 
-Four rules are added. A window is dropped if the model would rather have written a caption of
-laughter or music. A window without detected speech is dropped unless the model is sure of its text.
-A retry is dropped if its text is unlikely. Whisper often closes a sentence exactly where the window
-is cut, so a short last segment before such a cut is decoded again whole.
+Four rules are added. A window is dropped if a caption of laughter or music is likelier than its
+text. A window without detected speech is dropped unless the model is sure of its text. A retry is
+dropped if its text is unlikely. Whisper often closes a sentence exactly where the window is cut, so
+a short last segment before such a cut is decoded again whole.
 
 Reading changes nothing. `read` returns how far the window was decoded and what is unfinished there,
 the schedule decides whether that part is decoded again, and `chunks` turns the kept segments into
