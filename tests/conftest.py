@@ -289,20 +289,14 @@ def demo_handler() -> EndpointHandler:
 
 
 def _heard_once(run_pass: EncoderPass) -> EncoderPass:
-    """Make each pass twice at most: many tests ask about the same recording. The second pass over
-    the same features has to give what the first one gave.
-    """
+    """Make each of the latest passes once: many tests ask about the same recording."""
     kept: dict[tuple[int, bytes], torch.Tensor] = {}
-    again: set[tuple[int, bytes]] = set()
 
     def encode(encoder: AudioEncoder, features: torch.Tensor) -> torch.Tensor:
         key = id(encoder), sha256(features.contiguous().numpy()).digest()
         found = kept.pop(key) if key in kept else run_pass(encoder, features)
-        if key in kept and key not in again:
-            again.add(key)
-            assert found.equal(run_pass(encoder, features)), "the encoder answers differently"
         kept[key] = found
-        if len(kept) > 20:
+        if len(kept) > 40:
             del kept[next(iter(kept))]
         return found
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from string import ascii_lowercase, digits
 
-from tests.support.audio_files import in_format, two_seconds
+from tests.support.audio_files import every_format, two_seconds
 
 # None is that of a box of mp4, which libavformat would look for.
 NAMES = ["".join(name).encode() for name in product(digits, *[ascii_lowercase] * 3)]
@@ -26,14 +26,14 @@ def comments(count: int) -> bytes:
 
 def flac(count: int) -> bytes:
     """Before the last block of metadata."""
-    data, tags = in_format("a.flac"), comments(count)
+    data, tags = every_format()["a.flac"], comments(count)
     after = 4 + 4 + 34  # the magic number, and the first block
     return data[:after] + b"\4" + len(tags).to_bytes(3, "big") + tags + data[after:]
 
 
 def ogg(count: int) -> bytes:
     """In the second packet, which gets pages of its own."""
-    data = in_format("opus.ogg")
+    data = every_format()["opus.ogg"]
     second = data.index(b"OggS", 1)
     third = data.index(b"OggS", second + 1)
     packet, pages = b"OpusTags" + comments(count), []
@@ -87,7 +87,7 @@ def box(kind: bytes, *parts: bytes) -> bytes:
 
 def mp4(count: int) -> bytes:
     """Keys and their values, at the end of the movie, which is that of the file."""
-    data = in_format("a.m4a")
+    data = every_format()["a.m4a"]
     movie = data.rindex(b"moov") - 4
     keys = [box(b"mdta", name) for name in NAMES[:count]]
     text = box(b"data", struct.pack(">II", 1, 0), b"1")
@@ -111,7 +111,7 @@ def wav(count: int) -> bytes:
 
 def caf(count: int) -> bytes:
     """The strings of a chunk, before all others but the first."""
-    data = in_format("a.caf")
+    data = every_format()["a.caf"]
     info = struct.pack(">I", count) + b"".join(name + b"\x001\0" for name in NAMES[:count])
     after = 8 + 12 + 32  # the file's header, and its description
     return data[:after] + b"info" + struct.pack(">Q", len(info)) + info + data[after:]
@@ -119,7 +119,7 @@ def caf(count: int) -> bytes:
 
 def asf(count: int) -> bytes:
     """Objects of extended content in the header, as each counts its entries in 16 bits."""
-    data = in_format("a.wma")
+    data = every_format()["a.wma"]
     guid = bytes.fromhex("40a4d0d207e3d21197f000a0c95ea850")
     objects = []
     for at in range(0, count, 60_000):
@@ -139,7 +139,7 @@ def asf(count: int) -> bytes:
 
 def flv(count: int) -> bytes:
     """Truths in a script, before all other tags."""
-    data = in_format("a.flv")
+    data = every_format()["a.flv"]
     truths = [struct.pack(">H", 4) + name + b"\1\1" for name in NAMES[:count]]
     body = b"\2" + struct.pack(">H", 10) + b"onMetaData\x08" + struct.pack(">I", count)
     body += b"".join(truths) + b"\0\0\x09"

@@ -234,7 +234,7 @@ def boundary_errors(words, truth):
 
 @pytest.mark.parametrize(
     ("timestamps", "assisted", "noise"),
-    some(2, [(True, True, 0.01), (False, False, 0.01), (True, False, 0.0)]),
+    some(1, [(True, True, 0.01), (False, False, 0.01), (True, False, 0.0)]),
 )
 def test_half_of_all_boundaries_lie_within_60_ms_of_the_truth(
     engine, windows, timestamps, assisted, noise

@@ -124,9 +124,9 @@ SOURCE = [name for name in PATHS if package(name) not in ("tests", "extras.tests
 @cache
 def nodes_of(name: str) -> list[ast.AST]:
     """The imports, attributes and functions of a module, read as Python 3.11 does, without what
-    stands under `if TYPE_CHECKING`.
+    stands under `if TYPE_CHECKING`. Of tests only statements are looked through.
     """
-    path, found = REPOSITORY / PATHS[name], list[ast.AST]()
+    path, found, source = REPOSITORY / PATHS[name], list[ast.AST](), name in SOURCE
     text = path.read_text(encoding="utf-8")
     waiting: list[ast.AST] = [ast.parse(text, path.as_posix(), feature_version=(3, 11))]
     while waiting:
@@ -135,7 +135,8 @@ def nodes_of(name: str) -> list[ast.AST]:
             found.append(node)
         test = node.test if isinstance(node, ast.If) else None
         typing = "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
-        waiting += node.orelse if typing else ast.iter_child_nodes(node)
+        children = node.orelse if typing else ast.iter_child_nodes(node)
+        waiting += (each for each in children if source or not isinstance(each, ast.expr))
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from nightly import some
 from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
 from whisper.decoding import MaximumLikelihoodRanker
 
@@ -52,14 +53,17 @@ def tokens_of(answers):
 
 @pytest.mark.parametrize(
     ("shape", "num_beams", "timestamps", "batch_size"),
-    [
-        (TINY, 2, True, 4),
-        (TINY, 2, False, 1),
-        (TINY, 5, True, 1),
-        (TINY, 5, False, 4),
-        (TINY_ENGLISH, 5, True, 4),
-        (TINY_ENGLISH, 5, False, 1),
-    ],
+    some(
+        3,
+        [
+            (TINY, 2, False, 1),
+            (TINY, 5, True, 1),
+            (TINY_ENGLISH, 5, True, 4),
+            (TINY, 2, True, 4),
+            (TINY, 5, False, 4),
+            (TINY_ENGLISH, 5, False, 1),
+        ],
+    ),
 )
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
     options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
@@ -74,7 +78,9 @@ def test_every_number_of_beams(num_beams):
     assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, False, num_beams, count=3))
 
 
-@pytest.mark.parametrize(("timestamps", "length_penalty"), [(True, 0.0), (False, 0.5), (True, 1.0)])
+@pytest.mark.parametrize(
+    ("timestamps", "length_penalty"), some(1, [(False, 0.5), (True, 0.0), (True, 1.0)])
+)
 def test_the_length_penalty_is_openais(timestamps, length_penalty):
     options = DecodeOptions(timestamps, num_beams=5, length_penalty=length_penalty)
     answers = decode(engine_of(), windows_of(timestamps=timestamps), options)

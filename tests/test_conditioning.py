@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from cuda_emulator import emulated_cuda, on_cuda
 from launches import LaunchCounter
+from nightly import some
 from oracle import TINY, decode, models_of
 from safetensors.torch import load_file, save_file
 from stand_ins import asking
@@ -208,12 +209,15 @@ def test_a_conditioning_that_changes_nothing_gives_the_plain_tokens():
 
 @pytest.mark.parametrize(
     ("options", "drafter"),
-    [
-        (DecodeOptions(batch_size=8), None),
-        (DecodeOptions(batch_size=8, num_beams=2), None),
-        (DecodeOptions(batch_size=8, fallback=REJECTING, drafts=3, assisted=True), "shared"),
-        (DecodeOptions(batch_size=8, fallback=REJECTING, drafts=3, assisted=True), "own"),
-    ],
+    some(
+        2,
+        [
+            (DecodeOptions(batch_size=8), None),
+            (DecodeOptions(batch_size=8, fallback=REJECTING, drafts=3, assisted=True), "own"),
+            (DecodeOptions(batch_size=8, fallback=REJECTING, drafts=3, assisted=True), "shared"),
+            (DecodeOptions(batch_size=8, num_beams=2), None),
+        ],
+    ),
 )
 def test_rows_of_a_mixed_batch_are_those_of_each_alone(options, drafter):
     models = conditioned()

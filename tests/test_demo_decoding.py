@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from nightly import some
 
 from config import DEMO_MODELS
 from tests.support.transformers_models import in_transformers
@@ -41,7 +42,7 @@ def engine(models) -> DecodeEngine:
     return DecodeEngine(models)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["timestamps", "no timestamps"])
+@pytest.fixture(scope="module", params=some(1, [True, False]), ids=["timestamps", "no timestamps"])
 def timestamps(request) -> bool:
     return request.param
 

@@ -6,6 +6,7 @@ import warnings
 from importlib.metadata import version
 from types import SimpleNamespace
 
+import nightly
 import numpy as np
 import pytest
 import torch
@@ -275,7 +276,7 @@ def dialogue():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", HINTS)
+@pytest.mark.parametrize("options", nightly.some(1, HINTS))
 def test_turns_equal_those_of_stock_pyannote(folders, dialogue, options):
     if options == "community-1" and version("pyannote.audio").startswith("3."):
         pytest.skip("pyannote.audio 3 has no such clustering")

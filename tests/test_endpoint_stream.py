@@ -343,7 +343,7 @@ def test_a_request_that_fails_in_the_engine_fails_alone(alone, endpoint, recordi
         return launch(batch)
 
     monkeypatch.setattr(Batch, "_launch", fail)
-    bodies = [{"inputs": recording(2 + n), "parameters": ENGLISH} for n in range(2)]
+    bodies = [{"inputs": recording(1 + n), "parameters": ENGLISH} for n in range(2)]
     good = [endpoint.parse(body) for body in bodies]
     bad = parsed(endpoint, recording(3), language="en", prompt="word303")
 
@@ -566,7 +566,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
     alone, serving, recording, monkeypatch
 ):
     """Six recordings where two have room: never are more alive, and the answers are right."""
-    bodies = [recording(4), recording(5)]
+    bodies = [recording(1), recording(2)]
     expected = [alone({"inputs": body, "parameters": ENGLISH}) for body in bodies] * 3
     bodies *= 3
     alive, most = weakref.WeakSet(), []
@@ -578,7 +578,7 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
         return audio
 
     monkeypatch.setattr("whosaid.call.decoding_steps", counted)
-    limit = 4 * 16_000 * (5 + 2 * 5) - 1  # less than one of 5 s and as much room again
+    limit = 4 * 16_000 * (2 + 2 * 2) - 1  # less than one of 2 s and as much room again
     endpoint = serving(max_decoded_bytes=limit)
 
     async def together():
@@ -589,6 +589,6 @@ def test_audio_is_decoded_while_there_is_room_for_its_samples(
     config = parsed(endpoint, bodies[0], language="en").config
     assert [response(answer, config) for answer in answers] == expected
     assert len(most) == len(bodies)
-    assert max(most) <= 4 * 16_000 * (5 + 5)
-    assert max(most) > 4 * 16_000 * 5
+    assert max(most) <= 4 * 16_000 * (2 + 2)
+    assert max(most) > 4 * 16_000 * 2
     assert endpoint.held_audio_bytes == 0

@@ -57,7 +57,7 @@ def dialogue(encode):
     """
     cast, generator = [ANNA, BOB, STRANGER], np.random.default_rng(3)
     with get_context("spawn").Pool(1) as pool:
-        scene = pool.apply(draw_dialogue, (cast, 20.0, Style(noise=1e-3), generator))
+        scene = pool.apply(draw_dialogue, (cast, 14.0, Style(noise=1e-3), generator))
     return encode(scene.samples)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import some
 
 from tests.support.audio_files import conversation, wav_file
 from whosaid.diarization.diarizer import Capabilities, Diarization
@@ -100,13 +101,16 @@ def test_more_turns_than_chunks(ask_of, parameters):
 
 @pytest.mark.parametrize(
     "turns",
-    [
-        (),
-        (("SPEAKER_00", 0.0, 2.0),),
-        (("SPEAKER_00", LENGTH - 3.0, LENGTH),),
-        (("SPEAKER_00", 0.0, 3.0), ("SPEAKER_01", LENGTH + 1.0, LENGTH + 9.0)),
-    ],
-    ids=["none", "at the start alone", "at the end alone", "after the last word"],
+    some(
+        2,
+        [
+            [],
+            [("SPEAKER_00", 0.0, 3.0), ("SPEAKER_01", LENGTH + 1.0, LENGTH + 9.0)],
+            [("SPEAKER_00", 0.0, 2.0)],
+            [("SPEAKER_00", LENGTH - 3.0, LENGTH)],
+        ],
+    ),
+    ids=["none", "after the last word", "at the start alone", "at the end alone"],
 )
 def test_files_in_which_turns_and_words_do_not_meet(ask_of, turns):
     """insanely-fast-whisper #139: for some files it worked, for others it did not, or words were

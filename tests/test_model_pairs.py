@@ -62,6 +62,7 @@ def test_the_demo_model_made_deep_writes_the_same(sentence):
     assert "hotel near the museum" in models.tokenizer.decode(text, skip_special_tokens=True)
 
 
+@pytest.mark.reliability
 def test_inserted_layers_compute_what_their_share_lets_through():
     models = models_of(TINY)
     windows = noise_windows(4)
@@ -74,6 +75,7 @@ def test_inserted_layers_compute_what_their_share_lets_through():
     assert shares[2] < shares[1] < 1
 
 
+@pytest.mark.reliability
 def test_noise_lowers_the_acceptance_and_changes_no_token():
     models, windows = models_of(TINY), noise_windows(4)
     texts, shares = [], []
@@ -88,6 +90,7 @@ def test_noise_lowers_the_acceptance_and_changes_no_token():
     assert texts[0] == texts[1] == texts[2]
 
 
+@pytest.mark.reliability
 def test_pairs_share_an_encoder_and_have_the_size_asked_for():
     small = dataclasses.replace(BASE, d_model=64, heads=2, layers=4)
     pair = random_pair(small, 0.05, CPU, torch.float32)

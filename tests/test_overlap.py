@@ -244,18 +244,19 @@ def test_a_given_text_is_aligned_once(ask, scene):
     assert len(started) == 1
 
 
-@pytest.mark.parametrize("always", [False, True])
-def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, monkeypatch, always):
+def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, monkeypatch):
     plain, by_turns = ask(scene.turns)
     transcriber = type(demo_endpoint.recogniser.transcriber)
     monkeypatch.setattr(transcriber, "conditioned", True)
-    monkeypatch.setattr(transcriber, "always_conditioned", always)
-    if not always:
-        assert ask(scene.turns)[1] == by_turns
-        monkeypatch.setattr("whosaid.call.MOST_OVERLAP", 0.0)  # as if there were more overlap
-    assert ask(scene.turns)[1] == [None, "conditioned", "conditioned"]
+    assert ask(scene.turns)[1] == by_turns
+    conditioned = [None, "conditioned", "conditioned"]
+    with monkeypatch.context() as patch:
+        patch.setattr(transcriber, "always_conditioned", True)
+        assert ask(scene.turns)[1] == conditioned
+    monkeypatch.setattr("whosaid.call.MOST_OVERLAP", 0.0)  # as if there were more overlap
+    assert ask(scene.turns)[1] == conditioned
     # Texts that are doubtful are decoded without others' speech.
     monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)
     again, started = ask(scene.turns)
-    assert started == [None, "conditioned", "conditioned", "en", "en"]
+    assert started == [*conditioned, "en", "en"]
     assert again == plain

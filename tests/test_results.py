@@ -68,7 +68,7 @@ def test_a_text_that_compresses_too_well_is_repetitive_and_stays_whole():
 def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     """The answer depends neither on the step at which that is noticed, nor on other rows."""
     monkeypatch.setattr(results, "START_TOKENS", 8)
-    windows = windows_of(True, 4, 60)
+    windows = windows_of(True, 4, 40)
     starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]
     assert max(starts) < 0
     between = sorted(starts)[1:3]
@@ -103,8 +103,8 @@ def test_beams_end_when_the_likeliest_loops(monkeypatch):
     """
     monkeypatch.setattr(results, "ends_in_repetition", lambda words: 32 <= len(words) < words[0])
     monkeypatch.setattr(results.ResultReader, "_loops", lambda *_: True)
-    windows = windows_of(False, 4, None)
-    options = {"num_beams": 3, "timestamps": False, "fallback": STOPPING}
+    windows = windows_of(False, 2, None)
+    options = {"num_beams": 2, "timestamps": False, "fallback": STOPPING}
     expected, _ = steps_of(windows, **options)
     lengths = {key: len(each.tokens) for key, each in expected.items()}
     assert 32 <= min(lengths.values()) < max(lengths.values()) < 300

@@ -40,7 +40,7 @@ def test_drafting_is_offered_where_the_endpoint_does_it_without_a_warning(
     loaded = tiny_endpoint.recogniser.transcriber.models
     alone = dataclasses.replace(loaded, assistant=None)
     models = {None: alone, "assistant": loaded, "medusa": random_heads(alone, 2)}[drafts]
-    transcriber = Transcriber(models)
+    transcriber = Transcriber(models, fallback=None)
     monkeypatch.setattr(tiny_endpoint.recogniser, "transcriber", transcriber)
     with closing(run_steps(transcriber.start(conversation()[:32_000], ASSISTED))) as transcription:
         warnings = transcription.run().warnings

@@ -34,6 +34,7 @@ from whosaid.server.jobs.store import CRASHED, MOST_CRASHES, JobStore, Result, S
 
 MOST, MOST_BYTES, KEPT = 4, 100, 50.0
 OWNERS = (b"one", b"two")
+MEMORY = Path("/dev/shm")  # where nothing waits for a disk
 
 
 @dataclass
@@ -60,7 +61,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.now, self.model = 1000.0, {}
         self.open()
 

@@ -22,7 +22,7 @@ from asgi import served
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from live_app import listening, live
-from servers import hub_client
+from servers import hub_client, loopback
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -75,7 +75,7 @@ def test_the_hub_client_shows_why_it_was_refused(client, hum):
 
 def test_head_is_answered_without_a_body(url):
     for path in ("/", "/health", "/ready"):
-        reply = httpx2.head(url + path)
+        reply = loopback().head(url + path)
         assert (reply.status_code, reply.content) == (200, b"")
 
 
@@ -252,7 +252,7 @@ def test_a_start_that_fails_while_health_is_answered_is_one_line_and_frees_the_p
     told = []
 
     def load(models, settings):
-        told.append(httpx2.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code)
+        told.append(loopback().get(f"http://127.0.0.1:{port}/health").status_code)
         raise StartError("ASR_MODEL: no such model")
 
     monkeypatch.setattr("whosaid.server.serving.load_server", load)

@@ -7,9 +7,8 @@ import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx2
 import pytest
-from servers import OURS_LISTENS, SAME_NUMBERS
+from servers import OURS_LISTENS, SAME_NUMBERS, loopback
 
 from config import DEMO_MODELS
 from tests.support.audio_files import conversation
@@ -72,7 +71,7 @@ def test_the_log_names_models_device_precision_and_page(wav, monkeypatch, caplog
     def ask(server, url):
         try:
             audio = wav(conversation()[:48_000])
-            return httpx2.post(url, content=audio, timeout=120).json()
+            return loopback().post(url, content=audio).json()
         finally:
             server.handle_exit(signal.SIGTERM, None)
 

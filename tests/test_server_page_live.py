@@ -17,6 +17,7 @@ import threading
 import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 
 import numpy as np
 import pytest
@@ -43,6 +44,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
 
 from live_app import listening
+from nightly import some
 from pydantic import SecretStr
 from websockets.sync.client import connect
 
@@ -299,7 +301,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
     driver = next_driver(person, room, before)
     person.wait(lambda: driver.asked)
     rate = driver.asked[1].rate
-    person.wait(lambda: len(driver.data) >= 2 * rate * 3)
+    person.wait(lambda: len(driver.data) >= 2 * rate * 2)
     end(person, driver)
     assert person.texts("#transcript p") == ["No speech was found."]
     with wave.open(io.BytesIO(last_file(person))) as file:
@@ -563,6 +565,7 @@ def missing(start: str, end: str) -> str:
     return f"{said} Transcribe hears the whole recording."
 
 
+@pytest.mark.reliability
 def test_faults_of_the_server_are_told(person, room):
     visit(person, room.url)
     driver = begin(person, room)
@@ -619,7 +622,8 @@ ASKS = """(() => {
 COMES = "The recording goes on, and words come once the server takes a live session."
 
 
-@pytest.mark.parametrize("lags", [False, pytest.param(True, marks=pytest.mark.reliability)])
+@pytest.mark.reliability
+@pytest.mark.parametrize("lags", [False, True])
 def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypatch, lags):
     """For the server's Retry-After, if it is full or lags behind."""
     monkeypatch.setattr("whosaid.server.realtime.places.RETRY_AFTER_S", 3)
@@ -802,18 +806,17 @@ def test_the_key_opens_a_session_and_goes_nowhere_else(person, tiny_endpoint):
         assert person.texts(".word") == ["So", "it"]
 
 
-@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.reliability)])
-def test_axe_finds_nothing(person, room, dark):
+@pytest.mark.parametrize(("dark", "width"), some(1, product([False, True], [360, 1280])))
+def test_axe_finds_nothing(person, room, dark, width):
     visit(person, room.url)
     driver = begin(person, room)
     driver.tell(SpeechStartedEvent("a", 200), Words("a", FIRST, " ghost"))
     driver.tell(Segment("a", "s1", " So it", "SPEAKER_01", 0.3, 0.7))
     driver.tell(SpeechStartedEvent("b", 1900), Words("b", (), " Yet"))
     person.wait(lambda: len(person.texts("#transcript .unstable")) == 2)
-    for width in (1280, 360):
-        person.look(dark, width)
-        assert person.violations() == {}
-        wanted, given = person.do("[document.documentElement.scrollWidth, innerWidth]")
-        assert wanted <= given
+    person.look(dark, width)
+    assert person.violations() == {}
+    wanted, given = person.do("[document.documentElement.scrollWidth, innerWidth]")
+    assert wanted <= given
     end(person, driver, completed("a", *FIRST), completed("b", *THIRD))
     assert person.violations() == {}

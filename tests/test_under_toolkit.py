@@ -35,6 +35,6 @@ def test_a_module_is_chosen_by_what_it_and_its_helpers_import(tmp_path, text, ex
 
 def test_what_tests_the_endpoint_is_chosen_and_what_is_around_it_is_not():
     names = {path.stem.removeprefix("test_") for path in chosen()}
-    assert {"audio", "handler", "enrolment", "loading", "drafters", "clustering"} <= names
+    assert {"audio", "handler", "enrolment", "loading", "engine", "clustering"} <= names
     around = {"architecture", "deploy", "gpu_check", "server", "fairness", "subtitles"}
     assert not names & {*around, "requirements", "setup", "transcribe_main"}

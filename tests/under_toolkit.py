@@ -31,7 +31,8 @@ LIBRARIES = {
 # test_end_to_end and the tests of layers run the same calls of the libraries.
 ORDER_OF_WORK = {
     *("test_batches", "test_channels", "test_crosstalk", "test_cues", "test_diarization_utils"),
-    *("test_endpoint", "test_endpoint_stream", "test_cuda_emulator"),
+    *("test_cuda_emulator", "test_cuda_graphs", "test_drafters", "test_early_start"),
+    *("test_endpoint", "test_endpoint_stream", "test_known_failures"),
     *("test_guessed_texts", "test_live_lanes", "test_live_pass", "test_repetition"),
     *("test_response", "test_results", "test_scheduler", "test_scheduler_machine"),
     *("test_shortest_first", "test_transcriber", "test_transcription", "test_unwritten"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import re
 
-import httpx2
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError
@@ -17,6 +16,7 @@ from servers import (
     check_failed_start,
     hf_serve,
     hub_client,
+    loopback,
 )
 from stand_ins import RESPONSE_KEYS
 
@@ -62,9 +62,8 @@ def test_the_hub_client_without_extra_body_sends_what_hf_serve_cannot_read(clien
 
 @pytest.mark.parametrize("path", ["/", "/predict"])
 def test_plain_http(server, hum, path):
-    answer = httpx2.post(
-        server.url + path, json={"inputs": hum, "parameters": {"language": "en"}}, timeout=60
-    )
+    body = {"inputs": hum, "parameters": {"language": "en"}}
+    answer = loopback().post(server.url + path, json=body)
     assert answer.status_code == 200
     assert set(answer.json()) == RESPONSE_KEYS
 
@@ -115,7 +114,7 @@ def test_the_server_lives_on_after_all_of_this(server, hum):
     first = server.ask({"inputs": hum}).json()
     server.ask({"inputs": "!"})
     assert server.ask({"inputs": hum}).json() == first
-    assert httpx2.get(f"{server.url}/health").status_code == 200
+    assert loopback().get(f"{server.url}/health").status_code == 200
 
 
 # ---- the log

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tempfile
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -221,14 +222,13 @@ def two_seconds() -> bytes:
 
 
 @cache
-def in_format(name: str) -> bytes:
-    """That chirp in one of FORMATS."""
-    return encoded(two_seconds(), name)
-
-
 def every_format() -> dict[str, bytes]:
-    """That chirp, name by name."""
-    return {name: in_format(name) for name in FORMATS}
+    """That chirp in each of FORMATS, by file name; ffmpeg starts once for all."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / name for name in FORMATS}
+        outputs = [(*FORMATS[name].split(), str(path)) for name, path in paths.items()]
+        ffmpeg("-i", "-", *chain.from_iterable(outputs), source=two_seconds())
+        return {name: path.read_bytes() for name, path in paths.items()}
 
 
 def with_video(source: bytes, name: str, *options: str) -> bytes:
