@@ -329,7 +329,11 @@ class TestFailures:
             ({"states": ["initializing"]}, ["--timeout", "0"], "Timeout while waiting"),
             ({"accepts": {"hf_another"}}, [], WRONG_TOKEN),
             ({"accepts": {"hf_another"}}, ["--namespace", "org"], WRONG_TOKEN),
-            ({"refusal": (403, {"error": "no"})}, [], "127.0.0.1 answered 403: the token may not"),
+            (
+                {"refusal": (403, {"error": "no"})},
+                [],
+                "127.0.0.1 answered 403: the token is",
+            ),
             ({"answer": lambda body: REFUSED}, [], "127.0.0.1 answered 500: "),
             ({"answer": lambda body: {"text": "only"}}, [], ANOTHER),
             ({"answer": lambda body: {"text": "", "speakers": [{"speaker": "A"}]}}, [], ANOTHER),
@@ -388,7 +392,7 @@ class TestChecks:
     def test_ids_that_the_hub_has_not(self, platform, lines):
         told = lines("--repository", "me/none", "--assistant", "a/none@v1")
         assert "deploy.py: --repository: the Hub has no me/none that the token can read" in told
-        assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token may" in told
+        assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token can read" in told
 
     def test_repositories_without_what_is_needed(self, platform, lines):
         platform.files |= {"me/handler": ["README.md"], "a/pickled": ["pytorch_model.bin"]}
