@@ -200,7 +200,7 @@ def _plot(degrees: Sequence[str], lines: dict[str, list[list[dict[str, Any]]]]) 
         for line in lines.values()
     )
     title = f"{BY_SPEAKER}, %: " + ", then ".join(lines).replace('"', "'")
-    chart = ["xychart-beta", f'title "{title}"', f"x-axis [{axis}]", 'y-axis "%" 0 --> 100']
+    chart = ["xychart-beta", f'title "{title}"', f"x-axis [{axis}]"]
     chart += [f"line [{each}]" for each in rates]
     return "\n".join(["```mermaid", *chart, "```"])
 
