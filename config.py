@@ -122,15 +122,15 @@ class ModelSettings(EnvironmentSettings):
     diarization_model: Model | None = None
     """`models/diarization`, or another pipeline."""
     conditioning_model: Model | None = None
-    """Weights by which Whisper's encoder follows one speaker where several talk at once."""
+    """Weights with which Whisper's encoder follows one of several speakers who talk at once."""
     hf_token: SecretStr | None = None
     """For gated models."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """`auto` does not start if an NVIDIA device is present but unusable."""
+    """With `auto` the start fails if an NVIDIA device is present but unusable."""
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """`float16` needs CUDA, `int8` a CPU."""
     cuda_graphs: bool = True
-    """`false` runs every operation singly on a GPU: slower, easier to debug."""
+    """`false`: run operations one by one on a GPU: slower, easier to debug."""
     idle_unload_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Unload the models after so many idle seconds; the next request loads them again."""
     max_audio_seconds: float = Field(default=7200, gt=0, allow_inf_nan=False)
@@ -255,11 +255,11 @@ class InferenceConfig(BaseModel):
     )
 
     task: Literal["transcribe", "translate"] = "transcribe"
-    """`translate` is into English."""
+    """`translate`: into English."""
     batch_size: int = Field(default=24, ge=1, le=128)
     """Windows of up to 30 s decoded together."""
     assisted: bool | None = None
-    """Draft with assistant or Medusa heads; null: if it pays."""
+    """Draft with assistant or Medusa heads; null: if faster."""
     num_beams: int = Field(default=1, ge=1, le=8)
     """Above 1: beam search, slower and without drafts."""
     length_penalty: float | None = Field(default=None, ge=0, le=1)
@@ -284,9 +284,9 @@ class InferenceConfig(BaseModel):
     diarize: bool = True
     """Find speakers."""
     group_by_speaker: bool = True
-    """Join what one speaker says; false: one entry per chunk."""
+    """Merge a speaker's consecutive chunks; false: one entry per chunk."""
     overlap: Literal["auto", "off"] = "auto"
-    """`auto` decodes windows in which speakers talk at once again, once for each speaker."""
+    """`auto`: decode windows with overlapping speakers again, once for each speaker."""
     prompt: str | None = Field(default=None, max_length=MAX_PROMPT_CHARACTERS)
     """Earlier text, given to every window."""
     hotwords: HotWords = Field(default=[], max_length=MAX_HOTWORDS)
@@ -294,7 +294,7 @@ class InferenceConfig(BaseModel):
     text: str | None = Field(default=None, max_length=MAX_SCRIPT_CHARACTERS)
     """Align a transcript that you already have."""
     output: OutputFormats = Field(default=[], max_length=len(get_args(OutputFormat)))
-    """The same answer as files."""
+    """Add the answer in these file formats."""
     max_line_width: int | None = Field(default=None, ge=1, le=1000)
     """Limit of `srt` and `vtt`."""
     max_line_count: int | None = Field(default=None, ge=1, le=1000)
@@ -311,7 +311,7 @@ class InferenceConfig(BaseModel):
     known_speaker_threshold: float | None = Field(default=None, ge=0, le=1)
     """Least similarity of a match; null: the embedding model's."""
     voices: bool = False
-    """Add a voice of each speaker, which identifies the person."""
+    """Add an embedding of each speaker's voice, which identifies the person."""
     temperature: Temperature = None
     """Above 0 text is sampled; null: 0."""
     compression_ratio_threshold: float | None = Field(default=None, ge=0, le=1000)

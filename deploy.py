@@ -1,8 +1,8 @@
-"""Creates or updates an Inference Endpoint of this repository, waits for it, and asks it once.
+"""Creates or updates an Inference Endpoint of this repository, waits for it, and tests it.
 
 Tokens come from the environment (`DeploySecrets`, and HF_TOKEN or a saved login for the API), never
 from the command line, which other users of a machine can read, and are cut out of all output. The
-token that manages endpoints goes to the API, and to an endpoint only if no other token opens it.
+managing token goes to the API, and to an endpoint only if there is no other token for it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OK, NOT_FOUND = 200, 404
 HIDDEN = "<hidden>"
 STATUS_REASONS = {
     401: "the token is missing, wrong or expired: set HF_TOKEN or run `hf auth login`",
-    403: "the token may not manage the endpoints of this namespace",
+    403: "the token is not allowed to manage endpoints of this namespace",
 }
 # Raised by huggingface_hub's HTTP library if a server cannot be reached.
 HTTPError: type[BaseException] = HfHubHTTPError.__bases__[0]
@@ -131,11 +131,11 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 ID = _matching(REPOSITORY_ID, "should be the id of a repository on the Hub, owner/name")
-CONTAINER = "managed (the platform's image), hf-serve, or custom: an image of your own"
+CONTAINER = "managed (the platform's image), hf-serve, or custom (your own image)"
 TYPE = "authenticated (the platform asks clients for a token) or public"
 ENV = (
-    "any other variable of docs/deploy.md; may be repeated; one whose name has key, token, secret"
-    " or password in it becomes a secret of the endpoint"
+    "any other variable of docs/deploy.md; repeatable; a name with key, token, secret or password"
+    " becomes a secret of the endpoint"
 )
 KINDS = one_of(MANAGED, HF_SERVE, CUSTOM)
 TYPES = one_of("authenticated", "public")
@@ -144,12 +144,12 @@ PORT = whole_number(1, 65535)
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "repository": (
         argument("--repository", "on the Hub: owner/name", "ID", type=ID, required=True),
-        argument("--revision", "a commit, tag or branch; default: main, or as it is"),
+        argument("--revision", "a commit, tag or branch; default: main; in an update, unchanged"),
         argument("--namespace", "user or organisation that pays; default: the token's"),
     ),
     "container": (
         argument("--container", CONTAINER, "KIND", type=KINDS, default=MANAGED),
-        argument("--image", "of hf-serve's or your own image", "URL"),
+        argument("--image", "hf-serve's or your own image", "URL"),
         argument("--port", "of your own image", type=PORT, default=8000),
         argument("--health-route", "of your own image, 200 when it serves", default="/ready"),
         argument("--type", TYPE, type=TYPES, default="authenticated"),
@@ -158,11 +158,11 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         argument("--vendor", "the cloud", default="aws"),
         argument("--region", "the vendor's", default="us-east-1"),
         argument("--accelerator", "gpu or cpu", default="gpu"),
-        argument("--instance-type", "as the platform's catalogue has it", default="nvidia-a10g"),
-        argument("--instance-size", "as the platform's catalogue has it", default="x1"),
+        argument("--instance-type", "from the platform's catalogue", default="nvidia-a10g"),
+        argument("--instance-size", "from the platform's catalogue", default="x1"),
         argument("--min-replica", "1, or 0 with --scale-to-zero", type=whole_number(0)),
         count("--max-replica", "at most so many", default=1),
-        count("--scale-to-zero", "stop after so long without work", metavar="MINUTES"),
+        count("--scale-to-zero", "stop after so many idle minutes", metavar="MINUTES"),
         argument("--env", ENV, "NAME=VALUE", type=_variable, action="append", default=[]),
         argument("--timeout", "until it runs", "SECONDS", type=whole_number(0), default=1800),
     ),
@@ -173,15 +173,15 @@ def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     command = "deploy.py who-said-what --repository YOU/who-said-what --model large-v3"
     parser = CommandParser(
         "deploy.py",
-        "Create or update an Inference Endpoint, wait until it runs, ask it once.",
+        "Create or update an Inference Endpoint, wait until it runs, and test it.",
         (
-            ("what would be created, and what is wrong with it", f"{command} --dry-run"),
+            ("show what would be created, and its faults", f"{command} --dry-run"),
             (
-                "with speakers, stopped after 15 minutes without work",
+                "with speakers, stopped after 15 idle minutes",
                 f"{command} --diarization models/diarization --scale-to-zero 15",
             ),
         ),
-        "HF_TOKEN, or a saved login, is the token that manages endpoints. The endpoint gets"
+        "HF_TOKEN, or a saved login, manages endpoints. The endpoint gets"
         " ENDPOINT_HF_TOKEN as its secret HF_TOKEN (read access to gated models is enough) and"
         " ENDPOINT_API_KEY as its secret API_KEY. The exit status is 0, 1 if it failed or would"
         " fail, 2 for a wrong command line.",
@@ -204,8 +204,10 @@ def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         also = (f"--{variable.lower().replace('_', '-')}",)
         option(models, flag, told, variable, also, dest=variable.lower(), **how)
     last = parser.add_mutually_exclusive_group()
-    option(last, "--no-wait", "neither wait nor ask", action="store_true")
-    option(last, "--dry-run", "check, print what would be sent, send none", action="store_true")
+    option(last, "--no-wait", "do not wait, and do not test", action="store_true")
+    option(
+        last, "--dry-run", "check, and print the request instead of sending it", action="store_true"
+    )
     options: argparse.Namespace = parser.parse_args(arguments)
     if fault := _contradiction(options) or _wrong_variable(dict(options.env)):
         parser.error(fault)
@@ -213,15 +215,15 @@ def read(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _contradiction(options: argparse.Namespace) -> str | None:
-    """Return which options contradict each other, if any; settle the number of replicas."""
+    """Return an error if options contradict each other; set the default numbers of replicas."""
     if (options.image is None) != (options.container == MANAGED):
-        return "--image goes with --container hf-serve or custom, and they with it"
+        return "--container hf-serve or custom needs --image, and --image needs one of them"
     if options.min_replica is None:
         options.min_replica = 1 if options.scale_to_zero is None else 0
     if options.scale_to_zero is not None and options.min_replica:
-        return "--scale-to-zero takes --min-replica 0"
+        return "--scale-to-zero needs --min-replica 0"
     if options.min_replica > options.max_replica:
-        return "--max-replica is at least --min-replica"
+        return "--max-replica must be at least --min-replica"
     return None
 
 
@@ -245,7 +247,7 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
     return None
 
 
-# ---- checks, before a machine is paid for
+# ---- checks, before costs arise
 
 
 def check(
@@ -267,7 +269,7 @@ def check(
                 if not Path(model.name).is_absolute():
                     faults += _model_faults(what, model, own, keeps, options.container)
     except (HTTPError, OSError, ValueError) as error:
-        _say(f"note: the Hub could not be asked whether the ids exist: {reason(error)[:200]}")
+        _say(f"note: the ids could not be checked on the Hub: {reason(error)[:200]}")
     return faults
 
 
@@ -276,7 +278,7 @@ def _repository_faults(
 ) -> Iterator[str]:
     info = _info(repository, token)
     if info is None:
-        yield f"{what}: the Hub has no {repository} that the token may read"
+        yield f"{what}: the Hub has no {repository} that the token can read"
     elif container != CUSTOM and "handler.py" not in _files(info):
         yield f"{what}: {repository.name} has no handler.py: upload this repository to it"
 
@@ -286,7 +288,7 @@ def _model_faults(
 ) -> Iterator[str]:
     info = _info(model, token)
     if info is None:
-        yield f"{what}: the Hub has no {model} that the token may read"
+        yield f"{what}: the Hub has no {model} that the token can read"
         return
     if what == "--model" and not any(name.endswith(".safetensors") for name in _files(info)):
         yield f"{what}: {model.name} has no safetensors weights, and pickled ones are not loaded"
@@ -305,7 +307,7 @@ def _licence_faults(what: str, name: str, token: str, container: str) -> Iterato
     for id in (name, *(parts if name == PIPELINE else ())):
         try:
             HfApi(token=token).auth_check(id)
-        except RepositoryNotFoundError:  # a gated repository is one to such an account
+        except RepositoryNotFoundError:  # raised for a gated repository too
             yield (
                 f"{what}: {id} is gated: accept its conditions at https://hf.co/{id} with the"
                 " account of ENDPOINT_HF_TOKEN"
@@ -313,7 +315,7 @@ def _licence_faults(what: str, name: str, token: str, container: str) -> Iterato
 
 
 def _info(model: ModelReference, token: str | None) -> Any:  # noqa: ANN401
-    """Return the Hub's description of a repository, or None if the token may read none."""
+    """Return the Hub's description of a repository, or None if the token cannot read it."""
     api = HfApi(token=token or False)
     try:
         return api.model_info(model.name, revision=model.revision, timeout=HUB_SECONDS)
@@ -331,14 +333,14 @@ def _files(info: Any) -> set[str]:  # noqa: ANN401
 def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, Any]:
     """Return the keywords of `create_inference_endpoint`.
 
-    Raises DeployError for an API_KEY that no client could send: the platform's proxy wants its own
-    token in the same header, and only our server reads the variable.
+    Raises DeployError for an API_KEY that clients could not send: the platform's proxy needs its
+    own token in the same header, and only our server reads the variable.
     """
     if "API_KEY" in secrets.values() and (options.container, options.type) != (CUSTOM, "public"):
-        raise DeployError("ENDPOINT_API_KEY goes with --container custom --type public")
+        raise DeployError("ENDPOINT_API_KEY needs --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
-    # The platform's proxy asks for the server by names of its own.
+    # The platform's proxy sends its own host names.
     hosts = {"ALLOWED_HOSTS": "*"} if options.container == CUSTOM else {}
     return {
         "repository": options.repository,
@@ -366,7 +368,9 @@ def all_secrets(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str
 
 
 def _image(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the image by its variant; the managed image too, because an update may replace one."""
+    """Return the image by its variant; also the managed image, because an update may switch back to
+    it.
+    """
     if options.container == MANAGED:
         return {"huggingface": {}}
     if options.container == HF_SERVE:
@@ -397,10 +401,10 @@ def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
 def client_headers(
     options: argparse.Namespace, secrets: DeploySecrets, managing: str
 ) -> dict[str, str]:
-    """Return the headers that open the endpoint.
+    """Return the headers with which to call the endpoint, whose operators can read them.
 
-    The operators of the endpoint may read them. A public endpoint gets at most its own key. Any
-    other gets its own token, or the managing token if there is no other.
+    A public endpoint gets at most its own key, any other its own token, or the managing token if
+    there is no other.
     """
     own = secrets.values()
     token = own.get("API_KEY") if options.type == "public" else own.get("HF_TOKEN", managing)
@@ -434,7 +438,8 @@ def _serves(endpoint: InferenceEndpoint, headers: dict[str, str]) -> bool:
 
 
 def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> list[str]:
-    """Return what the endpoint says of the demo's conversation, a line for each speaker segment.
+    """Return the endpoint's transcript of the demo's conversation, one line for each speaker
+    segment.
 
     Raises DeployError if the answer is not this project's; exceptions of huggingface_hub pass.
     """
@@ -453,7 +458,7 @@ def ask(endpoint: InferenceEndpoint, headers: dict[str, str]) -> list[str]:
         ]
         return [f"text: {said['text'].strip()}", *lines]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise DeployError("it answered, but not with text and speakers") from error
+        raise DeployError("its answer has no text and speakers") from error
 
 
 def reason(error: BaseException) -> str:

@@ -94,7 +94,7 @@ async def respond(endpoint: Endpoint, data: object) -> dict[str, Any]:
                 call.diarize()  # in the diarization thread, while the next step runs
                 async for _ in call.recognise():  # speech -> windows -> tokens -> words
                     pass
-                await call.decode_overlaps()  # each speaker alone, where several talk at once
+                await call.decode_overlaps()  # once for each speaker, if several talk at once
                 answer = await call.attribute()  # words -> speakers (diarization_utils)
         logger.info("%.1f s of audio answered in %.2f s", seconds, time.perf_counter() - began)
         return await asyncio.to_thread(response, answer, request.config)

@@ -1,4 +1,4 @@
-"""Measurements behind every number in README.md and docs/: speed, accuracy, diarization.
+"""Measures every number in README.md and docs/: speed, accuracy, diarization.
 
-They use the endpoint as its users do and are not part of it; nothing of the endpoint imports them.
+The benchmarks use the endpoint like its users; the endpoint does not import them.
 """

@@ -1,8 +1,8 @@
-"""Runs an engine in a process of its own.
+"""Runs an engine in its own process.
 
-Engines never share a process. The OpenMP threads of one would put those of the next to sleep (more
-threads than cores: libgomp sleeps between any two products), and their memory could not be measured
-separately. A process that waits for its turn sleeps and takes no time from the others.
+Engines never share a process: with more OpenMP threads than cores libgomp's threads sleep between
+products, and the engines' memory could not be measured separately. A process that waits for its
+turn sleeps, and so does not slow the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EngineFailed(Exception):
 
 
 class Apart:
-    """An object that `make` returns in a process of its own, where its methods are called."""
+    """An object that `make` returns in another process, where its methods are called."""
 
     def __init__(self, name: str, make: Callable[..., object], *arguments: object) -> None:
         self.name = name

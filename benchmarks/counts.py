@@ -1,8 +1,8 @@
-"""Errors out of a total, and how sure a comparison of two systems is.
+"""Counts errors, and compares two systems with confidence intervals.
 
 Intervals are paired percentile bootstraps (Efron 1979). Whole recordings, or whole repeats, are
-resampled with both systems' figures of them, because those depend on each other. With few of them
-intervals are wide.
+resampled together with both systems' figures, because these are correlated. Few recordings give
+wide intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TAIL = 2.5  # percent on either side of a 95% interval
 
 @dataclass(frozen=True)
 class Count:
-    """Errors out of what could be wrong. Counts can be added, rates cannot."""
+    """Errors out of a total. Counts can be added, rates cannot."""
 
     errors: float
     total: float

@@ -1,4 +1,4 @@
-"""Windows decoded by this project's engine alone. Needs neither PyAV nor silero-vad."""
+"""Decodes windows with only this project's engine, without PyAV and silero-vad."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whosaid.transcript import DecodeStats
 def decode(
     engine: DecodeEngine, windows: Sequence[Request], options: DecodeOptions
 ) -> tuple[dict[Hashable, DecodeResult], DecodeStats]:
-    """Return the results of windows by their keys, and what decoding them took."""
+    """Return the results of windows by key, and the statistics of decoding them."""
     results: dict[Hashable, DecodeResult] = {}
     with engine.session(options) as session:
         session.add(list(windows))

@@ -20,9 +20,9 @@ from whosaid.errors import EndpointError
 
 
 def run(module: str, options: Namespace) -> int:
-    """Measure unless earlier results are to be rendered, and write the page.
+    """Measure, unless only earlier results are rendered, and write the page.
 
-    Returns the exit status: 1 with one line if something that is needed is missing.
+    Return the exit status: 1 with one line if a requirement is missing.
     """
     name, benchmark = options.benchmark, import_module(module)
     quick = "-quick" if getattr(options, "quick", False) else ""

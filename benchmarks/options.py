@@ -1,4 +1,4 @@
-"""The command lines of scripts/bench and scripts/gpu-check, read by the standard library alone."""
+"""The command lines of scripts/bench and scripts/gpu-check; imports only the standard library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIP
 
 
 def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
-    """Return the options of the benchmark that is named first, with its name as `benchmark`.
+    """Return the options of the benchmark named by the first argument, and its name as `benchmark`.
 
     Ends the process with status 2 if the name or an option is wrong.
     """
@@ -35,12 +35,12 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         return _read_options(name, rest)
     parser = CommandParser(
         "scripts/bench",
-        "Run the benchmark that answers a question, and print its figures.",
+        "Run a benchmark and print its figures.",
         (
             *((line, _example(name)) for name, (_, line, _) in BENCHMARKS.items()),
-            ("any of them as a smoke test", "scripts/bench speed --quick"),
-            ("its figures as a page of docs/benchmarks", "scripts/bench speed --publish"),
-            ("the options of one of them", "scripts/bench load --help"),
+            ("a smoke test", "scripts/bench speed --quick"),
+            ("write the figures into docs/benchmarks", "scripts/bench speed --publish"),
+            ("the options of one benchmark", "scripts/bench load --help"),
         ),
         operands="[NAME]",
     )
@@ -49,7 +49,7 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         nargs="?",
         type=one_of(*BENCHMARKS),
         metavar="NAME",
-        help="default: speed; its own options follow it",
+        help="default: speed; its options follow",
     )
     listed: Namespace = parser.parse_args([name] if named else ["--help"])
     return listed
@@ -70,7 +70,7 @@ def _read_options(name: str, arguments: Sequence[str]) -> Namespace:
     found: Namespace = parser.parse_args(arguments)
     needed = NEEDED.get(name, ())
     if needed and not found.render and not all(getattr(found, each) for each in needed):
-        parser.error(f"{' and '.join(f'--{each}' for each in needed)}: needed without --render")
+        parser.error(f"{' and '.join(f'--{each}' for each in needed)}: required without --render")
     found.publish &= not getattr(found, "quick", False)
     found.benchmark = name
     return found
@@ -96,27 +96,27 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 SHOWN = "default: %(default)s"
-QUICK = flag("--quick", "a short smoke test, whose figures prove nothing")
+QUICK = flag("--quick", "a short smoke test; its figures are meaningless")
 KEPT = (
-    flag("--fresh", "drop earlier results; default: keep what this run does not measure anew"),
-    flag("--render", "measure nothing: write the earlier results"),
+    flag("--fresh", "drop earlier results; default: keep those that this run does not measure"),
+    flag("--render", "do not measure, only render the earlier results"),
 )
 PUBLISH = flag(
     "--publish", "write the page of docs/benchmarks; default: one beside the results", default=False
 )
-FETCHED = "the one that scripts/demo fetched"
+FETCHED = "the one that scripts/demo downloaded"
 
 MODELS = (
     argument("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
     argument("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
 )
-OUTPUT = _path("--output", "where results are; default: in build/bench", "FILE")
+OUTPUT = _path("--output", "the results; default: in build/bench", "FILE")
 
-# What each benchmark measures, its module and its options besides PUBLISH.
+# Each benchmark's description, module, and options besides PUBLISH.
 BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
         "benchmarks.speed.bench",
-        "seconds of a request, beside transformers' pipeline",
+        "speed of decoding, compared with transformers' pipeline",
         (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), *KEPT),
     ),
     "voices": (
@@ -127,18 +127,18 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             _path("--recordings", "conversations and their manifest.json"),
             *MODELS,
             _only("--only", "recordings"),
-            count("--repeats", f"how often each is timed; {SHOWN}", default=3),
-            flag("--ours", "not pyannote.audio: what it found earlier is kept"),
+            count("--repeats", f"repeats of each; {SHOWN}", default=3),
+            flag("--ours", "without pyannote.audio; its earlier results are kept"),
             *KEPT,
         ),
     ),
     "overlap": (
         "benchmarks.voices.overlap",
-        "word errors where people talk at once",
+        "word errors when people talk at once",
         (
             QUICK,
-            _path("--voices", "single voices to mix, files called SPEAKER-..."),
-            _path("--recordings", "conversations too, as of voices, whose words are known"),
+            _path("--voices", "single voices to mix, in files named SPEAKER-..."),
+            _path("--recordings", "also conversations with known words, as for voices"),
             *MODELS,
             argument(
                 "--only", 'recordings whose name contains TEXT, or "mixed"', "TEXT", default=""
@@ -162,35 +162,35 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     ),
     "real": (
         "benchmarks.real.bench",
-        "word errors, seconds and memory of several engines on your recordings",
+        "word errors, time and memory of several engines on your recordings",
         (
             _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
             argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
             argument(
                 "--engines",
-                f"what is compared; default: {' '.join(DEFAULT)}",
+                f"engines to compare; default: {' '.join(DEFAULT)}",
                 "ENGINE",
                 default=DEFAULT,
                 nargs="+",
             ),
             _only("--only", "recordings"),
-            _precision("of every engine that names none"),
+            _precision("for every engine without one"),
             count("--batch-size", f"windows decoded together; {SHOWN}", default=24),
-            count("--threads", "of every engine; default: torch's"),
-            count("--repeats", f"how often each recording is transcribed; {SHOWN}", default=1),
-            flag("--words", "ask every engine for the times of words too", default=False),
+            count("--threads", "for every engine; default: torch's"),
+            count("--repeats", f"repeats of each recording; {SHOWN}", default=1),
+            flag("--words", "request word times from every engine", default=False),
             OUTPUT,
             *KEPT,
         ),
     ),
     "load": (
         "benchmarks.load.bench",
-        "latency and rate of the server under load, beside hf-serve",
+        "latency and throughput of the server under load, compared with hf-serve",
         (
             QUICK,
             _path(
                 "--model",
-                "a Whisper, beside the demo models; may be repeated",
+                "a Whisper, besides the demo models; repeatable",
                 action="append",
                 default=[],
             ),
@@ -200,22 +200,23 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     ),
     "live": (
         "benchmarks.live.bench",
-        "when words of live sessions come, beside faster-whisper's",
+        "delay of words in live sessions, compared with faster-whisper",
         (
             QUICK,
             _path(
                 "--recordings", "recordings and their manifest.json; default: synthetic dialogues"
             ),
             _only("--only", "recordings"),
-            _path("--model", f"a Whisper; default: the demo model, for --recordings {FETCHED}"),
-            _precision("of the weights"),
-            argument(
-                "--rival-precision", "faster-whisper's; default: that of --precision", "PRECISION"
+            _path(
+                "--model",
+                f"a Whisper; default: the demo model; with --recordings {FETCHED}",
             ),
+            _precision("precision of the weights"),
+            argument("--rival-precision", "faster-whisper's; default: --precision", "PRECISION"),
             count("--clients", "at once; default: 1 4 16", nargs="+"),
             argument(
                 "--seconds",
-                "of a measurement of several clients; default: 180",
+                "seconds of a measurement with several clients; default: 180",
                 "SECONDS",
                 type=float,
             ),
@@ -224,7 +225,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         ),
     ),
 }
-# What the help of some benchmarks says after their options.
+# Text after the options in the help of some benchmarks.
 NOTES = {
     "voices": (
         'FOLDER/manifest.json is {"NAME": {"file": "talk.wav", "rttm": "talk.rttm", "language":'
@@ -238,7 +239,7 @@ NOTES = {
     ),
     "live": manifest.HELP,
 }
-# Options that a benchmark needs unless it renders earlier results.
+# Options required unless earlier results are rendered.
 NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",), "overlap": ("voices",)}
 
 
@@ -254,7 +255,7 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
     """Return the options of gpu-check; ends the process with status 2 if they are wrong."""
     parser = CommandParser(
         "scripts/gpu-check",
-        "Check load, CUDA graphs, text, speed and memory on this machine, and print one page.",
+        "Check load, CUDA graphs, text, speed and memory on this machine, and print a report.",
         (
             ("the embedded models", "scripts/gpu-check --output gpu.md"),
             (
@@ -268,6 +269,6 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
         " checked.",
     )
     option(parser, "--quick", "less audio, each speed once", action="store_true")
-    option(parser, "--output", "write the page there too, as it grows", type=Path, metavar="FILE")
+    option(parser, "--output", "also write the growing page there", type=Path, metavar="FILE")
     options: Namespace = parser.parse_args(arguments)
     return options

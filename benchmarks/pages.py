@@ -1,7 +1,7 @@
-"""Puts what a benchmark measured into its page of docs/benchmarks: the one renderer.
+"""Writes a benchmark's figures into its page of docs/benchmarks.
 
-Pages are written by hand. Each measured table has its place between two comments, which a reader of
-the rendered page does not see: `<!-- figures: NAME -->` and `<!-- end -->`.
+Pages are written by hand. Each measured table or chart is between two comments, which the rendered
+page does not show: `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ def publish(
     copy beside the file of `results`.
     """
     page = PAGES / f"{name}.md"
-    figures = {key: _markdown(rows) for key, rows in tables.items()}
+    figures = {
+        key: rows if isinstance(rows, str) else _markdown(rows) for key, rows in tables.items()
+    }
     figures["settings"] = "; ".join(f"{key}: {value}" for key, value in settings.items())
     written = page if in_place else results.with_suffix(".md")
     written.write_text(fill(page.read_text(encoding="utf-8"), figures), encoding="utf-8")
     for key, rows in tables.items():
-        if rows:
+        if rows and not isinstance(rows, str):
             print(f"{key}\n\n{_for_terminal(rows)}\n")
     print(f"Written to {written}, where each figure is explained.")
 
@@ -38,7 +40,7 @@ def fill(page: str, figures: Mapping[str, str]) -> str:
     """Return the page with its places filled. Raises ValueError if places and figures differ."""
     places = PLACE.findall(page)
     if sorted(places) != sorted(figures):
-        raise ValueError(f"the page has places for {places}, the figures are {list(figures)}")
+        raise ValueError(f"the page has comments for {places}, the figures are {list(figures)}")
     return PLACE.sub(
         lambda place: (
             f"<!-- figures: {place[1]} -->\n\n{figures[place[1]] or NOTHING}\n\n<!-- end -->"

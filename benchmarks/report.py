@@ -22,10 +22,11 @@ from config import REPOSITORY
 RESULTS = REPOSITORY / "build" / "bench"
 PAGES = REPOSITORY / "docs" / "benchmarks"
 PACKAGES = ("torch", "transformers", "ctranslate2")
-# Settings that results of one page may differ in.
+# Settings in which results of one page may differ.
 VARYING = ("date", "minutes", "repeats")
-# The rows of each table, by its name; empty if nothing was measured. All rows have the same keys.
-Tables = dict[str, list[dict[str, str]]]
+# The rows of each table, by its name, or a chart in Mermaid's language; empty if nothing was
+# measured. All rows have the same keys.
+Tables = dict[str, list[dict[str, str]] | str]
 
 
 class Results:
@@ -62,7 +63,7 @@ class Results:
         self.save(", ".join(f"{key} {row[key]}" for key in keys if key in row))
 
     def save(self, measured: str) -> None:
-        """Write the file whole or not at all, and print what was measured."""
+        """Write the file atomically, and print the measurement."""
         minutes = round((time.perf_counter() - self._started) / 60, 1)
         self.content["settings"]["minutes"] = minutes
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +79,7 @@ def read(path: Path) -> Any:  # noqa: ANN401
 
 
 def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """Return the machine, the threads and the versions that a figure depends on."""
+    """Return the machine, threads and versions on which figures depend."""
     processor = re.search(r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "date": f"{datetime.now(tz=UTC):%Y-%m-%d}",
@@ -91,9 +92,7 @@ def settings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; columns after the first are aligned to the right. Without rows
-    nothing.
-    """
+    """Return a Markdown table, "" without rows; columns after the first are right-aligned."""
     if not rows:
         return ""
     rule = ["---", *["---:"] * (len(header) - 1)]

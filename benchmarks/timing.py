@@ -1,7 +1,7 @@
-"""Times and memory of actions beside each other.
+"""Measures time and memory of several actions.
 
-Compared functions run interleaved in one process, so a machine that is slow for a minute is slow
-for all of them.
+Compared functions run interleaved in one process, so that a slow minute of the machine affects all
+of them.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
 
 
 def reset_peak() -> None:
-    """Give free memory back to the system and let the peak begin at what is held now."""
+    """Return free memory to the system and reset the peak to the current memory."""
     ctypes.CDLL(None).malloc_trim(0)
-    RESET_PEAK.write_text("5")  # proc(5): the peak becomes the present
+    RESET_PEAK.write_text("5")  # proc(5): resets the peak
 
 
 def resident_peak() -> float:
-    """Return the MiB of the process's resident memory at its peak since `reset_peak`."""
+    """Return the peak of the process's resident memory since `reset_peak`, in MiB."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

@@ -1,1 +1,1 @@
-"""Programs that use the endpoint and that no deployment needs; nothing imports them."""
+"""Optional programs around the endpoint; nothing imports them."""

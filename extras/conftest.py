@@ -1,4 +1,4 @@
-"""Fixtures for tests of the extras: those of `tests/`."""
+"""The fixtures of `tests/`, for tests of the extras."""
 
 from tests.conftest import (  # noqa: F401
     every_format,

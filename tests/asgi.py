@@ -29,7 +29,7 @@ MAX_AUDIO_BYTES = 3000
 
 @dataclass
 class Reply:
-    """What came back, and what the app asked for."""
+    """The answer, and the app's requests for messages."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)

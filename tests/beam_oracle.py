@@ -1,4 +1,4 @@
-"""What beam search must equal: openai/whisper's own decoder over transformers' own model.
+"""The oracle of beam search: openai/whisper's decoder over transformers' model.
 
 Only the passes of the model are ours. Filters, search, limit and ranking are the package's code,
 and its main loop runs them. In float64, sums too, so that texts that score nearly alike stay in

@@ -1,6 +1,5 @@
-"""What every test stands on: no network but loopback, few threads, and models made here or shipped
-in `demo/`.
-"""
+"""Fixtures of all tests: no network but loopback, few threads, and models made here or shipped
+in `demo/`."""
 
 from __future__ import annotations
 
@@ -123,9 +122,8 @@ def _keep_one_case(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _put_long_modules_first(items: list[pytest.Item]) -> None:
-    """So that at the end no process waits for another's module: those with slow tests, and then
-    those with many.
-    """
+    """Start modules with slow tests first, then modules with many tests, so that no process is
+    left with a long module at the end."""
     count = Counter(each.path for each in items)
     slow = {each.path for each in items if each.get_closest_marker("slow")}
     items.sort(key=lambda each: (each.path not in slow, -count[each.path]))
@@ -184,9 +182,8 @@ def what_lasts_is_not_looked_through() -> None:
 
 @pytest.fixture(autouse=True)
 def torch_draws_the_same(request) -> None:
-    """What a test draws by torch's own generator depends on its name, and not on the tests before
-    it. pytest-randomly does the same, by its seed, for `random` and numpy.
-    """
+    """Seed torch's generator by the test's name, so that draws do not depend on earlier tests.
+    pytest-randomly does so for `random` and numpy."""
     if torch := sys.modules.get("torch"):
         # torch.manual_seed would note a traceback for a CUDA that may come up later.
         torch.default_generator.manual_seed(zlib.crc32(request.node.nodeid.encode()))
@@ -268,7 +265,7 @@ def tiny_handler(whisper_folder, assistant_folder) -> EndpointHandler:
 
 @pytest.fixture(scope="session")
 def tiny_endpoint(tiny_handler) -> Endpoint:
-    """What that handler asks."""
+    """The endpoint of the handler."""
     return tiny_handler.endpoint
 
 
@@ -314,7 +311,7 @@ def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def demo_endpoint(demo_handler) -> Endpoint:
-    """What that handler asks."""
+    """The endpoint of the handler."""
     return demo_handler.endpoint
 
 
@@ -354,7 +351,7 @@ def source() -> bytes:
 
 @pytest.fixture(scope="session")
 def every_format() -> dict[str, bytes]:
-    """Those two seconds in every format, by file name."""
+    """These two seconds in every format, by file name."""
     from tests.support import audio_files
 
     return audio_files.every_format()

@@ -59,7 +59,8 @@ RANDOM = torch.Tag.nondeterministic_seeded
 
 
 class Fault(AssertionError):
-    """What a GPU would refuse, or what would be wrong there; no RuntimeError, so not swallowed."""
+    """An error that a GPU would raise, or a wrong use of one; not a RuntimeError, so nothing
+    swallows it."""
 
 
 class CudaTensor(torch.Tensor):
@@ -249,7 +250,7 @@ class Recorder(TorchDispatchMode):
         return made
 
     def _shapes_of(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """What the operation returns, as meta tensors."""
+        """Return the operation's results as meta tensors."""
         key = (function, _signature(args), _signature(kwargs))
         if key not in self.shapes:
             named = map_tensors(_to_meta, kwargs)
@@ -612,7 +613,7 @@ def poison(memory: np.ndarray) -> None:
 
 
 class Operation(NamedTuple):
-    """What is to be known of an operation of aten; most are recorded thousands of times."""
+    """Cached facts about an aten operation; most operations are recorded thousands of times."""
 
     name: str
     composite: bool  # made of others, which are recorded in its place

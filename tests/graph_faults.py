@@ -157,7 +157,7 @@ def read_inputs_of_the_capture(patch):
 
 
 def hand_out_what_is_overwritten(patch):
-    """What an encoder or a prefill gives is used after the next pass."""
+    """The result of an encoder or a prefill is used after the next pass."""
     run = CudaGraphRunner._run
 
     def overwritten(self, owner, key, work, inputs=()):

@@ -1,4 +1,4 @@
-"""What huggingface_hub raises for an answer of the Hub, whichever HTTP library its release has."""
+"""The exceptions of huggingface_hub for the Hub's answers, with any release's HTTP library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must change no word: options beside the point, and how a recording holds its speech.
+"""Options and placements of speech that must not change a word.
 
 A table of options is drawn by a seed. Options that `TEXTS` lists, and whether Whisper writes
 timestamps, decide what is written; they make classes, in which all else must be equal.
@@ -47,7 +47,7 @@ TIMED = {"srt", "vtt", "tsv", "txt"}
 
 
 def table_of_options(count: int, seed: int = 0) -> list[Options]:
-    """So many combinations, each with any number of files."""
+    """Return this many combinations, each with any number of files."""
     chance = random.Random(seed)
     formats = get_args(OutputFormat)
     return [
@@ -66,7 +66,7 @@ def class_of(options: Options) -> Hashable:
 
 
 def parts(options: Options, answer: Answer) -> Iterator[tuple[Hashable, object]]:
-    """What an answer tells, under names that say on what else it may depend."""
+    """Return the parts of an answer, under names that tell which options may change them."""
     yield "text", (answer["text"], answer["language"], answer["duration"])
     if options["return_timestamps"]:
         yield "chunks", [(each["text"], each["timestamp"]) for each in answer["chunks"]]
@@ -80,7 +80,7 @@ def parts(options: Options, answer: Answer) -> Iterator[tuple[Hashable, object]]
 
 
 def differences(asked: Sequence[tuple[Options, Answer]]) -> list[str]:
-    """Which parts of answers differ within their class, with the options of both."""
+    """Return the parts of answers that differ within their class, with the options of both."""
     seen: dict[Hashable, dict[Hashable, tuple[Options, object]]] = defaultdict(dict)
     found = []
     for options, answer in asked:
@@ -190,7 +190,7 @@ def _channels(*shares: float) -> Callable[[Samples], Altered]:
 
 
 def _clipped(samples: Samples) -> Altered:
-    """At half of its peak."""
+    """Clip the samples at half of their peak."""
     peak = np.abs(samples).max()
     return Altered((2 * samples / peak).clip(-1, 1))
 

@@ -1,4 +1,4 @@
-"""What a CUDA device is asked to launch for a step, and for a window that takes another's row.
+"""Counts a CUDA device's launches for a step, and for a window that takes over a row.
 
     PYTHONPATH=. .venv/bin/python tests/launches.py
 
@@ -159,14 +159,14 @@ def _decode(
 
 @functools.cache
 def _models() -> WhisperModels:
-    """In float16, as on CUDA; no text ends before its limit."""
+    """Float16 models, as on CUDA; no text ends before its limit."""
     models = models_of(LARGE_V3, None, torch.float16)
     models.model.generation_config.alignment_heads = [[layer, 0] for layer in ALIGNED_LAYERS]
     return models
 
 
 def table() -> str:
-    """Without graphs, where every operation is launched, and with them; in Markdown."""
+    """Return launches without and with graphs, as Markdown."""
     without, with_ = count_launches(graphs=False), count_launches()
     parts = [part for part in [*PARTS, "other"] if part not in ("step", "arrival")]
     rows = [[part, f"{without.get(part, 0):.0f}", f"{with_.get(part, 0):.0f}"] for part in parts]

@@ -31,7 +31,7 @@ def live(app) -> Iterator[str]:
 
 @contextmanager
 def listening(server: DrainingServer) -> Iterator[tuple[str, int]]:
-    """Where the server answers; `server.loops` has its event loop."""
+    """Yield the server's URL; `server.loops` has its event loop."""
 
     def stop() -> None:
         server.drain_timeout = 0

@@ -198,7 +198,7 @@ class Socket:
         return await asyncio.wait_for(self._came.get(), 60)
 
     async def read_until(self, kind: str) -> list[dict]:
-        """All events up to one of this type."""
+        """Return all events up to one of this type."""
         found = [await self.read()]
         while found[-1]["type"] != kind:
             found.append(await self.read())

@@ -1,4 +1,4 @@
-"""Of parameters that are much alike a few are tested at each push, and each night the others."""
+"""Runs a few of many similar parameters at each push, and the others nightly."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class KnownAnswers(Endpoint):
     """
 
     def __init__(self, endpoint: Endpoint, speakers=False) -> None:
-        """It parses as `endpoint` does."""
+        """Parse requests with `endpoint`."""
         self.limits = endpoint.limits
         self._models = resident(endpoint.recogniser, CAN_DIARIZE if speakers else None)
         self.outstanding, self.closed = 0, 0

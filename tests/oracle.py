@@ -1,5 +1,5 @@
-"""What the decode engine must equal: transformers' greedy `generate` over the same windows under
-the same rules.
+"""The oracle of the decode engine: transformers' greedy `generate` over the same windows under the
+same rules.
 
 Both compute in float64. In float32 a matrix product may round differently in a batch of another
 size, and where two tokens score nearly alike the choice could flip; in float64 that does not
@@ -185,7 +185,7 @@ def decode_counted(
 
 
 def drained(session: Session) -> dict[object, DecodeResult]:
-    """What the rest of a session's steps give, by key."""
+    """Return the results of a session's remaining steps, by key."""
     answers: dict[object, DecodeResult] = {}
     while not session.done:
         answers |= {request.key: result for request, result in session.step()}
@@ -266,9 +266,8 @@ def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
 def cross_attention(
     models: WhisperModels, window: Request, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
 ) -> torch.Tensor:
-    """Where transformers' own eager attention looks while each of `tokens` is chosen, (heads,
-    tokens, frames).
-    """
+    """Return transformers' eager attention while each of `tokens` is chosen, (heads, tokens,
+    frames)."""
     eager = eager_copy(models.model)
     features = models.feature_extractor(
         window.samples, sampling_rate=16_000, return_tensors="pt"
@@ -342,7 +341,8 @@ class _WithBaseHead(torch.nn.Module):
 
 
 def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor:
-    """What one of the heads makes of `hidden` (.., d_model): aiola's MedusaResBlock, by hand."""
+    """Return a head's output for `hidden` (.., d_model): aiola's MedusaResBlock, written by
+    hand."""
     for weight, bias in heads:
         inner = hidden @ weight[number].T + bias[number]
         hidden = hidden + inner * torch.sigmoid(inner)
@@ -353,7 +353,8 @@ def head_output(hidden: torch.Tensor, heads: Heads, number: int) -> torch.Tensor
 def states_read_by_heads(
     models: WhisperModels, samples: NDArray[np.float32], tokens: Sequence[int]
 ) -> torch.Tensor:
-    """What heads read after each of `tokens` (tokens, d_model), from one pass of transformers."""
+    """Return the states that heads read after each of `tokens`, (tokens, d_model), from one pass
+    of transformers."""
     features = models.feature_extractor(
         samples, sampling_rate=16_000, return_tensors="pt"
     ).input_features.to(models.model.dtype)

@@ -60,9 +60,8 @@ SPOKEN = """(() => {
 
 
 def played() -> np.ndarray:
-    """What the browser's own microphone plays over and over: a part of the conversation in which
-    sentences are short, 20 s at 16 kHz.
-    """
+    """The audio that the browser's microphone repeats: a part of the conversation with short
+    sentences, 20 s at 16 kHz."""
     return conversation()[16_000 * 20 + 8_000 :][: 16_000 * 20]
 
 
@@ -86,7 +85,7 @@ def chromium(downloads: Path, *arguments: str) -> Iterator[webdriver.Chrome]:
 
 @contextmanager
 def using(browser: webdriver.Chrome) -> Iterator[Person]:
-    """Somebody of whom the browser complains about nothing, and in whom it leaves no cookie."""
+    """Yield a user of a browser that reports no errors, and keeps no cookies."""
     person = Person(browser)
     person.complaints()
     yield person
@@ -168,9 +167,8 @@ class Person:
         return self.do("document.activeElement.id")
 
     def download(self, name: str, folder: Path) -> str:
-        """What is downloaded as `name`. Chromium holds its place by an empty file, over which it
-        moves the whole one.
-        """
+        """Return the file downloaded as `name`. Chromium first creates an empty file, then
+        replaces it by the complete one."""
         for old in folder.iterdir():
             old.unlink()
         self.see(f"#download-{name}").click()
@@ -191,14 +189,13 @@ class Person:
         }
 
     def complaints(self) -> list[str]:
-        """What the browser's console has said since the last look, violated policies included;
-        answers that are refusals it tells as well.
-        """
+        """Return the lines of the browser's console since the last call, including violated
+        policies and refused requests."""
         said = [entry["message"] for entry in self.browser.get_log("browser")]
         return [message for message in said if "the server responded with a status" not in message]
 
     def violations(self) -> dict[str, list[str]]:
-        """What axe has against the page as it is, by rule."""
+        """Return axe's violations on the current page, by rule."""
         axe = Axe(self.browser)
         axe.inject()
         found = axe.run()["violations"]

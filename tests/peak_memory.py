@@ -1,4 +1,4 @@
-"""What files are decoded to in another process, and how much memory that process takes."""
+"""Decodes files in another process, and measures its peak memory."""
 
 from __future__ import annotations
 

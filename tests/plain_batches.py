@@ -20,9 +20,8 @@ LOST = "CUDA error: unspecified launch failure"  # as `runtime.errors` knows it
 
 @dataclass(frozen=True)
 class Script:
-    """What becomes of a window: the steps of its first text and of its second, and where it fails
-    if it does: on its `entry`, in any `step`, or when it is `read`.
-    """
+    """The course of a window: the steps of its first and second text, whether the first is
+    rejected, and the place of its failure, if any: `entry`, `step` or `read`."""
 
     steps: tuple[int, int] = (1, 1)
     rejected: bool = False

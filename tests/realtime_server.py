@@ -20,7 +20,7 @@ Reply = Callable[["Talk"], None]
 
 @dataclass
 class Talk:
-    """One session: what the client has sent, and how it is answered."""
+    """One session: the client's messages, and the server's answers."""
 
     connection: ServerConnection
     audio: bytearray

@@ -66,7 +66,7 @@ class StandInSession:
 
 
 class StandInTranscription:
-    """Its only step calls `say`; without a result it waits for the engine."""
+    """A transcription of one step, which calls `say`; without a result it waits for the engine."""
 
     session, windows_left, windows_read, seconds = None, 1, 0, (0.0, 0.0)
     live = waiting = starved = False

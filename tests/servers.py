@@ -1,4 +1,4 @@
-"""Both servers on loopback, as Inference Endpoints starts them."""
+"""Both servers on loopback, started like Inference Endpoints."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class StandInEngine:
             session.finished.extend((request, self.decode(request)) for request in requests)
 
     def tokens(self, samples: np.ndarray) -> list[int]:
-        """What is said in a window."""
+        """Return the text of a window."""
         raise NotImplementedError
 
     def decode(self, request: Request) -> DecodeResult:

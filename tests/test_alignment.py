@@ -104,9 +104,8 @@ def test_speech_outside_all_segments_does_not_stretch_the_words_beside_it():
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_a_word_does_not_stretch_over_speech_that_has_no_words(paused):
-    """Its attention is high in the first half second. What follows it is speech in one go, or after
-    pauses, in which its attention is slightly above the other word's.
-    """
+    """The word's attention is high in the first half second. The speech after it is continuous
+    or has pauses, and there its attention is slightly above the other word's."""
     samples, attention = window_of([(0.5, 1.0), (1.0, 9.0)], 10)
     attention[0, 50:] = -1.0
     attention[1, 100:] = 0.3

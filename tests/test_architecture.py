@@ -25,9 +25,8 @@ SUBPACKAGES = "its subpackages"  # in the table: of asr
 
 
 def documented_arrows() -> dict[str, set[str]]:
-    """Which packages each package may import besides itself, by the table of docs/architecture.md.
-    Root modules count as packages, and so do the subpackages of asr/.
-    """
+    """Return the packages that each package may import, by the table of docs/architecture.md.
+    Root modules count as packages, and so do the subpackages of asr/."""
     text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("## Who imports whom")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+`) \| (.*) \|$", section, re.MULTILINE)
@@ -143,7 +142,7 @@ def nodes_of(name: str) -> list[ast.AST]:
 
 @cache
 def functions() -> dict[str, Function]:
-    """Those of the source, by module, name and line."""
+    """Return the functions of the source, by module, name and line."""
     return {
         f"{name}:{node.name}:{node.lineno}": node
         for name in SOURCE
@@ -216,7 +215,7 @@ def test_packages_have_no_import_cycle():
 
 
 def test_every_arrow_is_used():
-    """But those of rows that name the endpoint, or subpackages, as a whole."""
+    """Except in rows that name the endpoint or subpackages as a whole."""
     imported: dict[str, set[str]] = {name: set() for name in ARROWS}
     for name in PATHS:
         imported[package(name)] |= {package(other) for other in local_imports(name)}
@@ -262,7 +261,8 @@ def imported_when_run(name: str) -> set[str]:
 
 
 def test_the_scheduler_is_policy_without_torch():
-    """In none of its modules; the package around it, which loads models, is not looked at."""
+    """The scheduler's modules do not import torch; the package's `__init__`, which loads models,
+    is not checked."""
     seen: set[str] = set()
     following = {"asr.engine.scheduler"}
     while following:

@@ -1,4 +1,4 @@
-"""Which assistants share the main model's encoder, and which do not fit it."""
+"""Assistants that share the main model's encoder, and assistants that do not fit it."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ class TestFormats:
 
     @pytest.mark.parametrize("undecodable", [[0], [1]])
     def test_a_track_that_can_be_decoded_is_chosen(self, source, undecodable):
-        """As in the films of phones, whose second sound is spatial, and both are the default."""
+        """Films of phones have a second, spatial track, and both are default tracks."""
         result = decoded(two_tracks(source, undecodable))
         assert files.pitch(result.samples) == pytest.approx(900 if 0 in undecodable else 400, abs=2)
         assert result.warnings == (
@@ -381,7 +381,7 @@ class TestOppositePhase:
         assert warning.startswith("the channels cancel each other out for 4.00 s")
 
     def test_only_where_they_cancel_each_other_out(self):
-        """Somebody who is heard on one side alone is not lost, and what is in phase is averaged."""
+        """A voice on one channel is kept, and sound in phase is averaged."""
         left, right = files.speech(6.0), 0.5 * files.speech(6.0)[::-1]
         left[-48_000:] = right[-48_000:] = files.speech(3.0)
         right[-48_000:] *= -1

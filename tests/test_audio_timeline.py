@@ -141,7 +141,7 @@ class TestGaps:
         )
 
     def test_many_short_ones_do_not_add_up(self):
-        """As of an encoder that sends nothing in silence."""
+        """Some encoders send nothing during silence."""
         missing = ["-af", "aselect='lt(mod(t,1),0.7)'"]
         found = decoded(files.encoded(WAV, "a.webm", *missing, "-c:a", "libopus"))
         assert found.duration == pytest.approx(SECONDS, abs=0.4)
@@ -190,7 +190,7 @@ class TestDamage:
         assert found.warnings or "opus" in name or name == "a.webm"
 
     def test_tags_between_the_frames_of_mp3_are_no_damage(self):
-        """As in files that were joined, each with its cover picture."""
+        """Joined files have their cover pictures between frames."""
         halves = [files.wav_file(half, RATE) for half in np.split(SOUND, 2)]
         tag = b"ID3\x04\0\0" + bytes([0, 2, 0x20, 0]) + random.Random(0).randbytes(2**15 + 2**12)
         joined = b"".join(
@@ -212,7 +212,7 @@ class TestJoinedFiles:
         assert delays(found, 0.5, 4.5, 6.5, 10.5) == pytest.approx([0] * 4, abs=0.15)
 
     def test_what_lies_over_what_came_before_is_left_out(self):
-        """As of a recorder that sends the last two seconds again after it was cut off."""
+        """A recorder may repeat the last two seconds after an interruption."""
         begin, rest = (
             files.wav_file(SOUND[: 6 * RATE], RATE),
             files.wav_file(SOUND[4 * RATE :], RATE),
@@ -254,7 +254,7 @@ def packets(*starts: int, lasting: int = 20) -> list[Any]:
 
 
 def placed(line: Timeline, found: list[Any]) -> Iterator[float]:
-    """Where packets begin on the timeline, those that are left out aside."""
+    """Return the starts of packets on the timeline, without the packets left out."""
     for packet in line.steady(found):
         offset = line.offset(line.seconds(packet))
         seconds = packet.duration / 1_000

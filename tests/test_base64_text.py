@@ -25,7 +25,7 @@ def small_slices(monkeypatch):
 
 
 def whole(text: str) -> bytes | type[Exception]:
-    """What the text says, by one call for each of the steps."""
+    """Return the text's content, with one call for each of the steps."""
     header = HEADER.match(text)
     try:
         digits = text[header.end() if header else 0 :].encode("ascii")

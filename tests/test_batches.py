@@ -151,7 +151,7 @@ def test_closing_a_session_leaves_the_others_their_rows():
 
 @pytest.mark.parametrize("step", [1, 8])
 def test_what_begins_again_has_the_same_answers(step):
-    """As where language detection runs out of memory."""
+    """Language detection may run out of memory, for example."""
     engine, answers = DecodeEngine(models_of(TINY, 142)), {}
     with engine.session(RETRIED) as session:
         session.add(windows_of())

@@ -59,7 +59,7 @@ def test_options_have_defaults():
         (read_bench, ["--repeats", "2"], "scripts/bench speed: unknown option --repeats"),
         (read_bench, ["real", "--repeats", "0"], "--repeats: should be a whole number"),
         (read_bench, ["overlap", "--voices", "x", "--parameters", "[]"], "should be an object"),
-        (read_bench, ["real"], "--manifest and --model: needed without --render"),
+        (read_bench, ["real"], "--manifest and --model: required without --render"),
         (read_bench, ["voices", "--recodings", "x"], "did you mean --recordings?"),
         (read_bench, ["sped"], "did you mean speed?"),
         (read_gpu_check, ["--quik"], "did you mean --quick?"),

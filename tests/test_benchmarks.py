@@ -1,6 +1,5 @@
-"""What the benchmarks rest on: engines that agree, ratios and intervals that are right, and results
-that outlive a run.
-"""
+"""Foundations of the benchmarks: engines that agree, correct ratios and intervals, and results
+that survive a run."""
 
 from __future__ import annotations
 

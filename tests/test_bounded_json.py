@@ -50,7 +50,7 @@ def small_slices(monkeypatch):
 
 
 def said(parse, body):
-    """What a parser finds or raises; NaN is equal to itself."""
+    """Return a parser's result or exception; NaN equals itself."""
     try:
         return repr(_plain(parse(body)))
     except (ValueError, RecursionError) as error:

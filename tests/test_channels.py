@@ -23,7 +23,7 @@ CUSTOMER = ((3.0, 10.1),)
 
 @pytest.fixture(scope="module")
 def voices() -> tuple[np.ndarray, np.ndarray]:
-    """What two people say, each alone, with pauses; they often speak at once."""
+    """The texts of two people, each separately, with pauses; they often speak at once."""
     heard = conversation()
     pause = np.zeros(RATE // 2)
     voices = [
@@ -160,7 +160,7 @@ def test_crosstalk_is_written_once(demo_handler, alone, voices):
 
 
 def test_voices_within_a_channel_are_told_apart_on_request(demo_handler, voices):
-    """Who is alone on a channel has its name."""
+    """A channel's only speaker has the channel's name."""
     voices = tuple(voice[: 8 * RATE] for voice in voices)
     both = np.concatenate(voices)
     answer = apart(demo_handler, both, np.roll(both, RATE)[::-1] * 0, diarize=True, output=["rttm"])

@@ -1,4 +1,5 @@
-"""What is kept of a decoded window, and up to where it counts as decoded."""
+"""Selects the kept segments of a decoded window, and the sample up to which it counts as
+decoded."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ def stopped(*tokens: int, spoken: float, timestamps: bool) -> DecodeResult:
 
 @pytest.mark.parametrize("reader", [READER, UNTIMED], ids=["timed", "untimed"])
 def test_what_follows_a_text_that_met_its_limit_is_decoded_again(reader):
-    """By beams, or without timestamps, where nothing else says how far it came."""
+    """With beams, or without timestamps, if only the attention tells how far the text got."""
     result = stopped(*[GOOD, MORNING, YES] * 4, spoken=1.6, timestamps=False)
     read = reader.read(WINDOW, result, samples_of(WINDOW))
     assert read.seek is not None
@@ -291,3 +292,13 @@ def test_a_short_phrase_over_a_long_sound_is_not_believed():
         stop = WINDOW.start + round(length * SAMPLE_RATE)
         window = Window(WINDOW.start, stop, stop, tentative=True)
         assert (READER.read(window, sure, samples_of(window)) != ReadWindow()) is kept
+
+
+def test_a_part_of_a_chunk_in_another_language_has_its_tokens():
+    letters = [MODELS.tokenizer.convert_tokens_to_ids(letter) for letter in "wxyz"]
+    japanese = dataclasses.replace(READER, language="ja")
+    (chunk,) = chunks_of(japanese, result_of(at(0.1), *letters, at(2.0)))
+    assert [word.text for word in chunk.words] == [*"wxyz"]  # one word in English
+    (part,) = READER.part(chunk, 1, 3)
+    assert (part.text, part.tokens) == ("xy", tuple(letters[1:3]))
+    assert part.log_probs == chunk.log_probs[1:3]

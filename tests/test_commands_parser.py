@@ -1,4 +1,4 @@
-"""One look for all command lines."""
+"""The command lines have a common style."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ BOTH = [
     ("--num-speakers 0", "--num-speakers: should be a whole number, at least 1"),
     ("--num-speakers 1e9", "--num-speakers: should be a whole number"),
     ("--url 127.0.0.1:8000", "--url: should begin with http:// or https://"),
-    ("--parallel 2", "--parallel: goes with --url"),
+    ("--parallel 2", "--parallel: needs --url"),
     ("--parallel 0 --url http://a", "--parallel: should be a whole number, from 1 to 64"),
-    ("--embedded --model a/b", "--embedded: goes without other models"),
+    ("--embedded --model a/b", "--embedded: cannot be used with other models"),
     ("--url http://a --embedded", "--embedded: the server of --url has its own models"),
     ("--url http://a --model a/b", "--model: the server of --url has its own models"),
     ("--text /no/such/script.txt", "--text: /no/such/script.txt: No such file"),
-    (f"b.mp3 --text {__file__}", "--text: goes with one recording"),
-    ("b.mp3 --speaker-names A=B", "--speaker-names: goes with one recording"),
-    ("--job", "--job: goes with --url"),
+    (f"b.mp3 --text {__file__}", "--text: needs exactly one recording"),
+    ("b.mp3 --speaker-names A=B", "--speaker-names: needs exactly one recording"),
+    ("--job", "--job: needs --url"),
 ]
 TRANSCRIBE = [
     ("", "FILE_OR_FOLDER"),
-    ("a --realtime", "--realtime: goes with --live"),
-    ("a --microphone x", "--microphone: goes with --live"),
+    ("a --realtime", "--realtime: needs --live"),
+    ("a --microphone x", "--microphone: needs --live"),
     ("--live a b", "--live: takes one file"),
-    ("--live --task translate", "--task: goes with recordings"),
-    ("--live --temperature 0", "--temperature: goes with recordings"),
-    ("--live --no-vad-filter", "--no-vad-filter: goes with recordings"),
-    ("--live --force", "--force: goes with recordings"),
-    ("--live --realtime", "--realtime: goes with a file"),
-    ("--live - --realtime", "--realtime: goes with a file"),
-    ("--live - --microphone x", "--microphone: goes without a file"),
+    ("--live --task translate", "--task: cannot be used with --live"),
+    ("--live --temperature 0", "--temperature: cannot be used with --live"),
+    ("--live --no-vad-filter", "--no-vad-filter: cannot be used with --live"),
+    ("--live --force", "--force: cannot be used with --live"),
+    ("--live --realtime", "--realtime: needs a file"),
+    ("--live - --realtime", "--realtime: needs a file"),
+    ("--live - --microphone x", "--microphone: cannot be used with a file"),
 ]
 DEMO = [
     ("--output-format srt,vtt", "several need --output-dir"),
-    ("--parallel 2 --url http://a", "--parallel: goes with --output-dir"),
+    ("--parallel 2 --url http://a", "--parallel: needs --output-dir"),
 ]
 SERVE = [
     ("--data_dir jobs", "unknown option --data-dir; set the variable DATA_DIR"),
@@ -83,11 +83,11 @@ DEPLOY = [
     ("--diarization larg-v3", "; did you mean openai/whisper-large-v3?"),
     ("--repository handler", "--repository: should be the id of a repository"),
     ("--scale-to-zer 15", "did you mean --scale-to-zero?"),
-    ("--container custom", "--image goes with --container"),
-    ("--image registry/ours:1", "--image goes with --container"),
-    ("--scale-to-zero 15 --min-replica 1", "--scale-to-zero takes"),
+    ("--container custom", "needs --image"),
+    ("--image registry/ours:1", "needs --image"),
+    ("--scale-to-zero 15 --min-replica 1", "--scale-to-zero needs"),
     ("--scale-to-zero 0", "--scale-to-zero: should be a whole number"),
-    ("--min-replica 2", "--max-replica is at least --min-replica"),
+    ("--min-replica 2", "--max-replica must be at least --min-replica"),
     ("--dry-run --no-wait", "not allowed with"),
 ]
 ENDPOINT = "name --repository me/handler --asr-model a/b"

@@ -451,7 +451,7 @@ def test_a_dicow_takes_no_other_conditioning(tmp_path, whisper):
 
 
 def test_every_window_has_its_part_of_the_mask(monkeypatch):
-    """Also windows in which a long pause is cut out, and those that are decoded again."""
+    """Including windows with a long pause cut out, and windows that are decoded again."""
     transcriber = Transcriber(conditioned(), fallback=REJECTING)
     mask = np.eye(4, dtype=np.float32)[np.repeat([0, 1, 2, 3, 0, 2, 2, 2, 1, 0], FRAMES)]
     mask[17, :] = 0.4, 0.2, 0.2, 0.2
@@ -492,5 +492,5 @@ def test_the_enrolment_is_where_the_speaker_says_most():
 
 def test_a_mask_needs_conditioned_models():
     transcriber = Transcriber(models_of(TINY, 142))
-    with pytest.raises(ValueError, match="follow no speaker"):
+    with pytest.raises(ValueError, match="cannot follow a speaker"):
         run_steps(transcriber.start(noise(1.0), transcriber.validate(asking()), mask_of(0)))

@@ -85,7 +85,7 @@ def typed(name, value):
 
 
 def outcome(parameters, *, as_text=False):
-    """What is read of `parameters`: the values with their types, or the error's text."""
+    """Return the parsed `parameters`, values with types, or the error's text."""
     try:
         values = InferenceConfig.read(parameters, as_text=as_text).model_dump()
     except ValueError as error:
@@ -204,7 +204,7 @@ MUCH = {
 @pytest.mark.parametrize("as_text", [False, True])
 @pytest.mark.parametrize("name", MUCH)
 def test_much_is_refused_before_anything_looks_into_it(monkeypatch, name, as_text):
-    """Neither pydantic nor a conversion sees it, and no error is made for each entry."""
+    """Neither pydantic nor a conversion sees large values, and there is no error for each entry."""
     ((parameter, value),) = MUCH[name].items()
     if parameter != "known_speakers":
         monkeypatch.setattr(InferenceConfig, "model_validate", None)

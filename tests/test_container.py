@@ -33,7 +33,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def stages() -> list[dict[str, list[str]]]:
-    """For each stage the arguments of its instructions, by the instruction's name."""
+    """Return the arguments of each stage's instructions, by the instruction's name."""
     found: list[dict[str, list[str]]] = []
     for word, rest in instructions():
         if word == "FROM":
@@ -57,9 +57,8 @@ IGNORED = [
 
 
 def is_sent(path: Path) -> bool:
-    """Whether the builder gets a file: the last pattern of .dockerignore that matches it, or a
-    folder above it, decides.
-    """
+    """Return whether the builder gets a file: the last pattern of .dockerignore decides that
+    matches it or a folder above it."""
     places = [str(path), *map(str, path.parents)]
     sent = True
     for line in IGNORED:
@@ -71,7 +70,7 @@ def is_sent(path: Path) -> bool:
 
 
 def in_image(path: Path) -> bool:
-    """Whether the image holds this file of the repository."""
+    """Return whether the image has this file of the repository."""
     places = [path, *path.parents]
     named = any(place.match(pattern) for place in places for pattern in COPIED)
     return named and is_sent(path)

@@ -205,13 +205,14 @@ def test_an_encoders_attention_goes_through_onednn():
 
 
 def to_bfloat16(x):
-    """By definition: the nearest number with 8 significant bits, in float64."""
+    """Round by definition, in float64: to the nearest number with 8 significant bits."""
     mantissa, exponent = torch.frexp(x.double())
     return torch.ldexp((mantissa * 256).round(), exponent - 8)
 
 
 def quantized(rows):
-    """By definition: 127 levels to either side, the largest of a row on the last, in float64."""
+    """Quantize by definition, in float64: 127 levels on either side, the largest value of a row
+    on the last."""
     step = rows.double().abs().amax(dim=1, keepdim=True) / 127
     return step * (rows.double() / step.clamp(min=1e-30)).round(), step
 

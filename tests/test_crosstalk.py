@@ -68,7 +68,7 @@ def test_crosstalk_goes_and_speech_stays(decibels, delay):
 
 
 def coded(samples: np.ndarray) -> np.ndarray:
-    """As by a codec that keeps the spectrum of each 20 ms, and much of its phases."""
+    """Simulate a codec that keeps the spectrum of each 20 ms, and much of its phases."""
     _, _, spectra = stft(samples, nperseg=320)
     generator = np.random.default_rng(7)
     noise = generator.standard_normal(spectra.shape) + 1j * generator.standard_normal(spectra.shape)
@@ -76,7 +76,7 @@ def coded(samples: np.ndarray) -> np.ndarray:
 
 
 def drifting(samples: np.ndarray) -> np.ndarray:
-    """As by a clock that is 50 millionths slow."""
+    """Simulate a clock that is slow by 50 millionths."""
     places = np.arange(len(samples))
     return np.interp(places * (1 - 50e-6), places, samples)
 
@@ -86,7 +86,7 @@ def drifting(samples: np.ndarray) -> np.ndarray:
     [(coded, -6, 0.12), (drifting, -6, 0.4), (coded, -20, 0.4), (drifting, -12, 0.12)],
 )
 def test_loud_late_echoes_go_whatever_the_line_does_to_them(line, decibels, delay):
-    """All but little of them, and nothing of who talks over them."""
+    """Nearly all of the echo is removed, and nothing of a speaker who talks over it."""
     one, other = talk(1, (0.5, 9), (13, 19)), talk(2, (9.5, 15))
     channels = one, other + line(room(one, decibels, delay))
     (first, second), _ = silenced(*channels)
@@ -115,7 +115,7 @@ def test_a_single_word_is_silenced():
 
 @pytest.mark.parametrize("decibels", [0, -40])
 def test_who_talks_at_the_same_time_is_kept(decibels):
-    """However soft: nothing of it comes from the other channel."""
+    """Even a soft voice, because the other channel does not contain it."""
     one = talk(1, (0.5, 19))
     other = 10 ** (decibels / 20) * talk(2, (0.5, 19))
     (first, second), warnings = silenced(one, other)

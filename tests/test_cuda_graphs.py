@@ -1,4 +1,4 @@
-"""What is captured at load, compared with eager passes, left out or given up; steps in few shapes.
+"""Graphs captured at load, compared with eager passes, left out or given up; steps in few shapes.
 
 Graphs are emulated on the CPU, so tokens are compared with transformers'. On a CUDA device the
 graphs themselves are compared with eager steps in float16.
@@ -237,7 +237,7 @@ def test_graphs_that_differ_are_turned_off(graphs, monkeypatch, caplog):
     ],
 )
 def test_faults_are_found_at_load(graphs, monkeypatch, name):
-    """In float64 nothing is rounded."""
+    """In float64, so that rounding does not hide a fault."""
     monkeypatch.setattr(graph_check, "TOLERANCE", 1e-9)
     WRONG_VALUES[name](monkeypatch)
     # What the host reads may be no number of a token.

@@ -66,7 +66,7 @@ def rendering_of(found: Segments, layout: Layout, spare: float = 10.0) -> Render
 
 
 def shown(srt: str) -> list[tuple[str, str, str]]:
-    """What a file shows, and when."""
+    """Return the texts of a file with their times."""
     entries = []
     for block in srt.rstrip("\n").split("\n\n") if srt else ():
         _, times, text = block.split("\n", 2)
@@ -97,7 +97,7 @@ def by_whisper(found: Segments, layout: Layout) -> list[tuple[str, str, str]]:
 
 
 def runs(found: Segments) -> list[Segments]:
-    """What each speaker says at a time, in segments."""
+    """Return each speaker's consecutive text, in segments."""
     made: list[Segments] = []
     for segment in found:
         for who, said in groupby(segment, key=lambda word: word.speaker):
@@ -122,7 +122,7 @@ def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
 
 
 def underlined(text: str) -> str:
-    """Without what SubRip underlines words by."""
+    """Return the text without SubRip's underlines."""
     return text.replace("<u>", "").replace("</u>", "")
 
 

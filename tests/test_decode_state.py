@@ -1,4 +1,4 @@
-"""What a decode state allocates for its rows, and rows that move."""
+"""Allocates a decode state's rows, and moves rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_row_holds_the_longest_text_and_its_drafts_in_so_many_bytes(kind):
 
 
 def tensors_by_row(state):
-    """All that a state holds, the rows first."""
+    """Return all tensors of a state, rows first."""
     found = [*state.rows.tensors, *(state.beams.tensors if state.beams else [])]
     if isinstance(state.drafter, MedusaDrafter):
         found.append(state.drafter.newest)

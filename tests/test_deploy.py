@@ -112,7 +112,7 @@ class Api(BaseHTTPRequestHandler):
         return 200, platform.described(parts[2])
 
     def model(self, owner: str, name: str, *more: str) -> tuple[int, Any]:
-        """What the Hub tells of a model, or whether its conditions were accepted."""
+        """Return the Hub's description of a model, or whether its conditions were accepted."""
         id = f"{owner}/{name.partition('?')[0]}"
         if id not in self.server.files:
             return 404, {"error": "Repository not found"}
@@ -238,7 +238,8 @@ class TestCreate:
         assert body["model"]["secrets"] == secrets
 
     def test_an_image_of_ones_own_answers_to_the_platforms_names(self, platform):
-        """Its proxy has asked for the token; which name it sends nobody says."""
+        """The platform's proxy has checked the token; the host name that it sends is not
+        documented."""
         options = ["--container", "custom", "--image", "registry/image:1", "--no-wait"]
         assert deploy.main([*NAMED, *options]) == 0
         assert platform.made("POST")[0]["model"]["env"]["ALLOWED_HOSTS"] == "*"
@@ -316,7 +317,7 @@ class TestUpdate:
 
 REFUSED = (500, {"detail": "OUT_OF_MEMORY: one window does not fit"})
 WRONG_TOKEN = "127.0.0.1 answered 401: the token is missing, wrong or expired"
-ANOTHER = "it answered, but not with text and speakers"
+ANOTHER = "its answer has no text and speakers"
 
 
 class TestFailures:
@@ -328,7 +329,11 @@ class TestFailures:
             ({"states": ["initializing"]}, ["--timeout", "0"], "Timeout while waiting"),
             ({"accepts": {"hf_another"}}, [], WRONG_TOKEN),
             ({"accepts": {"hf_another"}}, ["--namespace", "org"], WRONG_TOKEN),
-            ({"refusal": (403, {"error": "no"})}, [], "127.0.0.1 answered 403: the token may not"),
+            (
+                {"refusal": (403, {"error": "no"})},
+                [],
+                "127.0.0.1 answered 403: the token is",
+            ),
             ({"answer": lambda body: REFUSED}, [], "127.0.0.1 answered 500: "),
             ({"answer": lambda body: {"text": "only"}}, [], ANOTHER),
             ({"answer": lambda body: {"text": "", "speakers": [{"speaker": "A"}]}}, [], ANOTHER),
@@ -371,7 +376,7 @@ class TestDryRun:
 
 
 class TestChecks:
-    """What is found before anything is created; the same by a dry run."""
+    """Faults found before anything is created, also in a dry run."""
 
     @pytest.fixture(params=[[], ["--dry-run"]], ids=["deploy", "dry-run"])
     def lines(self, request, platform, capsys):
@@ -386,8 +391,8 @@ class TestChecks:
 
     def test_ids_that_the_hub_has_not(self, platform, lines):
         told = lines("--repository", "me/none", "--assistant", "a/none@v1")
-        assert "deploy.py: --repository: the Hub has no me/none that the token may read" in told
-        assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token may" in told
+        assert "deploy.py: --repository: the Hub has no me/none that the token can read" in told
+        assert "deploy.py: --assistant: the Hub has no a/none@v1 that the token can read" in told
 
     def test_repositories_without_what_is_needed(self, platform, lines):
         platform.files |= {"me/handler": ["README.md"], "a/pickled": ["pytorch_model.bin"]}
@@ -410,7 +415,7 @@ class TestChecks:
         monkeypatch.setattr(deploy, "get_token", lambda: None)
         assert deploy.main([*NAMED, "--assistant", "a/b", "--dry-run"]) == 0
         (note,) = capsys.readouterr().err.splitlines()
-        assert note.startswith("note: the Hub could not be asked whether the ids exist: ")
+        assert note.startswith("note: the ids could not be checked on the Hub: ")
 
     def test_an_endpoint_that_exists_may_have_its_token_from_before(self, platform, capsys):
         assert deploy.main([*NAMED, "--no-wait"]) == 0
@@ -425,4 +430,4 @@ class TestCommandLine:
     def test_a_key_that_no_client_could_send(self, platform, capsys, monkeypatch, options):
         monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
         line = failure(capsys, *options)
-        assert line == "ENDPOINT_API_KEY goes with --container custom --type public"
+        assert line == "ENDPOINT_API_KEY needs --container custom --type public"

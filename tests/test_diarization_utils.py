@@ -252,9 +252,8 @@ def test_a_word_outside_every_turn_follows_the_nearest_within_the_limit(gap, spe
 
 @pytest.mark.parametrize("count", [8, 20, 21, 60])
 def test_words_outside_a_turn_do_not_change_the_words_inside(count):
-    """Once the majority of a chunk's words decided: all lost their speaker, or distant ones got
-    one.
-    """
+    """Once the majority of a chunk's words decided, so all lost their speaker, or distant words
+    got one."""
     words = tuple(Word(f" {i}", i * 0.5, i * 0.5 + 0.4) for i in range(count))
     turns = [SpeakerTurn("S0", 0, 4)]
     (chunk,) = attribute([Chunk("", 0, count / 2, words=words)], turns, turns)

@@ -1,4 +1,4 @@
-"""What diarizers give: turns within detected speech, and turns that touch it."""
+"""Diarizers return turns within detected speech, and turns that touch it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def moments(turn: SpeakerTurn) -> range:
 
 @given(spoken_turns, st.integers(0, 8))
 def test_labels_follow_who_speaks_first_however_the_turns_come(turns, split):
-    """As for a file, and in parts as for a live session; voices stay with their turns."""
+    """For a file, and in parts for a live session; voices stay with their turns."""
     turns = sorted(turns, key=lambda turn: turn[1])
     found = tuple(SpeakerTurn(*turn) for turn in turns)
     voices = {f"S{place}": np.full(1, place) for place in range(3)}

@@ -1,5 +1,4 @@
-"""What the documents name is there (files, folders, targets of links), and their tables are those
-of the code."""
+"""Files, folders and links in the documents exist, and tables equal the code's."""
 
 from __future__ import annotations
 

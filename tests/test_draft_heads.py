@@ -59,7 +59,7 @@ def test_a_shortlist_scores_its_tokens_alike_and_forbids_the_others():
     ],
 )
 def test_reduced_products_are_near(dtype, most):
-    """At sizes that are packed; float32 is what they stand for."""
+    """At sizes that are packed, compared with float32."""
     torch.manual_seed(0)
     heads = random_heads(models_of(dataclasses.replace(TINY), dtype=torch.float32), 2).medusa.heads
     wide = tuple(

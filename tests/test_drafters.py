@@ -85,7 +85,7 @@ def test_language_and_silence_are_asked_of_whisper_alone():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
-    """Whatever came before: drafts of any number or none, rows that moved, a state that grew."""
+    """With any number of drafts, moved rows, or a state that has grown."""
     models = models_with(kind, scale=0.02)  # near copies: some drafts are right
     engine = DecodeEngine(models)
     lengths, moved = itertools.cycle([0, 2, 5, 0, 1, 10]), []
@@ -116,7 +116,7 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
 
 @pytest.mark.parametrize("drafts", [1, 4])
 def test_heads_that_copy_are_right_as_often_as_a_text_repeats_itself(drafts):
-    """With weights of zero every head says the newest token again; no text ends by itself."""
+    """With zero weights every head repeats the newest token; no text ends by itself."""
     models, windows, limit = models_of(TINY), windows_of(False), 24
     longer = [dataclasses.replace(each, max_tokens=limit + drafts) for each in windows]
     accepted, drafted = 0, 0
@@ -185,7 +185,8 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
 
 @pytest.mark.parametrize("own_encoder", [None, False, True], ids=["heads", "decoder", "whisper"])
 def test_while_costs_say_that_drafts_do_not_pay_nothing_is_spent_on_them(own_encoder, monkeypatch):
-    """No pass of an own encoder, no memory, no state kept up; the tokens are the same."""
+    """No pass of the assistant's encoder, no memory and no update of states; the tokens are the
+    same."""
     models = models_with(HEADS_ONLY)
     if own_encoder is not None:
         models = oracle.with_assistant(models_of(TINY, RAGGED), 0.1, own_encoder)

@@ -75,7 +75,7 @@ def test_with_products_in_bfloat16_it_is_transformers_to_their_rounding():
 
 @torch.inference_mode()
 def test_fewer_frames_have_the_first_positions():
-    """As an encoder made for so many has them."""
+    """Like an encoder made for so many frames."""
     model, read = whisper(torch.float64), features(2, 200).double()
     found, theirs = AudioEncoder(model).forward(read), model.get_encoder()
     theirs.config.max_source_positions = 100

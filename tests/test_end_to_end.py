@@ -99,7 +99,7 @@ def test_one_language_is_heard_alike_where_several_are_looked_for(
 
 
 def test_words_are_given_to_who_said_them(answer):
-    """At least nine of ten words that nobody talks over lie in a segment of their own speaker."""
+    """At least nine of ten words without overlap are in a segment of their own speaker."""
     alone = [word for word in WORDS if not any(talks_over(turn, word) for turn in TURNS)]
     given = [speaker_at(answer["speakers"], (word["start"] + word["end"]) / 2) for word in alone]
     names, labels = (
@@ -130,9 +130,7 @@ def test_words_are_the_texts_and_the_speakers(answer):
 
 @pytest.mark.parametrize("grouped", [True, False])
 def test_words_lie_within_the_entry_that_lists_them(demo_handler, passage, answer, grouped):
-    """Also where entries are Whisper's own segments, whose times are rougher than those of
-    words.
-    """
+    """Also in Whisper's own segments, whose times are less exact than those of words."""
     if not grouped:
         audio, ungrouped = wav_file(passage, 16_000), {"group_by_speaker": False}
         answer = ask(demo_handler, audio, return_timestamps="word", **ungrouped)

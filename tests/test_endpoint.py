@@ -128,7 +128,7 @@ def test_the_response_of_the_contract(endpoint, hum):
 
 
 def test_the_speaker_who_speaks_first_is_the_first_label(endpoint, hum):
-    """In every part of an answer, whatever the pipeline called them; noise takes no label."""
+    """In every part of an answer, regardless of the pipeline's labels; noise gets no label."""
     turns = (
         SpeakerTurn("SPEAKER_02", 0.0, 0.45),
         SpeakerTurn("SPEAKER_00", 0.45, 1.0),
@@ -450,7 +450,7 @@ LOST = RuntimeError("CUDA error: an illegal memory access was encountered")
 
 @pytest.fixture
 def process_ends(monkeypatch) -> SimpleQueue[int]:
-    """With which status, without doing it."""
+    """Record the exit status instead of ending the process."""
     statuses = SimpleQueue()
     monkeypatch.setattr("whosaid.runtime.errors.SECONDS_TO_ANSWER", 0.0)
     monkeypatch.setattr("whosaid.runtime.errors.os._exit", statuses.put)
@@ -477,7 +477,7 @@ def test_a_lost_device_is_answered_and_then_ends_the_process(
 def test_where_the_engines_thread_has_ended_the_process_does(
     endpoint, hum, caplog, process_ends, why
 ):
-    """Nobody is answered any more, though the process could live on."""
+    """No request could be answered any more, though the process could continue."""
 
     def fail(*_):
         raise why

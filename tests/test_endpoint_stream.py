@@ -95,7 +95,7 @@ def shared(serving) -> Endpoint:
 
 @pytest.fixture
 def endpoint(shared) -> Iterator[Endpoint]:
-    """That of all tests, each of which leaves it as it found it."""
+    """The endpoint of all tests; each test leaves it unchanged."""
     yield shared
     assert settles(shared)
 
@@ -299,7 +299,7 @@ class Text(str):
 
 
 def test_nobody_holds_on_to_a_file_that_is_decoded(endpoint, recording, monkeypatch):
-    """Neither while speech is recognised nor while speakers are told apart."""
+    """Neither during recognition nor during diarization."""
     inputs, held = Text(recording(3)), []
     upload = weakref.ref(inputs)
     diarize = TurnsOfSeconds().diarize
@@ -422,7 +422,7 @@ def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatc
 
 
 def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, gate, monkeypatch):
-    """One recording is being diarized, and the one that waits behind it is given up."""
+    """One recording is being diarized, and the queued one is cancelled."""
     freed = threading.Event()
 
     def diarize(samples, hints, cancelled, between=None):
@@ -439,7 +439,8 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
     monkeypatch.setattr("whosaid.call.decoding_steps", decoded)
 
     def is_freed():
-        """Once the preparing thread is through, and the cancelled task is collected."""
+        """Return whether it is freed once the preparation thread is done and the cancelled task
+        is collected."""
         for _ in range(300):
             gc.collect()
             if freed.wait(0.1):
@@ -468,7 +469,7 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
 def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
     endpoint, recording, monkeypatch
 ):
-    """One of ten seconds is being diarized; of the two behind it the short one is the next."""
+    """While one of ten seconds is being diarized, the shorter of two queued recordings is next."""
     begun, go_on, lengths = threading.Event(), threading.Event(), []
 
     def diarize(samples, hints, cancelled, between=None):
@@ -524,7 +525,7 @@ def test_when_the_engines_thread_ends_everybody_is_told(serving, recording, monk
 def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(
     endpoint, recording, wav, monkeypatch
 ):
-    """It comes when the first of eight long ones, which are silent, has taken one step."""
+    """It arrives when the first of eight long silent recordings has taken one step."""
     begun, go_on, steps = threading.Event(), threading.Event(), []
     inputs = {3: recording(3), 8: base64.b64encode(wav(np.zeros(8 * 16_000))).decode()}
 

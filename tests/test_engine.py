@@ -219,7 +219,8 @@ def test_a_language_is_heard_without_projecting_what_was_encoded(monkeypatch):
 
 
 def test_rejected_texts_alone_are_those_of_beams_beside_any_neighbours():
-    """As if beams had been asked for at once; all others are transformers' greedy ones."""
+    """Rejected texts equal those of beam search from the start; all others are transformers'
+    greedy texts."""
     windows = windows_of(True, 8, 30)
     special = models_of(TINY).special_tokens
     untimed = [
@@ -459,7 +460,7 @@ def test_rows_that_loop_are_stopped_and_cut_where_that_became_certain(
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, num_beams):
-    """As where a model's scores are beyond what its precision holds: no text without words."""
+    """A model's scores may exceed its precision; that must not give a text without words."""
     engine = DecodeEngine(models_of(TINY, 142))
     monkeypatch.setattr(
         type(engine.runner),

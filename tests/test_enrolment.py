@@ -36,7 +36,7 @@ STRANGER = Voice("espeak", "m3", "en-us", 45, 150)
 
 
 def clip(voice, seconds, seed=9):
-    """So much speech, between half a second of quiet."""
+    """Return so much speech, between half a second of silence on either side."""
     rng, parts, quiet = np.random.default_rng(seed), [], np.zeros(RATE // 2, np.float32)
     while sum(map(len, parts)) < seconds * RATE:
         parts.append(0.5 * draw_clip(voice, rng).samples)
@@ -145,7 +145,8 @@ def test_a_clip_at_8_khz_and_two_clips_of_a_name(ask, encode, clips):
 
 
 def test_the_pipeline_gives_a_voice_to_every_label(demo_handler):
-    """Both releases of pyannote.audio: the row of a label is nearest that speaker's own speech."""
+    """With both releases of pyannote.audio, a label's row is nearest to that speaker's own
+    speech."""
     scene = draw_dialogue([ANNA, BOB], 12.0, Style(noise=1e-3), np.random.default_rng(3))
     found = demo_handler.endpoint.diarizer.diarize(scene.samples, SpeakerHints())
     assert found.voices.keys() == {turn.speaker for turn in found.turns}

@@ -17,7 +17,7 @@ BANDS = 16
 
 
 def normalised_at_random(network):
-    """In evaluation mode, with statistics and factors of which none is the initial 0 or 1."""
+    """In evaluation mode, with no statistic or factor at its initial 0 or 1."""
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.normal_(module.running_mean, 0, 0.2)

@@ -130,7 +130,7 @@ def test_the_words_joined_are_the_text(text, language):
 
 
 def in_order(transcript: Transcript) -> list[str]:
-    """All words of the client's text, spoken and unspoken."""
+    """Return all words of the client's text, spoken and unspoken."""
     spoken = [word.text for chunk in transcript.chunks for word in chunk.words]
     found, done = [], 0
     for each in transcript.unspoken:
@@ -149,7 +149,7 @@ def in_order(transcript: Transcript) -> list[str]:
     ids=repr,
 )
 def test_of_any_text_all_words_are_there_in_order(options):
-    """By random weights, which hear anything; and where nobody speaks."""
+    """With random weights, which recognise anything, and in audio without speech."""
     script = " ".join(f"word{number % 90}" for number in range(150))
     transcriber = Transcriber(MODELS, fallback=None, detect_speech=hears_sound)
     for samples in (noise(5.0, 1), np.concatenate([noise(3.0, 2), noise(2.0, 3) * 0])):
@@ -188,7 +188,7 @@ def forced(text: str, recognised: list[Recognised]) -> tuple[list[Chunk], tuple[
 
 
 def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():
-    """Of many scripts a token is a part of a letter, as it is here."""
+    """In many scripts a token is a part of a letter, as here."""
     said = [f" word{300 + number}" for number in range(11)]
     assert MODELS.special_tokens.max_length // 2 < len("".join(said))
     words = tuple(Word(each, n / 6, (n + 1) / 6) for n, each in enumerate(said))
@@ -299,7 +299,7 @@ def test_the_true_text_is_timed_as_exactly_as_recognition_times_its_own(
 
 
 def spoken_numbers(found: Transcript) -> list[int]:
-    """Which of the given words were spoken."""
+    """Return the numbers of the given words that were spoken."""
     numbers, given_words, spoken = [], 0, 0
     for each in (*found.unspoken, None):
         count = len(words_of(found)) if each is None else each.before

@@ -55,9 +55,8 @@ def lines_of(page):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
-    """Of its sections one has a process of its own, as all have where a user calls it; the others
-    hear the conversation to a pause in which two have spoken.
-    """
+    """Only one section runs in its own process, though all do for a user; the others transcribe
+    the conversation up to a pause after two speakers."""
     until = 9.9
     beginning = recording.lasting(recording.read_conversation(), until)
     truth = json.loads(recording.TRUTH.read_text(encoding="utf-8"))["words"]
@@ -92,7 +91,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
         "graphs against eager passes over noise",
         "models in memory",
     } <= left_out
-    assert "text against what is said" not in left_out
+    assert "text against the reference" not in left_out
     found = {check: found for _, check, _, found, _ in lines}
     dtype = str(choose_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
     assert found["weights"] == f"{dtype} on cpu"

@@ -64,7 +64,7 @@ def options_of(drafter: str, timestamps: bool, batch_size: int) -> DecodeOptions
 
 
 def altered(tokens: tuple[int, ...], at: int, to: int) -> tuple[int, ...]:
-    """With another text token at a place, where one stands there."""
+    """Return the text with another text token at a position, if it has one there."""
     if at >= len(tokens) or tokens[at] >= END:
         return tokens
     return (*tokens[:at], to, *tokens[at + 1 :])
@@ -114,7 +114,8 @@ def test_texts_are_those_of_transformers_behind_the_prefix(drafter, data):
 
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_a_prefix_that_the_model_would_have_written_changes_nothing(timestamps):
-    """Neither do attention and probabilities of the given tokens, nor the end of the text."""
+    """Nor does it change attention and probabilities of the given tokens, or the end of the
+    text."""
     engine, options = engine_of(), options_of("none", timestamps, WINDOWS)
     windows = windows_of(timestamps)
     expected = decode(engine, windows, options)
@@ -132,7 +133,7 @@ def test_a_prefix_that_the_model_would_have_written_changes_nothing(timestamps):
 
 
 def test_nothing_more_need_be_said_behind_a_prefix():
-    """Where a text begins its end is suppressed; behind given tokens it is not."""
+    """End-of-text is suppressed as the first token of a text, but not after given tokens."""
     engine = engine_of()
     suppressed = models_of(TINY).special_tokens.begin_suppress
     assert END in suppressed
@@ -147,7 +148,8 @@ def test_nothing_more_need_be_said_behind_a_prefix():
 
 
 def test_what_no_rule_allows_may_be_given_and_has_a_finite_probability():
-    """No end of a segment before its text, nothing suppressed; what follows obeys the rules."""
+    """For example the end of a segment before its text, or a suppressed token; the tokens after
+    it obey the rules."""
     special = models_of(TINY).special_tokens
     later, earlier = special.timestamp_begin + 30, special.timestamp_begin + 3
     suppressed = next(each for each in special.begin_suppress if each < END)
@@ -179,7 +181,7 @@ def passes(monkeypatch, engine: DecodeEngine, window: Request, options: DecodeOp
 
 
 def test_a_right_guess_costs_no_steps(monkeypatch):
-    """Wherever it ends: what is missing costs a step each."""
+    """Wherever the guess ends: each missing token costs a step."""
     engine, options = engine_of(ending=None), DecodeOptions()
     window, text = windows_of(True)[0], truth(0, True, (), None)
     assert len(text) == MOST
@@ -277,7 +279,7 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
 
 
 def test_a_draft_is_no_part_of_a_second_attempt(monkeypatch):
-    """Which is of beams, without timestamps."""
+    """The second attempt uses beams, without timestamps."""
     monkeypatch.setattr("whosaid.asr.engine.results.writes_more", lambda *_: False)
     engine = engine_of()
     retrying = Fallback(3, logprob_threshold=0.0, no_speech_threshold=1.0)

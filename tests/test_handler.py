@@ -1,4 +1,4 @@
-"""What the containers import: its path, its log, its callers' threads and its own."""
+"""The handler in the containers: its path, its log, its callers' threads and its own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from tests.support.audio_files import speech
 
 @pytest.fixture(scope="module")
 def precise_handler(whisper_folder, assistant_folder) -> EndpointHandler:
-    """In float32 no batch changes a number. Random models are never sure: each of their windows
-    would be decoded again.
-    """
+    """A float32 handler, in which no batch changes a number; without second attempts, because
+    random models are never sure."""
     settings = ModelSettings(
         asr_model=str(whisper_folder), assistant_model=str(assistant_folder), dtype="float32"
     )
@@ -42,7 +41,7 @@ def test_a_real_transcriber_answers_plain_json(tiny_handler, hum):
 
 
 def test_a_server_may_import_the_file_by_its_path_from_anywhere(monkeypatch):
-    """As hf-serve and the toolkit do (`reliability/test_hf_serve.py`, `test_toolkit.py`)."""
+    """hf-serve and the toolkit do so (`reliability/test_hf_serve.py`, `test_toolkit.py`)."""
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(REPOSITORY)])
     spec = importlib.util.spec_from_file_location("theirs", REPOSITORY / "handler.py")
     module = importlib.util.module_from_spec(spec)
@@ -80,7 +79,7 @@ def bodies_of(inputs):
 
 
 def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(precise_handler, wav):
-    """All are there before the engine takes a step, so that their windows are in the same rows."""
+    """All calls arrive before the engine takes a step, so that their windows share rows."""
     bodies = bodies_of(base64.b64encode(wav(speech(2.0))).decode())
     alone = [precise_handler(body) for body in bodies]
     recogniser = precise_handler.endpoint.recogniser
@@ -107,7 +106,7 @@ def test_calls_from_several_threads_share_the_batch_and_are_answered_as_alone(pr
 
 
 def test_a_call_may_come_from_within_an_event_loop(tiny_handler, hum):
-    """As the older toolkit's server calls it."""
+    """The older toolkit's server calls it so."""
 
     async def call():
         return tiny_handler({"inputs": hum})
@@ -116,7 +115,7 @@ def test_a_call_may_come_from_within_an_event_loop(tiny_handler, hum):
 
 
 def test_a_call_that_is_interrupted_frees_its_rows(precise_handler, wav, monkeypatch):
-    """As by Ctrl-C: what the caller waits for raises once its windows are in rows."""
+    """Like on Ctrl-C: the caller's wait raises once its windows are in rows."""
     recogniser = precise_handler.endpoint.recogniser
     step, submit = recogniser.transcriber.engine.step, recogniser.submit
     begin, cancelled = asyncio.run_coroutine_threadsafe, recogniser.counts.cancelled

@@ -1,4 +1,5 @@
-"""What the host has left: by the machine, by cgroups of both versions, after memory was freed."""
+"""The host's free memory: the machine's, by cgroups of both versions, and after memory was
+freed."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -45,9 +46,18 @@ def diarization() -> Diarization:
 
 
 def an_answer(parameters: dict, apart: str) -> dict:
-    """As an endpoint gives it; speakers told `apart` by voice, by channel, or not."""
+    """As an endpoint gives it; speakers told `apart` by voice, by channel, or not. With "overlap"
+    they talk at once.
+    """
     config = InferenceConfig.read(parameters)
     heard, found = [transcript()], [diarization() if apart == "voices" else None]
+    if apart == "overlap":
+        one, other = (
+            [replace(each, voice=voice) for each in transcript(shift).chunks]
+            for voice, shift in (("A", 0.0), ("B", 0.9))
+        )
+        chunks = sorted([*one, *other], key=lambda chunk: chunk.start)
+        heard, found = [replace(transcript(), chunks=tuple(chunks))], [diarization()]
     if apart == "channels":
         heard, found = [transcript(), transcript(0.8)], [None, None]
     answer = attributed(12.0, heard, found, KnownVoices(()), config)
@@ -61,7 +71,7 @@ def a_kept_answer(parameters: dict, apart: str = "voices") -> dict:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("before", LAYOUTS[:2])
-@pytest.mark.parametrize("apart", ["", "voices", "channels"])
+@pytest.mark.parametrize("apart", ["", "voices", "channels", "overlap"])
 def test_formats_and_layouts_follow_to_the_letter(apart, before, layout):
     separate = {"channels": "separate"} if apart == "channels" else {}
     kept = a_kept_answer(for_keeping({**separate, **before, "output": ["srt", "txt"]}), apart)

@@ -78,7 +78,7 @@ def test_names_go_one_to_one_and_only_above_the_threshold(similar, threshold):
 
 @given(similarity_matrices(), st.sampled_from([0.3, 0.6]))
 def test_the_assignment_is_the_best_of_all(similar, threshold):
-    """Without a margin the pairs would be worth the best sum; the margin only takes some away."""
+    """Without a margin the pairs have the best sum; the margin only removes some."""
     pairs = assign(similar, threshold)
     got = sum(similar[pair] for pair in pairs.items())
     got += threshold * (len(similar) - len(pairs))

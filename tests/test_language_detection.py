@@ -1,4 +1,4 @@
-"""Which windows are listened to for a recording's language, and what of that is kept."""
+"""Windows in which a recording's language is detected, and the encodings kept from that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Listener(StandInEngine):
 
 
 def schedule_of(windows: int) -> Schedule:
-    """One second of sound a window."""
+    """Return a schedule with one second of sound a window."""
     sound = np.ones(windows * 3 * SAMPLE_RATE, np.float32)
     speech = [Span(n * 3 * SAMPLE_RATE, (3 * n + 1) * SAMPLE_RATE) for n in range(windows)]
     return Schedule(sound, speech, 2 * SAMPLE_RATE)

@@ -1,4 +1,4 @@
-"""Which language is spoken when: the likeliest sequence, where it changes, and the warning."""
+"""Languages over time: the likeliest sequence, its changes, and the warning."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_short_stretch_changes_nothing(seconds, languages):
 
 
 def test_an_unsure_window_changes_nothing():
-    """As in reports of faster-whisper: German, of which a window is English at 0.43."""
+    """Reported for faster-whisper: German with one window that is English at 0.43."""
     shares = {"en": 0.43, "de": 0.29, "fr": 0.28}
     samples = np.concatenate([speech("de", 5)] * 18)
     listener = Listener(samples)
@@ -114,7 +114,7 @@ def test_what_is_no_speech_says_nothing():
 
 
 def test_the_language_of_one_region_is_that_of_its_first_window_that_is_not_silent():
-    """As where no detector says what is speech, and a recording begins with music."""
+    """For example without speech detection, in a recording that begins with music."""
     sound = np.ones(90 * SAMPLE_RATE, np.float32)
     schedule = Schedule(sound, [Span(0, len(sound))], 30 * SAMPLE_RATE)
     posteriors = iter([LanguagePosterior({"en": 0.3}, 0.9), LanguagePosterior({"de": 0.8}, 0.1)])

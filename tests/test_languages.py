@@ -1,4 +1,4 @@
-"""What a client may write for a language."""
+"""Names of languages that a client may send."""
 
 from __future__ import annotations
 

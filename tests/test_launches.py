@@ -20,7 +20,7 @@ def test_a_window_is_few_launches_outside_graphs():
 
 
 def test_rows_that_end_together_are_moved_by_one_gather():
-    """But for the caches, five copies a row whatever the number of layers."""
+    """Besides the caches: five copies a row, whatever the number of layers."""
     one, eight = count_moves(1), count_moves(8)
     assert one <= 32
     assert eight == one + 7 * 5

@@ -53,7 +53,7 @@ def test_samples_are_those_of_the_same_audio_in_a_file(audio_format):
 @settings(max_examples=40)
 @given(st.sampled_from(AudioFormat), st.integers(0, 700), st.data())
 def test_where_bytes_are_cut_makes_no_difference(audio_format, count, data):
-    """Not to the last bit, and with half samples between them; none is lost or made up."""
+    """Bit-equal, even with cuts inside samples; no sample is lost or invented."""
     heard = noise(audio_format, count)
     cuts = data.draw(st.lists(st.integers(0, len(heard)), max_size=30))
     found = pushed(audio_format, heard, cuts)
@@ -76,7 +76,7 @@ def test_samples_come_within_four_milliseconds(audio_format):
 @settings(max_examples=20)
 @given(st.sampled_from(AudioFormat), st.lists(st.integers(0, 400), max_size=20))
 def test_time_goes_on_after_a_flush(audio_format, counts):
-    """However often: no sample's part adds up to a drift."""
+    """After any number of flushes: fractions of samples do not add up to a drift."""
     stream, heard, given_back = AudioStream(audio_format), 0, 0
     for count in counts:
         heard += count
@@ -86,7 +86,7 @@ def test_time_goes_on_after_a_flush(audio_format, counts):
 
 
 def test_a_flushed_stream_leaves_nothing_behind(monkeypatch):
-    """Not even to Python's collector."""
+    """Not even work for Python's garbage collector."""
     made = weakref.WeakSet()
 
     def make():

@@ -141,7 +141,7 @@ class Model:
 
 
 def test_the_other_engine_hears_all_that_is_not_settled(monkeypatch):
-    """By a clock of its own, in which hearing takes no time."""
+    """With a simulated clock, in which a pass takes no time."""
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     monkeypatch.setattr("time.sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))

@@ -1,4 +1,4 @@
-"""What a live session's driver tells of how busy the machine is."""
+"""A live session's driver reports a busy machine."""
 
 from __future__ import annotations
 

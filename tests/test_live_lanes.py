@@ -44,7 +44,7 @@ def files(engine, count=40, steps=ENDLESS, **options):
 
 
 def works_of(engine, device, steps=1):
-    """What some steps do."""
+    """Return the work of some steps."""
     done = len(device.works)
     for _ in range(steps):
         engine.step()
@@ -52,7 +52,7 @@ def works_of(engine, device, steps=1):
 
 
 def seconds(works, live):
-    """Of live ones or others; of all for None."""
+    """Return the seconds of live steps or of others; None means all."""
     return sum(each.seconds for each in works if live is None or each.lane.live is live)
 
 

@@ -1,4 +1,4 @@
-"""One decoding of a buffer: its words and where they end, whatever was given and drafted before."""
+"""One decoding of a buffer: its words and their ends, with any prefix and draft."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def transcriber() -> Transcriber:
-    """In float64, so that no batch changes a token; nothing is decoded twice."""
+    """A float64 transcriber, in which no batch changes a token; without second attempts."""
     return Transcriber(loaded(SMALL), None, hears_sound)
 
 
@@ -51,7 +51,7 @@ def nothing_left(transcriber):
 
 @pytest.fixture
 def recogniser():
-    """With a thread of its own."""
+    """A recogniser with its own thread."""
     made = Recogniser(lambda: Transcriber(loaded(SMALL), detect_speech=hears_sound), 1)
     yield made
     made.close()
@@ -86,7 +86,7 @@ def endless_texts(engine: DecodeEngine) -> Iterator[None]:
 
 
 def rounded(hypothesis: Hypothesis) -> Hypothesis:
-    """Without what differs by rounding where more or fewer positions are read at once."""
+    """Drop digits that rounding changes if more or fewer positions are read at once."""
     words = tuple(
         replace(
             each,
@@ -141,7 +141,8 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
 
 
 def test_a_text_may_begin_with_what_was_said_up_to_any_word(transcriber):
-    """What the model says anyway, so the whole hypothesis stays as it was, with its times."""
+    """The prefix is the model's own text, so the whole hypothesis stays the same, with its
+    times."""
     seed = 0
     expected = run(transcriber, begun(transcriber, seed))
     for count in range(len(expected.words)):
@@ -169,7 +170,7 @@ def test_the_language_is_heard_where_none_is_given_and_the_sound_encoded_once(
 
 
 def test_a_text_without_end_has_no_more_tokens_than_could_be_spoken(transcriber):
-    """And some behind its prefix, however long that is."""
+    """It may always have some tokens after its prefix, however long the prefix is."""
     most = round(SECONDS * MOST_TOKENS_A_SECOND) + SPARE_TOKENS
     with endless_texts(transcriber.engine):
         found = run(transcriber, begun(transcriber))
@@ -232,7 +233,7 @@ def test_passes_beside_each_other_and_beside_a_file(recogniser):
 
 
 def test_the_draft_of_a_recording_helps_its_first_window(transcriber, monkeypatch):
-    """And changes nothing that is said, there or in others."""
+    """It changes no text, in that window or in others."""
     pause = np.zeros(16_000, np.float32)
     samples = np.concatenate([pause, noise(2.5, 1), pause, pause, pause, noise(2.5, 2)])
     options = transcriber.validate(asking(language=None, batch_size=1))
@@ -296,7 +297,7 @@ def test_what_is_said_before_is_heard_and_left_out(transcriber):
 
 
 def test_parts_of_windows_that_enter_together_are_repeated_to_one_length():
-    """Which divides the window, so that each of their frames occurs equally often in it."""
+    """The length divides the window, so that all frames occur equally often in it."""
     lengths = [1500, *(1500 // part for part in PARTS_OF_WINDOW)]
     for pair in combinations_with_replacement(lengths, 2):
         outputs = [torch.randn(1, frames, 2) for frames in pair]

@@ -70,9 +70,8 @@ def spoken(durations: Iterable[float], begin: float = 0.5) -> list[Spoken]:
 
 
 def hear(truth: list[Spoken], wanted: WantedPass, guess: int = 0) -> Hypothesis:
-    """What a model hears that is right about whatever is whole: the word that the audio ends in is
-    garbled, differently each time.
-    """
+    """Return the hypothesis of an ideal model: all whole words are right, and a word cut by the
+    end of the audio is garbled, differently each time."""
     stop = wanted.stop / SAMPLE_RATE
     begin = stop - len(wanted.samples) / SAMPLE_RATE
     tokens, words = [BEGIN], []
@@ -89,7 +88,7 @@ def hear(truth: list[Spoken], wanted: WantedPass, guess: int = 0) -> Hypothesis:
 
 
 def transcribe(truth: list[Spoken], wanted: WantedPass) -> Transcript:
-    """What the whole audio of an item gives."""
+    """Return the text of an item's whole audio."""
     assert wanted.before is not None
     stop, begin = wanted.stop / SAMPLE_RATE, wanted.begin / SAMPLE_RATE
     first = begin + wanted.before.begin - 0.01
@@ -218,7 +217,7 @@ def test_a_turn_is_an_item_with_its_padding_and_events_in_order() -> None:
 
 
 def pause(session: LiveSession, begin: int) -> WantedPass:
-    """Somebody has spoken for a second from a sample on, and not for a third of a second since."""
+    """Speech lasts a second from a sample on, and a pause of a third of a second follows."""
     session.feed(silence(2.0), [SpeechStarted(begin)])
     partial = next_pass(session)
     session.passed(partial, hear([], partial))

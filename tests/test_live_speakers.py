@@ -1,6 +1,5 @@
-"""Who says what in a live session: the file's segments for every completed text, whenever turns
-become known, and speakers on words as soon as their time is.
-"""
+"""Speakers in a live session: completed texts get a file's segments, whenever turns become
+known, and words get speakers as soon as their time is diarized."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def completed(item: str, words: Sequence[Word]) -> Completed:
 
 
 def turns(speakers: Sequence[str | None]) -> tuple[SpeakerTurn, ...]:
-    """Who speaks in each step, None where nobody does."""
+    """Return the speaker of each step, None without speech."""
     steps = enumerate(speakers)
     return tuple(SpeakerTurn(s, n * STEP, (n + 1) * STEP) for n, s in steps if s is not None)
 
@@ -61,7 +60,7 @@ def between(found: Sequence[SpeakerTurn], start: float, end: float) -> Diarizati
 
 
 def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, float, float]]:
-    """Without their names."""
+    """Return the segments without their ids."""
     return [
         (each.item_id, each.text, each.speaker, each.start, each.end)
         for each in events
@@ -70,7 +69,7 @@ def segments(events: Sequence[LiveEvent]) -> list[tuple[str, str, str | None, fl
 
 
 def expected(items: Sequence[Completed], found: Diarization):
-    """As in a file that has all of these texts."""
+    """Return the segments of a file with all of these texts."""
     chunks = [chunk for each in items for chunk in each.transcript.chunks]
     speech = [span for each in items for span in each.transcript.speech]
     known = found.touching(speech)
@@ -148,7 +147,7 @@ def test_known_bit_by_bit_every_word_is_told_once_and_the_text_as_in_a_file(
 
 
 def joined(found: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
-    """With what goes on as one turn."""
+    """Return the turns, with continued ones joined."""
     whole: list[SpeakerTurn] = []
     for turn in found:
         if whole and (whole[-1].speaker, whole[-1].end) == (turn.speaker, turn.start):

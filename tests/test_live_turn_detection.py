@@ -75,7 +75,7 @@ def joined(spans: tuple[Span, ...], silence: int) -> list[Span]:
 
 @given(PROBABILITIES, st.integers(1, 12), st.integers(0, 3).map(lambda each: each * 1_000))
 def test_turns_are_a_files_spans_with_short_pauses_in_them(probabilities, steps, first):
-    """Whatever is known later: a run that is not certain yet when the silence is long enough."""
+    """Even if a run is not yet certain when the silence is long enough."""
     silence = max(steps, SHORTEST_PAUSE)
     heard = [*probabilities, *([0.0] * silence)]
     turns = Turns(TurnSettings(silence_duration_ms=steps * STEP_MS), first)
@@ -146,7 +146,7 @@ def test_where_samples_are_cut_makes_no_difference(detector, quiet, cuts):
 
 
 def test_turns_along_one_stream_know_nothing_of_another(detector):
-    """Nor of a file that is heard between them: the network keeps no state."""
+    """Nor of a file processed between them: the network keeps no state."""
     samples = conversation()[: 3 * SAMPLE_RATE]
     alone = turns_in(detector, samples)
     assert alone
@@ -161,7 +161,7 @@ def test_turns_along_one_stream_know_nothing_of_another(detector):
 
 
 def test_a_reset_forgets_speech_and_not_the_time(detector):
-    """As if a stream began there, but for the samples' numbers; within a step, too."""
+    """As if a new stream began, except for sample numbers; also within a step."""
     samples = conversation()[3 * SAMPLE_RATE : 7 * SAMPLE_RATE]
     turns, first = TurnDetector(detector, TurnSettings()), 2 * SAMPLE_RATE + 100
     assert turns.push(samples[:first])
@@ -238,7 +238,7 @@ def test_quiet_speech_is_found(detector, db):
 
 
 def test_quiet_speech_is_found_behind_clicks(detector):
-    """They are no level that speech would have to reach."""
+    """Clicks do not set the level that speech has to reach."""
     samples = conversation()[: 12 * SAMPLE_RATE] * np.float32(10 ** (-50 / 20))
     for place in range(2):
         samples[400 + 5 * SAMPLE_RATE * place] = 1.0

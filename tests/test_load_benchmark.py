@@ -1,6 +1,5 @@
-"""What the page about load rests on: clients that ask as often as they say, and times that
-are those of their answers.
-"""
+"""Foundations of the load benchmark: clients that keep their rate, and times that match their
+answers."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ async def _head(reader):
 
 
 def measured(measure):
-    """What `measure` makes of a server's address, and the server."""
+    """Return the results of `measure` for a server's URL, and the server."""
     server = Server()
 
     @asynccontextmanager

@@ -142,7 +142,7 @@ def test_a_projection_of_its_own_is_kept(written):
 
 
 def test_names_may_lack_the_models(written):
-    """As transformers saves a WhisperModel."""
+    """transformers saves a WhisperModel so."""
 
     def shorten(weights):
         for name in [*weights]:
@@ -165,7 +165,7 @@ NAME = "model.decoder.layers.0.fc1.weight"
     ],
 )
 def test_a_weight_that_is_missing_or_of_another_shape_is_named(written, change, said):
-    """Where transformers would draw random numbers."""
+    """transformers would draw random numbers instead."""
     with pytest.raises(StartError, match=said):
         load(written(change))
 

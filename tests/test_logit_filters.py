@@ -128,7 +128,8 @@ def test_choice_and_probability_are_those_of_transformers(histories, follows, se
     seed=some.integers(0, 10_000),
 )
 def test_a_given_token_is_scored_among_what_is_allowed_and_itself(histories, follows, token, seed):
-    """That timestamps outweigh texts forbids no given text; a timestamp is then one among them."""
+    """If timestamps outweigh texts, given text tokens are still allowed; a timestamp then counts
+    as one of the candidates."""
     timestamps = follows[: len(histories)]
     logits, biased, history = next_logits(histories, timestamps, seed)
     given = torch.full((len(histories), 1), token)

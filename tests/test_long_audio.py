@@ -67,7 +67,7 @@ def sentences(samples: Endless) -> list[Span]:
 
 
 def transcribed(samples: Endless) -> tuple[Transcript, Clock, float]:
-    """With words for every window; also the seconds of a whole window."""
+    """The transcript with words for every window, and the seconds of a whole window."""
     models = loaded(SMALL)
     transcriber = Transcriber(models, detect_speech=sentences)
     transcriber.engine = clock = Clock(models.special_tokens.timestamp_begin)
@@ -100,7 +100,7 @@ def test_an_hour_passes_in_little_memory():
 
 @pytest.fixture(scope="module")
 def transcriber(demo_endpoint) -> Transcriber:
-    """One of this thread."""
+    """A transcriber for this thread."""
     return Transcriber(demo_endpoint.recogniser.transcriber.models)
 
 

@@ -30,9 +30,8 @@ def spared():
 
 
 def heard(seed, windows, voices, step=1.0):
-    """Who speaks in windows of 2 s of which one begins every `step`, who they are, and how many
-    speak at once.
-    """
+    """Return the local speakers of 2 s windows, one every `step` seconds, their identities, and
+    the number who speak at once."""
     random = np.random.default_rng(seed)
     activity = (random.random((windows, 20, 3)) < 0.4).astype(np.float32)
     activity *= random.random((windows, 1, 3)) < 0.8

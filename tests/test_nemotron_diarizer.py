@@ -99,7 +99,8 @@ def processor():
 
 
 def offline(model, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """What transformers says of a whole recording in one forward: logits and the mask of frames."""
+    """Return transformers' result for a whole recording in one forward pass: logits, and the
+    mask of frames."""
     inputs = processor()(samples, sampling_rate=16_000, return_tensors="pt")
     with torch.no_grad():
         logits = model(inputs.input_features.to(model.dtype), inputs.attention_mask).logits
@@ -187,7 +188,7 @@ CONTEXTS = [{}, {"chunk_left_context": 3}, {"chunk_right_context": 0, "fifo_leng
 @needs_the_model
 @pytest.mark.parametrize("options", CONTEXTS, ids=lambda options: ",".join(options) or "as it is")
 def test_chunk_by_chunk_it_says_what_one_forward_says(options, spoken, tmp_path):
-    """In float64, but for the features. In twelve seconds the cache is compressed several times."""
+    """In float64, except the features. In twelve seconds the cache is compressed several times."""
     model = small_model(**options).double()
     diarizer = diarizer_of(model, tmp_path)
     for size in SIZES:
@@ -276,7 +277,7 @@ def test_hints_change_nothing_voices_are_none_and_all_its_speakers_may_not_be_al
     alone = diarizer.diarize(spoken, NO_HINTS)
     hinted = diarizer.diarize(spoken, SpeakerHints(num_speakers=2))
     assert hinted == replace(alone, hints=SpeakerHints(num_speakers=2))
-    many = "8 speakers were found, the most that the model can tell apart"
+    many = "8 speakers were found, the most that the model can distinguish"
     assert hinted.warnings == ("speaker hints could not be met: 8 found", many)
     assert alone.warnings == (many,)
     fewer = tuple(turn for turn in alone.turns if turn.speaker != "SPEAKER_03")
@@ -288,7 +289,7 @@ def test_hints_change_nothing_voices_are_none_and_all_its_speakers_may_not_be_al
 
 @needs_the_model
 def test_a_cancelled_call_computes_no_further_chunk(diarizer, spoken, monkeypatch):
-    """But the one that follows the pause in which somebody cancels it."""
+    """Except the chunk after the pause in which it is cancelled."""
     score, scored = diarizer._score, []
     monkeypatch.setattr(diarizer, "_score", lambda *given: scored.append(given) or score(*given))
     diarizer.diarize(spoken, NO_HINTS, threading.Event())

@@ -55,7 +55,7 @@ def described(model: Model) -> dict[str, object]:
 
 
 class Attack:
-    """What runs code when it is unpickled: it makes a file."""
+    """An object that runs code when it is unpickled: it creates a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

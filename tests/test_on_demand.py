@@ -183,7 +183,7 @@ made.endpoint.close()
 
 @pytest.mark.reliability
 def test_no_library_keeps_the_models_that_were_loaded_while_it_was_imported():
-    """In a new process, because libraries are imported once."""
+    """In a new process, because libraries are imported only once."""
     command = [sys.executable, "-c", FIRST_START]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout == "[None, None]\n"

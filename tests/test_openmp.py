@@ -1,4 +1,4 @@
-"""Which threads compute: those that were asked for, and none that are left over."""
+"""Threads that compute: the requested ones, and no leftovers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def computing_threads() -> int:
 
 @pytest.fixture(autouse=True)
 def number_of_threads():
-    """As it was, after each test."""
+    """Restore the number of threads after each test."""
     before = torch.get_num_threads()
     yield
     set_threads(before)
 
 
 def test_a_thread_keeps_the_number_that_was_set_in_it():
-    """Not the one that another thread sets before this one's first product."""
+    """Even if another thread sets a different number before this one's first product."""
     before = torch.get_num_threads()
     with ThreadPoolExecutor(1, initializer=set_threads, initargs=(1,)) as pool:
         pool.submit(int).result()
@@ -82,7 +82,7 @@ def until(count):
 
 
 def run(script: str) -> None:
-    """In a process of its own, which has to end well."""
+    """Run in a new process, which must exit with 0."""
     # Threads that wait sleep: how many there are does not depend on it, and others want to compute.
     variables = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
     variables["PYTHONPATH"] = str(REPOSITORY)
@@ -141,7 +141,6 @@ def test_a_start_freezes_what_it_imports_and_a_thread_that_ends_leaves_no_team_b
 @linux
 @pytest.mark.reliability
 def test_of_all_threads_that_last_the_engines_alone_has_a_team():
-    """So its products never wait for a wake-up: models load there, diarization ends with its
-    thread, and all others compute alone.
-    """
+    """So its products never wait for a wake-up: models load in this thread, diarization's thread
+    ends, and all others compute without a team."""
     run(A_START + COUNTING + ONE_TEAM)

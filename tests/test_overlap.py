@@ -81,6 +81,13 @@ def test_a_window_decoded_again_belongs_to_the_window_around_it():
     assert overlapped_windows(chunks, turns, 15.0) == [(0, 12)]
 
 
+def test_a_window_that_follows_is_another_whatever_rounding_does():
+    end = 0.28 + 2.0  # 2.2800000000000002
+    chunks = [Chunk("a", 0.28, end, window_start=0.28), Chunk("b", 2.28, 9, window_start=2.28)]
+    turns = [SpeakerTurn("A", 0, 9), SpeakerTurn("B", 7, 8)]
+    assert overlapped_windows(chunks, turns, 9.0) == [(2.28, 9.0)]
+
+
 @given(turns_of, spans(60))
 def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
     samples = np.arange(1, 12 * RATE + 1, dtype=np.float32)

@@ -24,7 +24,7 @@ from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
 
 
 def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, temperature=0.0):
-    """What is read of a sequence that enters."""
+    """Return a sequence with the attributes that a prefill reads."""
     return SimpleNamespace(
         prompt=prompt,
         guess=(),
@@ -164,7 +164,7 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
 
 
 def tensors_of(state):
-    """All that a state holds."""
+    """Return all tensors of a state."""
     caches = [state.main.cache] + ([state.drafter.cache] if state.drafter else [])
     rows = [*state.rows.tensors, *(state.beams.tensors if state.beams else [])]
     return [*(each for cache in caches for each in cache.tensors), *rows]

@@ -38,7 +38,7 @@ SECOND = np.zeros(16_000, np.float32)
 
 @dataclass
 class DiarizeOutput:
-    """What pyannote.audio 4 returns."""
+    """pyannote.audio 4's result."""
 
     speaker_diarization: Annotation
     exclusive_speaker_diarization: Annotation
@@ -326,7 +326,7 @@ def test_embeddings_too_short_to_be_averaged_cause_no_warning(diarizer):
 
 
 def test_turns_of_the_demo_are_reconstructed_a_window_at_a_time(diarizer, spoken, monkeypatch):
-    """With every supported release; the turns and the exclusive ones."""
+    """With every supported release, overlapping and exclusive turns."""
     made = []
 
     class Counted(pyannote.ClusteredWindows):
@@ -354,7 +354,7 @@ def test_other_pipelines_run_as_they_are():
 
 
 def refused(repository: str) -> Exception:
-    """What huggingface_hub raises for a file of a gated repository."""
+    """Return huggingface_hub's exception for a file of a gated repository."""
     return hub_error(403, "GatedRepo", repository)
 
 

@@ -241,7 +241,7 @@ def test_when_the_thread_ends_whoever_waits_is_told_and_nobody_is_taken(recognis
 
 @pytest.mark.parametrize("ended_by", ["an answer", "an error", "its client"])
 def test_who_cannot_be_forgotten_is_answered_all_the_same(recognising, ended_by):
-    """Where its rows cannot be freed the thread ends, and tells everybody."""
+    """If its rows cannot be freed, the thread ends and fails all jobs."""
     engine, cause = StandInEngine(), RuntimeError("no rows are freed")
 
     class Stuck(Recording):
@@ -266,7 +266,7 @@ def test_who_cannot_be_forgotten_is_answered_all_the_same(recognising, ended_by)
 
 
 def test_work_is_done_in_the_thread_between_two_turns(recognising):
-    """Also while it has nothing else to do, and by a thread of its own name."""
+    """Also while the thread is idle; the thread has its own name."""
     recogniser = recognising(StandInEngine())
     thread = recogniser.run(threading.current_thread)
     assert thread.name == "engine"

@@ -1,4 +1,4 @@
-"""What follows a failed step, for the sessions and for the rows that are tried."""
+"""Recovery from a failed step, for sessions and for the number of rows."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_batch_is_not_refused_for_what_others_hold_idle(steps):
 
 
 def test_a_starved_batch_gets_through_though_others_keep_coming():
-    """Its steps fit beside nobody's row, and each time one begins anew it has lost its own."""
+    """Its steps fit beside no other rows, and it loses its rows each time another batch starts."""
     engine = engine_of(Device(total=6, scratch=1))
     late = session_of(engine, requests := windows(steps=(9, 1)), num_beams=5)
     for _ in range(60):

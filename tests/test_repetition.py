@@ -24,7 +24,7 @@ def distinct(count: int, first: int = 0) -> list[int]:
 
 
 def attention_at(places, frames=1500):
-    """What `read_repetitions` asks for, of tokens that each look at one place."""
+    """Return the attention for `read_repetitions`, of tokens that each attend to one place."""
 
     def attend(count):
         attention = np.zeros((count, frames), np.float32)
@@ -69,7 +69,7 @@ def test_a_running_row_is_looked_at_once_a_repetition_is_certain(tokens):
 
 
 def first_repetition(tokens):
-    """By trying every end, period and start."""
+    """Find the repetition by trying every end, period and start."""
     for stop in range(1, len(tokens) + 1):
         for period in range(1, LONGEST_PERIOD + 1):
             start = stop - period * parts_of_stretch(period)

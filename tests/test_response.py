@@ -279,7 +279,7 @@ uttered = st.lists(st.tuples(lengths, lengths), max_size=6)
 
 @given(st.lists(uttered, min_size=2, max_size=3), st.floats(0.1, 1), st.booleans())
 def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration, by_speaker):
-    """Also where times beyond the end of the audio become earlier ones."""
+    """Even if times beyond the end of the audio become earlier ones."""
     heard = []
     for place, said in enumerate(channels):
         moments = sorted(moment for each in said for moment in each)

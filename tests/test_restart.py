@@ -49,7 +49,7 @@ def test_the_process_begins_again_once_as_it_was(tmp_path, argument):
     assert (first.split()[1], second.split()[1]) == ("None", "0")
     assert first.split()[2] == second.split()[2] == str([argument])
     assert end.startswith("gives up")
-    assert log.count("the start failed (device lost): the process begins again WITHOUT") == 1
+    assert log.count("the start failed (device lost): the process starts again WITHOUT") == 1
 
 
 FORKED = """

@@ -1,4 +1,4 @@
-"""What is read of a finished row: its text, cut where it loops, and attention where needed."""
+"""Reads finished rows: the text, cut at a loop, and attention if needed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_text_that_compresses_too_well_is_repetitive_and_stays_whole():
 
 
 def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
-    """It makes no difference to the answer when that is seen, nor beside whom."""
+    """The answer depends neither on the step at which that is noticed, nor on other rows."""
     monkeypatch.setattr(results, "START_TOKENS", 8)
     windows = windows_of(True, 4, 40)
     starts = [each.start_logprob for each in answers_of(windows, batch_size=1).values()]

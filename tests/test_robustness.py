@@ -224,7 +224,7 @@ sys.addaudithook(_note)
 
 @contextmanager
 def audited() -> Iterator[list[str]]:
-    """What Python opened, connected to, looked up or started while the block ran."""
+    """Record Python's opened files, connections, look-ups and processes during the block."""
     global _audit
     _audit = events = []
     try:

@@ -293,7 +293,7 @@ print(own == template())
         assert done.stdout == "True\n", done.stderr
 
     def test_a_handler_loaded_by_its_path_needs_no_folder_on_the_path(self, tmp_path):
-        """As the servers do: from another folder, with Python told to add none by itself."""
+        """Like the servers: from another folder, with Python's safe path."""
         script = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})

@@ -1,4 +1,4 @@
-"""Which windows are ready when, and what follows from the ones that were decoded."""
+"""Windows that are ready, and windows that follow from decoded ones."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_window_of_unwritten_speech_begins_where_speech_does():
 @settings(deadline=None, max_examples=40)
 @given(st.integers(2, 60), st.floats(0, 0.9), st.booleans())
 def test_unwritten_speech_is_decoded_again_a_bounded_number_of_times(seconds, part, unfinished):
-    """Whatever share of each window is written, and however often a segment is open behind it."""
+    """For any written share of each window, and any number of open segments."""
     schedule = schedule_of(sound(seconds), 30)
     decoded = 0
     while windows := schedule.pop_ready(1):
@@ -290,7 +290,8 @@ def test_long_pauses_are_replaced_by_silence_and_everything_else_is_unchanged():
     st.randoms(use_true_random=False),
 )
 def test_batch_size_and_order_change_no_window(lengths, batch_size, random):
-    """Where a window is unfinished depends on the window alone; so must the windows that follow."""
+    """Whether a window is unfinished depends only on the window, so the following windows must
+    too."""
     samples = np.concatenate([part for length in lengths for part in (sound(length), silence(0.5))])
     tail = {}
 

@@ -1,6 +1,5 @@
-"""Whose turn it is, by plain values: fewest rows first, everybody in the end, nobody beyond a batch
-size, and what becomes of a batch that failed.
-"""
+"""The scheduler's choices, on plain values: fewest rows first, every session in the end, no
+session above its batch size, and recovery of a failed batch."""
 
 from __future__ import annotations
 
@@ -203,7 +202,7 @@ def test_classes_share_the_time_by_their_weights(rows_cost):
 
 
 def test_one_long_recording_gets_on_beside_short_ones_without_end():
-    """On a GPU too, where they share rows, and whatever the rows."""
+    """Also on a GPU, where they share rows, and with any number of rows."""
     for rows in (1, 2, 8):
         drive = Drive(shared=True, max_rows=rows)
         (long,) = drive.add("L", 1, long=True)

@@ -83,7 +83,7 @@ class WatchedScheduler(Scheduler):
         return super().cancel(session)
 
     def may_run(self, *works):
-        """Whether work of these classes is here, and memory for it."""
+        """Return whether there is work of these classes, and memory for it."""
         return not self._starved and any(each.work in works for each in self.present)
 
     def _give_row(self, sequence):
@@ -165,7 +165,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(options=OPTIONS, script=SCRIPTS, count=st.integers(8, 24))
     def keep_coming(self, options, script, count):
-        """One client after another, each with one window that takes a few steps."""
+        """Add one client after another, each with one window of a few steps."""
         for _ in range(count):
             self.come(options, [script], long=False)
             for _ in range(4):
@@ -248,7 +248,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def run_out_of_memory_elsewhere(self):
-        """As when a language is detected."""
+        """Language detection may run out of memory, for example."""
         held = sum(each.memory.capacity for each in self.device.batches)
         if not self.device.lost:
             try:
@@ -329,7 +329,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.drain()
 
     def drain(self):
-        """Once nobody comes any more everything ends."""
+        """Let everything end, because no more work arrives."""
         left = self.scheduler.present
         poisoned = sum(each.request.key.poison is not None for each in left)
         each = 2 * MOST_STEPS + GATHERING_STEPS

@@ -21,7 +21,7 @@ STUBS = ("uv", "pip", "apt-get", "curl")
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
-    """What the scripts need of the repository, and a Python that has nothing but itself."""
+    """A copy of the files that the scripts need, and a Python with only the standard library."""
     folder = tmp_path_factory.mktemp("clone")
     for name in FOLDERS:
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))

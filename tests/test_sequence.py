@@ -33,7 +33,7 @@ def sequence_of(max_tokens=None, request=None, **options):
 
 
 def begun(sequence, longest):
-    """What a sequence's row starts from, in a model of texts of `longest` tokens."""
+    """Return the initial state of a sequence's row, in a model with texts of `longest` tokens."""
     main = SimpleNamespace(
         cache=SimpleNamespace(max_len=longest + 16), decoder=SimpleNamespace(max_positions=longest)
     )

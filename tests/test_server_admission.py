@@ -1,4 +1,4 @@
-"""Who is let in, in which order that is settled, and that nothing is read of what is refused."""
+"""The rules of admission and their order; no byte of a refused body is read."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def announced(length):
 
 @asynchronous
 async def test_bodies_have_so_many_bytes_together():
-    """What has come counts, and as much again must be free."""
+    """Received bytes count, and as many again must be free."""
 
     endpoint, app = served(max_queue=9, max_queue_bytes=100)
     endpoint.decode.clear()
@@ -153,7 +153,8 @@ CLIPS = b'{"inputs": "AAAA", "parameters": {"known_speakers": [{"name": "A", "re
 @pytest.mark.parametrize(("body", "held"), [(HELLO[0], 0), (CLIPS, len(CLIPS))])
 @asynchronous
 async def test_a_body_counts_until_its_audio_is_decoded(body, held, streams):
-    """But where it has clips, which may be parts of it; its place is taken until it is answered."""
+    """A body with clips counts longer, because the clips may be slices of it; the place is kept
+    until the answer."""
 
     endpoint, app = served(max_queue_bytes=1000)
     endpoint.decode.clear()

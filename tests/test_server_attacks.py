@@ -109,7 +109,7 @@ def where():
 
 
 def answers(where, data: bytes) -> bytes:
-    """All that comes until the server ends the connection."""
+    """Return everything received until the server closes the connection."""
     got = b""
     with socket.create_connection(where, timeout=60) as client:
         client.sendall(data)

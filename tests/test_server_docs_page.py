@@ -16,7 +16,7 @@ from whosaid.server.docs_page import render
 
 
 class Page(HTMLParser):
-    """What a browser would load, run or follow."""
+    """Collects what a browser would load, run or follow."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

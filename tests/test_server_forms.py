@@ -20,7 +20,7 @@ SOUND = ("file", ("upload", b"sound", "application/octet-stream"))
 
 
 def parsed(body, content_type, read, max_files=1, max_fields=2):
-    """What `read` returns of the form in a body."""
+    """Return the result of `read` for the form in a body."""
     headers = [(b"content-type", content_type.encode())]
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
 
@@ -42,7 +42,7 @@ def parts_of(found):
 
 
 def read(files, data=None, charset=""):
-    """All parts of a form as httpx sends it."""
+    """Return all parts of a form that httpx sends."""
     sent = httpx2.Request("POST", "http://server/", files=files, data=data)
     return parsed(sent.read(), sent.headers["content-type"] + charset, parts_of)
 
@@ -65,7 +65,7 @@ def test_nothing_touches_the_disk(monkeypatch):
 
 
 def test_a_file_needs_no_name_of_its_own():
-    """Nor is it bounded as texts are, or decoded as one."""
+    """Without a name it is still not limited or decoded like a text."""
     sound = bytes(range(256)) * (MAX_FIELD_BYTES // 256 + 1)
     assert read({"file": (None, sound)}) == [("file", sound)]
 

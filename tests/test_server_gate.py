@@ -1,4 +1,5 @@
-"""What ends a request early frees its rows, and its client is told what can still be told."""
+"""An early end of a request frees its rows, and its client gets an error if that is still
+possible."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def ask(app, job="", method="GET", key=None, query=b""):
 
 
 async def becoming(app, job, *statuses, key=None) -> dict:
-    """What is told of a job once it has one of these."""
+    """Return the job once it has one of these states."""
     while (told := (await ask(app, job, key=key)).json)["status"] not in statuses:
         await asyncio.sleep(0)
     return told

@@ -74,7 +74,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def verify(headers: dict[str, str], body: bytes) -> None:
-    """As a receiver does, of the specification's own words."""
+    """Verify a signature like a receiver, by the specification's text."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     expected = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{expected}"
@@ -163,7 +163,7 @@ async def test_a_receiver_that_is_not_there_or_no_http_is_no_failure_of_the_job(
 
 @asynchronous
 async def test_a_host_that_does_not_answer_delays_no_other(tmp_path, receiver, monkeypatch):
-    """It takes connections, one at a time, and says nothing on them."""
+    """The host accepts connections, one at a time, and sends nothing."""
     monkeypatch.setattr(callbacks, "SECONDS_TO_ANSWER", 3600)
 
     called = []

@@ -39,7 +39,7 @@ MEMORY = Path("/dev/shm")  # where nothing waits for a disk
 
 @dataclass
 class Modelled:
-    """What should be known of a job."""
+    """The expected state of a job."""
 
     owner: bytes
     size: int
@@ -174,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """As on SIGTERM, which counts as no crash."""
+        """Restart like after SIGTERM, which does not count as a crash."""
         self.store.put_back()
         self.store.close()
         self.open()
@@ -229,7 +229,7 @@ def test_all_is_for_this_user_alone(store, tmp_path):
 
 
 def test_a_folder_that_is_there_keeps_its_mode(tmp_path):
-    """Of a volume it cannot be changed, and others may use what is shared."""
+    """A volume's mode cannot be changed, and others may use a shared folder."""
     tmp_path.chmod(0o755)
     JobStore(tmp_path, MOST, MOST_BYTES, 0.0).close()
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "audio")]
@@ -277,7 +277,7 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may have a byte more."""
+    """Let no file grow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

@@ -160,7 +160,7 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_not_lost(draining, caplo
     finally:
         logging.getLogger("server").removeHandler(handler)
     assert [each for each in caplog.messages if each.startswith("draining")] == [
-        "draining: 0 requests are not answered"
+        "draining: 0 requests are unanswered"
     ]
 
 

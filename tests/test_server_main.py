@@ -85,7 +85,7 @@ def test_the_log_names_models_device_precision_and_page(wav, monkeypatch, caplog
         assert start.serve(options, read_settings(options)) == 0
     assert asked[0].result()["warnings"] == []
     log = "\n".join(f"{each.levelname} {each.name}: {each.getMessage()}" for each in caplog.records)
-    assert "INFO server: The demo models know only 133 English words" in log
+    assert "INFO server: The demo models know only the 133 English words" in log
     assert "ASR_MODL is not a variable of this endpoint; did you mean ASR_MODEL?" in log
     folders = ", ".join(str(DEMO_MODELS / name) for name in ("asr", "assistant"))
     assert f"loading {folders}" in log

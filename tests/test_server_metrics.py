@@ -1,4 +1,4 @@
-"""What Prometheus reads: the names of its conventions, and no series that a client can make."""
+"""Metrics for Prometheus: conventional names, and no series that a client can create."""
 
 from __future__ import annotations
 

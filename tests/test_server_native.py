@@ -169,7 +169,7 @@ def test_json_says_that_it_is_json(read, audio, kind):
     "kind", [None, "application/octet-stream", "application/x-www-form-urlencoded"]
 )
 def test_json_without_its_type_is_told_which_to_send(quick, audio, kind):
-    """No audio begins with a brace, and a foreign page could send it without asking first."""
+    """No audio begins with a brace, and a foreign page could send this body without a preflight."""
     reply = post(quick, b"\n " + json_body(audio), kind)
     assert (reply.status, reply.code) == (415, "UNSUPPORTED_MEDIA_TYPE")
     assert reply.json["detail"].endswith("Content-Type: application/json")
@@ -184,7 +184,7 @@ def test_the_query_string_is_read_as_text(read, quick, audio):
 
 
 def test_a_parameter_in_the_query_beside_a_form_or_json_is_refused(quick, audio):
-    """It would be ignored; names that nobody knows, as of an API's version, are."""
+    """It would be ignored. Unknown names, such as an API's version, are ignored."""
     in_form = form(file=("talk.wav", audio)), FORM
     for route, (body, kind) in (
         ("/", (json_body(audio), "application/json")),

@@ -1,4 +1,4 @@
-"""What each field of OpenAI's form asks for, and which are refused by name."""
+"""The effect of each field of OpenAI's form, and the fields that are refused by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whosaid.server.openai_api.form import FORMS, TRANSCRIBE, TRANSLATE, model_w
 
 @pytest.fixture(scope="module")
 def endpoint(tiny_endpoint):
-    """As if it could diarize."""
+    """An endpoint that claims to diarize."""
     endpoint = copy.copy(tiny_endpoint)
     endpoint._models = resident(tiny_endpoint.recogniser, CAN_DIARIZE)
     return endpoint

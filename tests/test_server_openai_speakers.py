@@ -12,6 +12,7 @@ from openai_answers import SPOKEN
 from renamed import renamed
 
 from config import InferenceConfig
+from whosaid.answer.response import response
 from whosaid.payload.parameters import Voice
 from whosaid.server.openai_api.bodies import extras, json_body
 from whosaid.server.openai_api.form import AudioRequest
@@ -50,6 +51,18 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
     entries = extras(named, asked)["known_speakers"]
     assert entries[0] == {"name": "A", "label": "A", "similarity": 0.9, "matched": True}
     assert extras(SPOKEN, asked) == {}
+
+
+def test_subtitles_of_speakers_who_may_talk_at_once_are_cut_as_without_labels():
+    """A speaker's segments begin cues, also if nobody else speaks between them."""
+    segments = [replace(each, speaker="S", voice="S") for each in SPOKEN.segments[:2]]
+    transcript = replace(SPOKEN.transcript, chunks=SPOKEN.transcript.chunks[:2])
+    answer = replace(SPOKEN, segments=segments, transcript=transcript)
+    answer = renamed(answer, dict.fromkeys(("SPEAKER_00", "SPEAKER_01"), "S"))
+    config = InferenceConfig.read({"output": ["srt"], "max_line_width": 40})
+    files = [response(each, config)["output"]["srt"] for each in (answer, with_labels(answer))]
+    assert files[0].count("S: ") == 2
+    assert files[1] == files[0].replace("S: ", "A: ")
 
 
 def test_voices_have_the_labels_of_the_answer():

@@ -1,4 +1,4 @@
-"""Which hosts and origins are answered, and what a browser is told about foreign pages."""
+"""Allowed hosts and origins, and the answers to browsers about foreign pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ EVIL = "http://evil.example"
 
 @cache
 def app_of(**settings):
-    """One app for all requests under these settings: it takes a tenth of a second to make."""
+    """Return one app for all requests with these settings, because it takes a tenth of a second
+    to make."""
     service, app = served(**settings)
     service.release.set()
     return app
@@ -218,7 +219,7 @@ def test_a_browser_may_ask_first_and_needs_no_key_for_it(key):
 
 
 def test_an_allowed_origin_is_no_allowed_host():
-    """Its page may ask, but a name that was pointed here is still none of ours."""
+    """Its page may send requests, but a foreign name for this server is still refused."""
     asks = {**FROM_APP, "access-control-request-method": "POST"}
     for method in ("GET", "OPTIONS"):
         assert ask({**asks, "host": "evil.example"}, method, **ALLOWED).code == "HOST_NOT_ALLOWED"

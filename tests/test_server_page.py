@@ -67,7 +67,7 @@ def recording(tmp_path_factory, wav) -> Path:
 
 @pytest.fixture(scope="module")
 def answer(demo_handler, recording) -> dict:
-    """What the endpoint answers to the same recording."""
+    """The endpoint's answer to the same recording."""
     inputs = base64.b64encode(recording.read_bytes()).decode()
     parameters = {"output": OUTPUT, "return_timestamps": "word"}
     return demo_handler({"inputs": inputs, "parameters": parameters})
@@ -80,7 +80,7 @@ def url(demo_endpoint) -> Iterator[str]:
 
 
 def kept(answer: dict, recording: Path | None = None, **names: str) -> dict:
-    """What a tab keeps of a transcript."""
+    """Return the transcript that a tab has stored."""
     file = {"file": recording.name, "bytes": recording.stat().st_size} if recording else {}
     return {"answer": answer, "seconds": 1, "names": names, "diarizes": True, "file": "a", **file}
 
@@ -186,7 +186,8 @@ def test_a_click_selects_a_name_and_names_may_be_as_long_as_the_apis(person, url
 
 @pytest.mark.reliability
 def test_turns_of_two_labels_with_one_name_are_joined(person, url, answer, downloads):
-    """Where no pause is between them, in the transcript and in files, until names differ again."""
+    """If there is no pause between them, in the transcript and in files, until their names
+    differ again."""
     person.open(url, kept(answer))
     speakers = answer["speakers"]
     labels = [entry["speaker"] for entry in speakers]
@@ -210,7 +211,7 @@ def test_turns_of_two_labels_with_one_name_are_joined(person, url, answer, downl
 
 @pytest.mark.reliability
 def test_names_with_spaces_have_one_lane_each(person, url, answer, downloads):
-    """As those of known speakers, which RTTM writes with underscores."""
+    """Names of known speakers may have spaces, which RTTM writes as underscores."""
     text = json.dumps(answer)
     output = answer["output"] | {"rttm": answer["output"]["rttm"].replace("SPEAKER_00", "Ada_L")}
     named = json.loads(text.replace("SPEAKER_00", "Ada L")) | {"output": output}
@@ -228,7 +229,7 @@ def test_names_with_spaces_have_one_lane_each(person, url, answer, downloads):
 
 @pytest.mark.reliability
 def test_speech_without_text_is_hatched_in_the_timeline(person, url, answer):
-    """Also where there are no speakers; an answer that does not tell has no such lane."""
+    """Also without speakers. An answer without `unwritten` has no such lane."""
     spans = [{"start": 3.0, "end": 6.0}, {"start": 9.0, "end": 10.5}]
     person.open(url, kept({**answer, "unwritten": spans}))
     bars = person.all("#timeline .unwritten .track i")
@@ -357,7 +358,7 @@ def random_layout(chance: random.Random) -> dict[str, Any]:
 
 
 def test_files_are_those_that_the_server_makes_under_the_same_names(person, url):
-    """With speakers and without, with times of words and without, of channels, in any layout."""
+    """With and without speakers, with and without word times, for channels, in any layout."""
     chance = random.Random(5)
     answers = [random_answer(chance) for _ in range(120)]
     answers += [on_channels([random_answer(chance) for _ in range(2)]) for _ in range(20)]
@@ -397,7 +398,7 @@ class Telling(FakeEndpoint):
 
 
 def test_what_was_said_stays_text(person, recording, tiny_endpoint):
-    """In the transcript, in names, warnings, the recording's name and reasons of refusals."""
+    """In the transcript, names, warnings, the recording's name and error texts."""
     word = Word(f" {NASTY}", 0.0, 1.0, NASTY, 0.5)
     segment = SpeakerSegment(NASTY, word.text, 0.0, 1.0, (word,))
     chunks = (Chunk(word.text, 0.0, 1.0, words=(word,)),)
@@ -640,7 +641,7 @@ def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording
         assert person.focus() == "key"
         assert person.violations() == {}
         person.see("#key").send_keys("another", Keys.ENTER)
-        assert person.see("#login-failure").text == "The server does not take this key."
+        assert person.see("#login-failure").text == "The server does not accept this key."
         person.see("#key").clear()
         person.see("#key").send_keys(KEY, Keys.ENTER)
         person.see("#source")
@@ -665,7 +666,7 @@ BLOCKED = """
 def test_where_the_browser_blocks_storage_the_page_works_until_it_is_loaded_again(
     person, tiny_endpoint, recording
 ):
-    """And so leaving it asks first."""
+    """The page asks before it is left."""
     with serving(tiny_endpoint, api_key=KEY) as url:
         person.open(url)
         blocked = person.browser.execute_cdp_cmd(
@@ -711,7 +712,7 @@ def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
 
 @pytest.mark.reliability
 def test_films_are_taken(person, url, source, tmp_path):
-    """By the file dialog too, which filters nothing; what plays them is the browser's matter."""
+    """Also in the file dialog, which does not filter; playback depends on the browser."""
     person.open(url)
     assert person.all("#file")[0].get_attribute("accept") in (None, "")
     for place, ending in enumerate(("mp4", "mov", "mkv", "webm")):

@@ -143,7 +143,7 @@ FULL_STORE = """(() => {
 
 @pytest.mark.reliability
 def test_a_job_is_followed_though_the_browser_keeps_nothing(person, slow, recording, tmp_path):
-    """It would not be found again, so leaving the page asks first."""
+    """A reload would not find the job, so the page asks before it is left."""
     with serving(slow, tmp_path) as url:
         person.open(url)
         person.do(FULL_STORE)

@@ -62,7 +62,7 @@ STAYS = "What was written stays; Transcribe hears the whole recording."
 NASTY = "<img src=x onerror=alert(1)>"
 FIRST = (Word(" So", 0.3, 0.5, None, 0.9), Word(" it", 0.5, 0.7, None, 0.8))
 SECOND = (Word(" goes", 0.7, 1.0, None, 0.7), Word(f" {NASTY}.", 1.0, 1.4, None, 0.6))
-DRAINS = Refusal(Kind.DRAINING, "the server is about to stop")
+DRAINS = Refusal(Kind.DRAINING, "the server is shutting down")
 THIRD = (Word(" Yes.", 2.0, 2.4, None, 0.5),)
 
 
@@ -279,7 +279,7 @@ def test_words_appear_and_become_a_transcript(person, room, downloads):
 
 @pytest.mark.reliability
 def test_a_server_that_sends_no_words_is_said_to_be_behind(person, room):
-    """From five seconds of speech on, until words come."""
+    """From five seconds of speech on, until words arrive."""
     visit(person, room.url)
     driver = begin(person, room)
     driver.tell(SpeechStartedEvent("a", 300))
@@ -293,7 +293,7 @@ def test_a_server_that_sends_no_words_is_said_to_be_behind(person, room):
 
 
 def test_the_recording_is_what_the_server_has_heard(person, room):
-    """To the last sample, by Chromium's own microphone, which plays a file."""
+    """To the last sample, with Chromium's fake microphone, which plays a file."""
     person.open(room.url)
     remember_files(person)
     before = len(room.drivers)
@@ -313,7 +313,7 @@ def test_the_recording_is_what_the_server_has_heard(person, room):
 
 @pytest.mark.reliability
 def test_what_is_said_is_written_as_it_would_be_in_a_file(person, demo_endpoint, demo_handler):
-    """By the models themselves: three turns of the conversation, then its recording as a file."""
+    """With the real models: three turns of the conversation, then its recording as a file."""
     drivers = LiveDrivers(demo_endpoint)
     app = create_app(demo_endpoint, ServerSettings(), drivers)
     with listening(DrainingServer(app, demo_endpoint, 600)) as (host, port):
@@ -386,7 +386,7 @@ def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):
         driver.loop.call_soon_threadsafe(room.server.end_all)
         person.wait(lambda: person.texts("#listening-state") == ["Recording"])
         said = person.see("#failure").text
-        assert said.startswith("The server stops before this request is answered. DRAINING")
+        assert said.startswith("The server stops before it can answer this request. DRAINING")
         assert said.endswith("Transcribe writes all of it down.")
         assert lines(person) == ["So it goes"]
         person.speak(2)
@@ -445,7 +445,7 @@ LOGIN = """(() => {
 def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
     person, room, line, downloads
 ):
-    """It hears nothing again: a note tells of the time between."""
+    """No audio is sent again: a note shows the gap."""
     visit(person, room.url)
     remember_files(person)
     first = begin(person, room)
@@ -496,7 +496,7 @@ def test_after_a_lost_connection_the_text_stays_and_another_session_goes_on(
 
 @pytest.mark.reliability
 def test_a_session_that_expires_is_followed_by_another(person, demo_endpoint):
-    """Once the server has completed what it heard before; the recording goes on meanwhile."""
+    """After the server has completed the audio so far; the recording continues meanwhile."""
     with holding(demo_endpoint, live_session_seconds=2) as room:
         visit(person, room.url)
         person.do(QUICK)
@@ -589,7 +589,7 @@ def test_last_words_that_come_too_late_are_told_to_be_missing(person, demo_endpo
         person.see("#found")
     assert person.texts(".word") == ["So", "it"]
     failure = person.see("#failure").text
-    assert failure.startswith("What was heard could not be completed within the time limit. ")
+    assert failure.startswith("The received audio could not be completed within the time limit. ")
     assert failure.endswith(STAYS)
     assert "words may be missing" in person.texts("#notes li")[-1]
 
@@ -625,7 +625,7 @@ COMES = "The recording goes on, and words come once the server takes a live sess
 @pytest.mark.reliability
 @pytest.mark.parametrize("lags", [False, True])
 def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypatch, lags):
-    """As long as the server says, be it full, or behind with the words of others."""
+    """For the server's Retry-After, if it is full or lags behind."""
     monkeypatch.setattr("whosaid.server.realtime.places.RETRY_AFTER_S", 3)
     most = 2 if lags else 1
     with holding(demo_endpoint, max_live_sessions=most) as room:
@@ -638,7 +638,7 @@ def test_a_session_that_is_refused_is_waited_for(person, demo_endpoint, monkeypa
             person.do(QUICK)
             person.see("#record").click()
             person.speak(1)
-            why = "live sessions wait for their words already" if lags else "1 live sessions are"
+            why = "live sessions already lag behind" if lags else "1 live sessions are"
             said = person.see("#failure").text
             assert said.startswith(f"The server is busy: {why}")
             assert COMES in said
@@ -682,7 +682,7 @@ def test_why_a_socket_is_refused_is_asked_and_a_server_that_starts_anew_is_waite
         person.do(QUICK)
         person.see("#record").click()
         said = person.see("#failure").text
-        assert said.startswith("The server is about to stop. DRAINING")
+        assert said.startswith("The server is shutting down. DRAINING")
         assert COMES in said
         told.set()
         driver = next_driver(person, room, 0)

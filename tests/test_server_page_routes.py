@@ -162,7 +162,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_every_colour_can_be_read(mode):
-    """All eight speakers', also those that no test has so many voices for; WCAG 2's AA."""
+    """All eight speakers' colours, including those that no other test shows; WCAG 2's AA."""
     css = FILES["page.css"].decode()
     pairs = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", css)
     colours = {name: both[mode] for name, *both in pairs}

@@ -59,7 +59,7 @@ def anything(chance: random.Random, depth: int = 4) -> object:
 
 
 def change(chance: random.Random) -> dict:
-    """What an update names of `audio.input`."""
+    """Return the fields of `audio.input` for an update."""
     if chance.random() < 0.2:
         return {chance.choice(NAMES): anything(chance, 2)}
     part = chance.choice([*FIELDS])
@@ -98,7 +98,7 @@ def message(chance: random.Random) -> str | bytes:
 
 
 async def hold(app, drivers: Drivers, opening: asyncio.Lock, chance: random.Random) -> Counter[str]:
-    """One session: which events came back, how often."""
+    """Run one session; return its events with their counts."""
     told: Counter[str] = Counter()
     async with opening:
         socket = await Socket(app).__aenter__()

@@ -1,4 +1,4 @@
-"""Who may open a session, with what, and how the server ends them."""
+"""Who may open a session, with which credentials, and how the server ends sessions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_pages_of_other_origins_and_foreign_hosts_open_no_session(headers, setti
         ("model=parakeet", ["model: parakeet is not loaded; this server has org/whisper alone"]),
         (
             "api-version=2025-04-01-preview&call_id=1&%C3%A4=1",
-            ["unknown parameters of the address are ignored: api-version, call_id, \\xe4"],
+            ["unknown parameters of the URL are ignored: api-version, call_id, \\xe4"],
         ),
     ],
 )
@@ -200,7 +200,8 @@ async def test_a_secret_opens_sessions_that_begin_as_it_says():
 
 @asynchronous
 async def test_a_key_may_begin_as_secrets_do():
-    """It opens sessions, and so do secrets; others that begin so are guesses of it."""
+    """The key opens sessions, and so do secrets; other values with that prefix count as wrong
+    keys."""
     key = "ek_the-right-key-of-this-test"
 
     app = live(Drivers(), api_key=key)
@@ -216,7 +217,7 @@ async def test_a_key_may_begin_as_secrets_do():
 
 @asynchronous
 async def test_no_secret_is_made_where_no_session_may_be_opened():
-    """Which tells a browser why, and when to come again: of a refused socket it is told nothing."""
+    """The refusal tells a browser the reason and Retry-After, which a refused WebSocket hides."""
 
     drivers = Drivers()
     app = live(drivers, api_key=KEY, max_live_sessions=2)
@@ -243,7 +244,7 @@ async def test_no_secret_is_made_where_no_session_may_be_opened():
 
 @asynchronous
 async def test_a_secret_is_no_key():
-    """It opens sessions and nothing else, no further secrets either."""
+    """It opens sessions and nothing else, and creates no further secrets."""
 
     app = live(Drivers(), api_key=KEY)
     value = (await ask(app)).json["value"]
@@ -335,7 +336,7 @@ async def test_a_session_is_one_line_of_the_log_without_what_was_said(caplog):
 
 @asynchronous
 async def test_a_server_that_drains_completes_its_sessions():
-    """They are told, complete what they have heard, and close; until then it is busy."""
+    """They get an event, complete the received audio, and close; until then the server is busy."""
 
     drivers = Drivers(lambda driver: driver.done.clear())
     app = live(drivers)

@@ -97,7 +97,7 @@ def test_a_session_of_the_other_client_by_a_secret():
     ("seconds", "end"), [(0.3, ConnectionClosedError), (None, ConnectionClosedOK)]
 )
 def test_who_is_ahead_of_real_time_waits_for_no_answer_to_pings(seconds, end):
-    """As docs/api.md says: none comes while nothing is read."""
+    """By docs/api.md pings are not answered while nothing is read."""
     pings = {"ping_interval": 0.1, "ping_timeout": seconds}
     ahead = base64.b64encode(bytes(2 * 24_000 * 2)).decode()
     with (

@@ -311,7 +311,7 @@ WRONG = [
 
 @asynchronous
 async def test_what_is_wrong_is_told_by_its_name_and_changes_nothing():
-    """One after the other in one session, which goes on and is as it was."""
+    """All errors occur in one session, which goes on unchanged."""
 
     async with opened(max_append_bytes=60000) as socket:
         told = []
@@ -357,7 +357,7 @@ IGNORED = [
 
 @asynchronous
 async def test_what_means_nothing_here_is_ignored_with_a_warning():
-    """As clients of conversations and of other servers send it; nothing of it is an error."""
+    """Clients of conversations and of other servers send such fields; none causes an error."""
 
     async with opened() as socket:
         told = []
@@ -473,7 +473,7 @@ async def test_the_last_commit_completes_and_closes_and_nothing_may_follow():
 
 @asynchronous
 async def test_a_session_that_is_not_completed_in_time_says_so_and_is_closed_as_failed():
-    """It has the time of a request; that of a drain is for the drain."""
+    """The limit is a request's; a drain has its own."""
 
     drivers = Drivers(lambda driver: driver.done.clear())
     async with opened(drivers, request_timeout=0.2, drain_timeout=0.1) as socket:
@@ -517,7 +517,7 @@ async def test_a_client_that_leaves_while_it_is_completed_is_not_waited_for():
 
 @asynchronous
 async def test_a_client_that_takes_nothing_stalls_itself_alone():
-    """Its driver waits for it, and nothing more of it is read."""
+    """Its driver waits for it, and nothing more is read from it."""
 
     drivers = Drivers()
     app = live(drivers)

@@ -61,7 +61,7 @@ def wait_for_answer(client: socket.socket) -> None:
 def test_who_reads_after_sending_everything_gets_the_answer(
     refusing, monkeypatch, status, chunked, sends_on
 ):
-    """All at once, or going on when the answer has been sent."""
+    """Sending everything at once, or continuing after the answer was sent."""
     admission, given = refusing.gate.admission, {}
     if status == 401:
         given["authorization"] = "Bearer other"

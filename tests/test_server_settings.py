@@ -19,7 +19,7 @@ def no_variables(monkeypatch):
 
 
 def test_the_servers_key_is_read_without_what_no_header_can_carry(monkeypatch):
-    """Else a line feed at the end of a secret's file shuts everybody out."""
+    """Otherwise a line feed at the end of a secret's file locks every client out."""
     monkeypatch.setenv("API_KEY", f" {SECRET}\n")
     key = ServerSettings.from_environment().api_key
     assert key == SecretStr(SECRET)

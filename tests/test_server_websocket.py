@@ -58,7 +58,7 @@ class Raw:
         self.connection.sendall(frame(*arguments, **options))
 
     def read(self) -> Response | Frame | None:
-        """What comes next; None at the end."""
+        """Return the next message; None at the end."""
         while not self._came:
             data = self.connection.recv(65536)
             if not data:
@@ -71,7 +71,7 @@ class Raw:
         return json.loads(self.read().data)
 
     def status(self) -> int:
-        """Of the close that comes now, or after events."""
+        """Return the status of the next close."""
         while (came := self.read()).opcode is not CLOSE:
             pass
         return Close.parse(came.data).code
@@ -171,7 +171,7 @@ def test_a_refused_upgrade_is_http_and_ends_the_connection_and_is_one_line_of_th
 
 
 def test_messages_are_as_large_as_an_append_may_be():
-    """In base64, with room for the rest of the event; in as many pieces as it takes."""
+    """In base64, with room for the rest of the event, in any number of frames."""
     drivers = Drivers()
     with server(drivers, max_append_bytes=300_000) as (_, where), opened(where) as raw:
         text = json.dumps(
@@ -228,9 +228,13 @@ def resets(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+@pytest.mark.parametrize("unread", [0, 3])
 @pytest.mark.parametrize("abruptly", [False, True])
-def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptly):
-    """An hour of silence in one message."""
+def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(
+    caplog, monkeypatch, abruptly, unread
+):
+    """An hour of silence in one message, and messages that are not read before it has passed."""
+    monkeypatch.setattr("whosaid.server.lifecycle.PING_S", 0.05)
     caplog.set_level(logging.INFO, "server")
     drivers = Drivers()
     with server(drivers, max_append_bytes=2**28) as (draining, where), opened(where) as raw:
@@ -240,6 +244,8 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptl
         places = draining.gate.admission.live
         raw.send(BINARY, bytes(3600 * 8000))
         wait_for(draining, lambda: places.audio_seconds == 3600)
+        for _ in range(unread):
+            raw.send(BINARY, bytes(800))
         if abruptly:
             resets(raw.connection)
         raw.connection.close()
@@ -249,7 +255,7 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(caplog, abruptl
 
 
 def test_a_client_that_takes_nothing_frees_its_place_and_stops_nobody(monkeypatch):
-    """It is refused again and again, and takes no answer: not even of the last ones."""
+    """It is refused repeatedly and reads no answer, not even the last one."""
     monkeypatch.setattr("whosaid.server.realtime.session.STALLED_S", 0.2)
     drivers = Drivers()
     with server(drivers) as (draining, where), opened(where) as raw:

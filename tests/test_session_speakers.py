@@ -52,7 +52,7 @@ class NoTurns:
 
 
 class Told(list[LiveEvent]):
-    """What a session tells; `came` says that something of a kind was told."""
+    """A session's events; `came` is set by type when one arrives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def samples() -> np.ndarray:
 
 @pytest.fixture
 def endpoint(demo_endpoint, monkeypatch):
-    """Whose diarizer a test may change."""
+    """An endpoint whose diarizer a test may change."""
     monkeypatch.setattr(demo_endpoint.models, "diarizer", demo_endpoint.diarizer)
     return demo_endpoint
 
@@ -109,7 +109,7 @@ async def say(driver: LiveDriver, samples: np.ndarray) -> None:
 
 
 async def spoken(endpoint, samples: np.ndarray, settings: LiveSettings) -> list[LiveEvent]:
-    """All that a session tells."""
+    """Return all results of a session."""
     told: list[LiveEvent] = []
     async with session(endpoint, told) as driver:
         await driver.change(settings, AudioFormat.PCM_16000)
@@ -123,7 +123,7 @@ def place(told: list[LiveEvent], kind: type) -> list[int]:
 
 
 def clip() -> dict[str, str]:
-    """Of somebody in the samples."""
+    """Return a clip of a speaker in the samples."""
     return {
         "name": "Anna",
         "reference": base64.b64encode(wav_file(speech(4.0), 16_000)).decode(),
@@ -131,7 +131,7 @@ def clip() -> dict[str, str]:
 
 
 def test_nobody_is_named_below_the_threshold_of_the_client(endpoint, samples):
-    """As in a file, where its clip would be similar enough without."""
+    """Like in a file; without the threshold the clip would be similar enough."""
     request = asked(endpoint, samples, known_speakers=[clip()], known_speaker_threshold=1)
     (expected,) = asyncio.run(endpoint.answer(request)).known_speakers
     known = tuple(request.config.known_speakers)
@@ -288,7 +288,7 @@ def test_names_without_voices_are_told_unmatched_with_a_warning(endpoint, sample
 
 
 def test_a_streaming_diarizers_turns_reach_words_and_segments(endpoint, samples, tmp_path):
-    """In one thread with the clips and recordings of others, whatever the pieces."""
+    """In one thread with other clips and recordings, for pieces of any size."""
     nemotron = pytest.importorskip("test_nemotron_diarizer")
     if not nemotron.HERE:
         pytest.skip("transformers has the model from 5.18 on")

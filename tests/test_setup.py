@@ -95,13 +95,13 @@ class Clone:
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def calls(self) -> list[str]:
-        """What the stand-ins were asked for since the last time."""
+        """Return the calls of the stand-ins since the last call."""
         found = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return found
 
     def packages(self) -> set[str]:
-        """What the last installation was to bring."""
+        """Return the packages of the last installation's lock."""
         lines = (self.root / ".venv" / "lock.txt").read_text().splitlines()
         return {line.partition("==")[0] for line in lines if line[:1].isalnum()}
 

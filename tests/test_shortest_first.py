@@ -1,4 +1,4 @@
-"""Whose step is next and who has room, against recordings that come and leave in any order."""
+"""The next step and room for audio, with recordings that arrive and leave in any order."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Held:
     st.integers(0, 9),
 )
 def test_the_first_runs_after_seven_turns_that_passed_it_over(works, before):
-    """However often others were passed over `before`."""
+    """Regardless of how often others were passed over `before`."""
     held = Held(before=before)
     asked = [held.submit(name, *work) for name, work in enumerate(works)]
     held.go.set()
@@ -137,7 +137,7 @@ class Client:
     threads=st.integers(1, 3),
 )
 def test_all_are_decoded_within_the_limit_and_one_recording(recordings, limit, threads):
-    """Whatever files say of themselves; who is decoded leaves some time after."""
+    """Whatever files claim; decoded recordings leave some time later."""
     queue = ShortestFirst("test", threads, limit * BYTES_PER_SECOND)
     highest, put_back = [0.0], queue._put_back
 
@@ -230,7 +230,7 @@ def test_who_leaves_between_two_steps_is_closed_and_holds_nothing():
 
 
 class Samples:
-    """What work holds on to."""
+    """An object that work keeps alive."""
 
 
 def test_a_step_that_runs_is_closed_by_no_other_thread():
@@ -340,7 +340,7 @@ seconds = st.sampled_from([0.25, 0.5, 1.0, 8.0, 100.0])
     st.lists(st.tuples(st.floats(1, 300), st.lists(seconds, min_size=1, max_size=3)), max_size=40),
 )
 def test_within_a_long_step_others_have_seven_times_the_time_of_its_own_batches(own, others):
-    """And one step more, whatever each takes; where more is left to them none waits."""
+    """Plus one step, whatever each takes; none waits while time is left."""
     batches = Batches(600, own)
     for length, steps in others:
         batches.submit("other", length, *steps)
@@ -360,7 +360,7 @@ def test_within_a_long_step_others_have_seven_times_the_time_of_its_own_batches(
 
 
 def test_within_a_long_step_one_of_eight_turns_goes_to_the_first_that_came():
-    """However many are shorter than that one."""
+    """However many recordings are shorter."""
     batches = Batches(600, [1.0] * 4)
     batches.submit("first", 60, 1.0)
     for _ in range(20):
@@ -370,7 +370,7 @@ def test_within_a_long_step_one_of_eight_turns_goes_to_the_first_that_came():
 
 
 def test_within_a_long_step_one_without_a_length_waits_for_a_batch_at_most():
-    """Whatever others took before it: what they had too much of is not its own."""
+    """Others' excess time before it does not count for it."""
     batches = Batches(600, [1.0] * 4)
     batches.submit("half", 300, 100.0, 100.0)
 

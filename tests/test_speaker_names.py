@@ -16,7 +16,7 @@ TEXTS = (" Good <b>morning</b>, SPEAKER_01: hello.", " =1 + 1", ' "How"\tare {yo
 
 
 def segments(names: tuple[str, str]) -> list[SpeakerSegment]:
-    """Both speakers by turns; of one text nobody knows the speaker."""
+    """Segments of two speakers by turns, one with an unknown speaker."""
     speakers = (names[0], names[1], None)
     made = []
     for number, (text, speaker) in enumerate(zip(TEXTS, speakers, strict=True)):
@@ -69,10 +69,10 @@ def test_a_label_that_is_not_there_is_told_with_those_that_are():
     answer = {"speakers": [{"speaker": label} for label in LABELS], "warnings": ["noise"]}
     renamed = with_speaker_names(answer, {"SPEAKER_01": "Bob", "SPEAKER_02": "Eve"})
     assert renamed["speakers"] == [{"speaker": "SPEAKER_00"}, {"speaker": "Bob"}]
-    told = "--speaker-names: there is no SPEAKER_02; the speakers are SPEAKER_00, SPEAKER_01"
+    told = "--speaker-names: no SPEAKER_02; the speakers are SPEAKER_00, SPEAKER_01"
     assert renamed["warnings"] == ["noise", told]
     nobody = with_speaker_names({"speakers": []}, {"SPEAKER_00": "Anna"})
-    assert nobody["warnings"] == ["--speaker-names: there is no SPEAKER_00; no speaker was found"]
+    assert nobody["warnings"] == ["--speaker-names: no SPEAKER_00; no speaker was found"]
     assert with_speaker_names(answer, {}) == answer
 
 

@@ -82,7 +82,7 @@ def test_two_people_on_a_telephone_are_told_apart(diarizer):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_finds_it_from_another_folder():
-    """It starts in / and imports handler.py by its path, as the toolkit does."""
+    """The toolkit starts in / and imports handler.py by its path."""
     audio = wav_file(conversation()[: round(PAUSE * 16_000)], 16_000)
     models = {"ASR_MODEL": "demo/models/asr", "DIARIZATION_MODEL": SPEAKERS_MODEL}
     with running_hf_serve(**models) as server:

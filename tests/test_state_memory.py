@@ -50,7 +50,7 @@ def memory():
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """What the host tells: nothing, until a test sets it."""
+    """The host's reported memory: unknown until a test sets it."""
     told = SimpleNamespace(memory=None)
     monkeypatch.setattr(state_module, "host_memory", lambda: told.memory)
     return told
@@ -124,7 +124,7 @@ def test_where_nobody_knows_what_the_host_has_rows_are_not_bounded(memory):
 
 
 def test_a_host_that_has_the_last_of_its_memory_left_refuses_a_row(memory, host):
-    """Nobody else would: the kernel ends a process rather than refuse it memory."""
+    """Nothing else would: the kernel ends a process instead of refusing memory."""
     host.memory = HostMemory(HOST_LAST_BYTES + per_row(), 1 << 40)
     assert memory.ensure_capacity(24).capacity == 1
     memory.release()
@@ -137,7 +137,7 @@ def test_a_host_that_has_the_last_of_its_memory_left_refuses_a_row(memory, host)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc")
 def test_a_row_on_a_cpu_takes_memory_when_it_is_first_used_and_all_of_it(memory):
-    """So that no row is promised that others have yet to write."""
+    """So that memory of rows not yet written is not promised to others."""
     memory.ensure_capacity(3)
     first, all_rows = memory.state.main.cache, memory._all.main.cache
     assert memory._all.capacity == MAX_ROWS
@@ -150,7 +150,8 @@ def test_a_row_on_a_cpu_takes_memory_when_it_is_first_used_and_all_of_it(memory)
 
 
 def pages_of(tensor):
-    """Whether each whole page of a tensor is there: bit 63 of its entry, or 62 if swapped."""
+    """Return whether each whole page of a tensor is present: bit 63 of its entry, or 62 if
+    swapped."""
     size, first = os.sysconf("SC_PAGE_SIZE"), tensor.data_ptr()
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     pages = range(-(-first // size), (first + span * tensor.element_size()) // size)

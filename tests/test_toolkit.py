@@ -129,7 +129,7 @@ def answered_alike(server, other_server, audio, parameters):
 
 
 def spoken(blocks: list[dict]) -> list[tuple]:
-    """What was said when and by whom; scores, which differ by rounding, are left out."""
+    """Return texts, times and speakers, without scores, which differ by rounding."""
     return [
         (block.get("text", block.get("word")), block["timestamp"], block.get("speaker"))
         for block in blocks
@@ -159,7 +159,7 @@ def test_the_hub_clients_json(server, short, monkeypatch):
 
 
 def test_the_hub_client_of_the_container_itself(server, short, tmp_path):
-    """It names no content type by itself, without which the toolkit reads no body."""
+    """It sets no content type itself, without which the toolkit reads no body."""
     script = (
         "import sys, huggingface_hub\n"
         "json = {'Content-Type': 'application/json'}\n"

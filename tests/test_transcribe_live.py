@@ -112,7 +112,7 @@ def at_once(monkeypatch) -> None:
 
 @pytest.fixture
 def once(monkeypatch) -> None:
-    """No other session is tried."""
+    """Try no second session."""
     monkeypatch.setattr(live_remote, "SECONDS_TO_RETRY", 0.0)
 
 
@@ -170,6 +170,10 @@ def test_files_are_those_of_a_recording(server, recording, tmp_path):
     cues = (out / "talk.srt").read_text("utf-8").split("\n\n")
     texts = [cue.split("\n")[2] for cue in cues]
     assert texts == [f"<u>{word}</u>" for word in ("Good", "morning.", "how", "are", "you")]
+    other = tmp_path / "other" / recording.name
+    other.parent.mkdir()
+    other.write_bytes(recording.read_bytes())
+    assert run(server, str(other), *options) == 2  # another file of this name
 
 
 def test_a_file_of_somebody_else_is_not_written_over(server, recording, capsys):
@@ -222,12 +226,12 @@ def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_pat
     assert [word["speaker"] for word in answer["words"]] == ["Ann", "Ann", "Bob"]
     assert answer["warnings"] == [
         "known_speakers: noise",
-        "--speaker-names: there is no SPEAKER_07; the speakers are Ann, SPEAKER_01",
+        "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01",
     ]
 
 
 def test_ctrl_c_ends_the_audio_and_waits_for_the_last_words(monkeypatch, capsys):
-    """Of a standard input that never ends."""
+    """With a standard input that never ends."""
 
     def reply(talk: Talk) -> None:
         talk.hear(6_400)
@@ -241,7 +245,7 @@ def test_ctrl_c_ends_the_audio_and_waits_for_the_last_words(monkeypatch, capsys)
 
 
 def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
-    """What was said is shown."""
+    """The text so far is shown."""
 
     def reply(talk: Talk) -> None:
         talk.hear(6_400)
@@ -263,8 +267,8 @@ def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("status", "key", "reason"),
     [
-        (401, None, "no (the server asks for its key: set API_KEY to it)"),
-        (401, "x" * 40, "no (the server does not take the key that API_KEY holds)"),
+        (401, None, "no (the server needs a key: set API_KEY)"),
+        (401, "x" * 40, "no (the server does not accept the key in API_KEY)"),
         (404, None, "no: the server has no live sessions"),
         (503, None, "no"),
     ],
@@ -348,7 +352,7 @@ def say_no_json(talk: Talk) -> None:
             False,
             ["the server sent 'conversation.item.input_audio_transcription.delta' in another form"],
         ),
-        (say_no_json, False, ["the server sent what is no event"]),
+        (say_no_json, False, ["the server sent an invalid event"]),
     ],
 )
 @pytest.mark.usefixtures("once")
@@ -441,7 +445,7 @@ class Counting:
 
 
 def expire(talk: Talk, item: str, said: list[dict]) -> None:
-    """What was heard is completed; what still comes is refused, event by event."""
+    """Complete the received audio, and refuse later events one by one."""
     talk.tell("error", error={"message": "the session is over", "code": "session_expired"})
     talk.tell("error", error={"message": "nothing more is taken", "code": "session_ending"})
     talk.complete(item, said)
@@ -449,7 +453,8 @@ def expire(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def shut(talk: Talk, item: str, said: list[dict]) -> None:
-    """What the client sends is taken until it is gone: a refusal could come before the words."""
+    """Accept the client's messages until it leaves, because a refusal could arrive before the
+    words."""
     talk.connection.socket.shutdown(socket.SHUT_WR)
     with suppress(ConnectionClosed):
         while True:
@@ -457,7 +462,7 @@ def shut(talk: Talk, item: str, said: list[dict]) -> None:
 
 
 def time_out(talk: Talk, item: str, said: list[dict]) -> None:
-    """As a web server whose pings nobody answers."""
+    """Close like a web server whose pings are not answered."""
     talk.connection.close(1011, "keepalive ping timeout")
 
 
@@ -481,7 +486,7 @@ def answered(folder: Path) -> dict:
 def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
     tmp_path, monkeypatch, capsys, lose, reason, is_live
 ):
-    """No audio is sent again, times are those of all the audio, and a gap is told."""
+    """No audio is sent again, times count over all the audio, and the gap is reported."""
     if is_live:  # no audio is sent ahead of real time, and so the server has read all
         monkeypatch.setattr(live_remote, "LEAST_AHEAD", 60.0)
     sessions = Counting(monkeypatch, lose, 5.5, 2.25, 2.25)
@@ -503,7 +508,7 @@ def test_a_lost_session_keeps_its_text_and_another_goes_on_with_new_audio(
     # Speakers are told of the first session alone: another calls the same people something else.
     assert [len(each) for each in sessions.include] == [2, 1, 1]
     shown = capsys.readouterr()
-    on = [f"{reason}; its text stays, another session goes on from {at}" for at in ("0:06", "0:08")]
+    on = [f"{reason}; its text stays, a new session continues from {at}" for at in ("0:06", "0:08")]
     assert [line for line in shown.err.splitlines() if line not in missing] == on
     assert shown.out.split().count("w5") == 1
     assert "guess" not in shown.out
@@ -556,8 +561,8 @@ def test_a_microphone_is_kept_while_no_session_can_be_had(tmp_path, monkeypatch,
     assert shown.out.split() == ["0:01.0", "and", "so", "on"]
     assert shown.err.splitlines() == [
         "from 0:00 to 0:01 words may be missing",
-        "the server is gone; another session is tried, Ctrl+C waits for none",
-        "the server is gone; its text stays, another session goes on from 0:01",
+        "the server is gone; trying a new session, Ctrl+C stops",
+        "the server is gone; its text stays, a new session continues from 0:01",
     ]
 
 
@@ -586,7 +591,7 @@ def test_where_nothing_comes_another_session_waits_for_audio(monkeypatch, capsys
     os.close(reading)
     assert was_silent == [True, False]
     assert capsys.readouterr().err == (
-        "nothing came; its text stays, another session goes on from 0:00\n"
+        "nothing came; its text stays, a new session continues from 0:00\n"
     )
 
 
@@ -727,7 +732,7 @@ def microphone(folder: Path, script: str, monkeypatch) -> None:
 
 
 def test_the_microphone_is_what_ffmpeg_records_until_ctrl_c(tmp_path, monkeypatch):
-    """Its last samples, which it gives as it is told to end, are sent."""
+    """Samples that ffmpeg delivers when it is told to end are sent too."""
     given = tmp_path / "arguments"
     microphone(
         tmp_path,
@@ -757,12 +762,12 @@ def test_a_microphone_that_is_not_there_is_one_line(server, tmp_path, monkeypatc
     microphone(tmp_path, script, monkeypatch)
     assert run(server) == 1
     assert capsys.readouterr().err == (
-        "ffmpeg hears no microphone: default: No such device; --microphone NAME names another\n"
+        "ffmpeg finds no microphone: default: No such device; choose one by --microphone NAME\n"
     )
     (tmp_path / "ffmpeg").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(server) == 1
-    assert capsys.readouterr().err.startswith("the microphone is read by the ffmpeg program, which")
+    assert capsys.readouterr().err.startswith("the microphone needs the ffmpeg program, which")
     assert input_options("darwin", None) == ["-f", "avfoundation", "-i", ":default"]
 
 
@@ -818,7 +823,7 @@ def test_words_have_speakers_until_segments_of_the_text_replace_them():
 
 
 def test_what_is_final_stays_when_a_session_is_lost():
-    """Also of an item that is not complete, before one that is."""
+    """Also for an incomplete item before a complete one."""
     transcript = LiveTranscript()
     for item, start, said in (("a", 1.0, "one two"), ("b", 3.0, "three"), ("c", 5.0, "four")):
         begun = {"type": "input_audio_buffer.speech_started", "item_id": item}
@@ -872,7 +877,7 @@ def test_models_of_this_process_need_no_server(tmp_path, monkeypatch, capsys, de
 
 @pytest.mark.usefixtures("tiny")
 def test_ctrl_c_ends_the_audio_of_models_of_this_process(tmp_path, monkeypatch):
-    """Of a standard input that never ends; what was read is there."""
+    """With a standard input that never ends; the audio read so far is transcribed."""
     monkeypatch.chdir(tmp_path)
     append = live_local.LiveDrivers.__call__
 

@@ -27,7 +27,7 @@ def loaded(monkeypatch, tiny_endpoint) -> list[ModelSettings]:
 
 
 def test_no_model_is_chosen_or_loaded_before_a_file_is_known_to_be_audio(tmp_path, loaded, capsys):
-    """Neither is anything fetched: nothing is named, and the hub is out of reach."""
+    """Nor downloaded: no model is named, and the Hub is unreachable."""
     notes, silent = tmp_path / "notes.mp3", tmp_path / "empty.wav"
     notes.write_text("no audio")
     silent.write_bytes(b"")

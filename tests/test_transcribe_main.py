@@ -38,6 +38,7 @@ from whosaid.transcribe.__main__ import main
 from whosaid.transcribe.client import Client
 from whosaid.transcribe.options import read_transcribe
 from whosaid.transcribe.recordings import Recording
+from whosaid.transcribe.screen import Run
 
 
 @pytest.fixture
@@ -131,8 +132,8 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     assert main(again) == 0
     assert len(fake.bodies) == 3
     assert capsys.readouterr().err.splitlines()[0] == (
-        f"{folder / 'deep/b.WAV'}: transcribed again;"
-        " the answer there is of the recording before it changed"
+        f"{folder / 'deep/b.WAV'}: transcribed again,"
+        " because the answer is for an earlier version of the recording"
     )
     assert main([*one, "--force"]) == 0
     assert len(fake.bodies) == 4
@@ -156,7 +157,7 @@ def test_what_an_answer_does_not_give_is_transcribed_again_and_said(
     assert main([*given, *more]) == 0
     assert len(fake.bodies) == 4
     again = capsys.readouterr().err.splitlines()[0]
-    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again; the answer there {why}"
+    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again, because the answer {why}"
     assert main([*given, *more]) == 0
     assert len(fake.bodies) == 4
 
@@ -167,7 +168,7 @@ def test_another_model_of_the_server_is_new_work(fake, folder, capsys):
     fake.info = {"model": "openai/whisper-small", "diarization": False}
     assert main(given) == 0
     assert len(fake.bodies) == 2
-    assert "the answer there was made with other models (model was openai/whisper-base)\n" in (
+    assert ", because the answer was made with other models (model was openai/whisper-base)\n" in (
         capsys.readouterr().err
     )
     fake.info = None  # hf-serve
@@ -215,8 +216,8 @@ def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, c
     capsys.readouterr()
     assert main(["transcribe", str(paths[1]), *given]) == 2
     assert capsys.readouterr().err == (
-        f"scripts/transcribe: {answer} is the answer to another x.mp3 ({len(str(paths[0]))} bytes),"
-        f" and not to {paths[1]}; --force overwrites it, --output-dir writes elsewhere\n"
+        f"scripts/transcribe: {answer} is the answer to another recording, x.mp3, and not to"
+        f" {paths[1]}; --force overwrites it, --output-dir writes elsewhere\n"
     )
     text = ["--text", __file__]
     assert main(["transcribe", str(paths[1]), *given, *text]) == 2
@@ -232,6 +233,19 @@ def test_another_recording_of_the_same_name_is_not_done_before(fake, tmp_path, c
     assert kept(answer)[2]["text"] == "changed"
     assert main(["transcribe", str(paths[1]), *given, "--force"]) == 0
     assert kept(answer)[2]["text"] == str(paths[1])
+
+
+def test_a_recording_of_another_ending_does_not_replace_an_answer_beside_it(fake, tmp_path):
+    fake.replies = [answer_by_recording]
+    mp3, wav = folders_of_one_name(tmp_path, "x.mp3", "x.wav")
+    assert main(["transcribe", str(mp3), "--url", fake.url]) == 0
+    assert main(["transcribe", str(wav), "--url", fake.url]) == 2
+    assert kept(mp3.with_suffix(".json"))[2]["text"] == str(mp3)
+    # A recording and its answer that are renamed together belong together.
+    for path in (mp3, mp3.with_suffix(".json")):
+        path.rename(path.with_stem("y"))
+    assert main(["transcribe", str(mp3.with_stem("y")), "--url", fake.url]) == 0
+    assert len(fake.bodies) == 1
 
 
 @pytest.mark.parametrize(
@@ -277,7 +291,7 @@ def test_formats_added_later_come_from_the_json(fake, folder):
 def test_an_answer_of_an_earlier_version_is_not_done(fake, folder, capsys):
     (folder / "a.json").write_text(json.dumps({**ANSWER, "output": {}}))
     assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
-    assert "; the answer there does not say how it was made\n" in capsys.readouterr().err
+    assert ", because the answer does not say how it was made\n" in capsys.readouterr().err
     assert "made_with" in json.loads((folder / "a.json").read_text("utf-8"))
 
 
@@ -346,7 +360,7 @@ def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
 
 
 def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
-    """In one line each, however long, by either command."""
+    """On one line each, however long, with either command."""
 
     def miss(handler: FakeHandler, body: dict) -> None:
         left = [
@@ -376,7 +390,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
         (
             "4",
             refuse(401, {"detail": "UNAUTHORIZED: none"}),
-            "UNAUTHORIZED: none (the server asks for its key: set API_KEY to it)",
+            "UNAUTHORIZED: none (the server needs a key: set API_KEY)",
         ),
         (
             "1",
@@ -388,7 +402,7 @@ def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):
 def test_what_a_server_refuses_for_all_recordings_is_said_once(
     fake, folder, capsys, parallel, refusal, told
 ):
-    """One line says what to do, and no folder is sent recording by recording."""
+    """One line says what to do, and the folder's other recordings are not sent."""
     for number in range(20):
         (folder / f"{number}.wav").write_bytes(b"sound")
     fake.replies = [refusal]
@@ -409,7 +423,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
     for given, told in (
         ([str(tmp_path / "a.ogg"), "--url", url], nobody),
         (["/no/such/talk.ogg"], "/no/such/talk.ogg: there is no such file or folder"),
-        ([str(tmp_path / "notes")], f"{tmp_path / 'notes'}: there is no recording in it"),
+        ([str(tmp_path / "notes")], f"{tmp_path / 'notes'}: has no recordings"),
     ):
         for command in ("transcribe", "demo"):
             assert main([command, *given]) == 1
@@ -480,7 +494,7 @@ def test_speakers_are_called_by_the_names_that_are_given(fake, folder, capsys):
     assert "speaker_names" not in fake.bodies[0]["parameters"]
     assert main(["transcribe", *given, *NAMES[2:], "--speaker-names", "Eve=Anna"]) == 0
     assert (folder / "a.txt").read_text() == "SPEAKER_00: hello\nBob: hello\n"
-    told = "there is no Eve; the speakers are SPEAKER_00, SPEAKER_01"
+    told = "no Eve; the speakers are SPEAKER_00, SPEAKER_01"
     assert f"{folder / 'a.ogg'}: warning: --speaker-names: {told}" in capsys.readouterr().err
 
 
@@ -497,7 +511,7 @@ def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, fo
     assert [each["speaker"] for each in answer["speakers"]] == ["Anna", "Bob"]
     assert answer["output"]["txt"] == "Anna: hello\nBob: hello\n"
     assert answer["warnings"] == []
-    assert "there is no Eve" in capsys.readouterr().err
+    assert "no Eve; the speakers are" in capsys.readouterr().err
     assert (folder / "a.vtt").read_text() == "corrected"
     # And others later, by the names that are shown now.
     assert main([*given, "-f", "txt", "--speaker-names", "Anna=Dr. Anna"]) == 0
@@ -527,7 +541,7 @@ def test_a_transcript_that_is_there_gets_names_without_being_made_again(fake, fo
 def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
     folder, capsys, wrong, said
 ):
-    """Without --url; a recording that is read would be told to be no audio."""
+    """Without --url; the error is not about the recording, which is not audio."""
     status = main(["transcribe", str(folder / "a.ogg"), *wrong])
     (line,) = capsys.readouterr().err.splitlines()
     if said:
@@ -540,7 +554,7 @@ def test_what_is_wrong_with_an_option_is_said_once_before_a_model_is_loaded(
 
 
 def test_a_reader_that_goes_is_no_failure_with_a_traceback(fake, folder):
-    """As of `scripts/demo --output-format json | head -1`."""
+    """Like `scripts/demo --output-format json | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "whosaid.transcribe", "demo", str(folder / "a.ogg")]
@@ -562,6 +576,16 @@ def test_ctrl_c_ends_with_its_status_and_says_what_is_left(fake, folder, monkeyp
     monkeypatch.setattr(program, "write_all", interrupt)
     assert main(["transcribe", str(folder), "--url", fake.url]) == 130
     assert capsys.readouterr().err == "2 recordings: 0 done, 2 not done\n"
+
+
+@pytest.mark.timeout(20)
+def test_a_run_ends_if_nobody_reads_its_lines(fake, folder, monkeypatch):
+    def end(*_):
+        raise SystemExit(1)  # as rich does
+
+    monkeypatch.setattr(Run, "finish", end)
+    with pytest.raises(SystemExit):
+        main(["transcribe", str(folder), "--url", fake.url])
 
 
 def test_what_nobody_expected_fails_one_recording(fake, folder, monkeypatch, capsys):
@@ -608,7 +632,7 @@ def test_the_text_of_a_file_is_sent(fake, folder, tmp_path, capsys):
     assert kept(folder / "a.json")[1]["parameters"]["text"] == f"sha256 {digest}"
     script.write_bytes(b"\xff")
     assert main(["transcribe", str(folder / "a.ogg"), *options]) == 2
-    assert capsys.readouterr().err.endswith(f"--text: {script}: is no text in UTF-8\n")
+    assert capsys.readouterr().err.endswith(f"--text: {script}: is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/fd/{}"])
@@ -773,7 +797,7 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
         monkeypatch.setenv("API_KEY", "another")
         assert main([*arguments, "--force"]) == 1
     assert "UNAUTHORIZED" in (line := capsys.readouterr().err.splitlines()[-1])
-    assert "the key that API_KEY holds" in line
+    assert "the key in API_KEY" in line
     assert told[0] == (0.0, 3.5)
     assert told[-1][0] == pytest.approx(told[-1][1])
     outputs = expected.pop("output")

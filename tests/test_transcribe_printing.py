@@ -46,6 +46,9 @@ def test_without_speakers_chunks_are_shown_and_silence_is_said_to_hold_no_speech
     assert shown(without).splitlines()[0].split() == ["0:00.0", "good", "morning"]
     assert "speakers" not in summary(without, 1.0)
     assert "(no speech)" in shown({**without, "chunks": [], "text": ""})
+    untimed = shown({**without, "chunks": []})  # return_timestamps: false
+    assert untimed.splitlines()[0] == "good morning [red]yes[/red] sorry"
+    assert "(no speech)" not in untimed + shown({**RESPONSE, "chunks": []})
 
 
 def test_each_speaker_has_a_colour_of_its_own_on_a_terminal():

@@ -1,10 +1,13 @@
-"""Which recordings are meant, where their files stand, and whose they are."""
+"""Finds recordings, their outputs, and the owner of existing files."""
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -79,6 +82,42 @@ def test_a_file_that_is_named_twice_is_one_and_shares_its_folder(tmp_path, monke
     assert [each.stem.name for each in found] == ["b.ogg", "b.mp3"]
 
 
+def test_folders_that_are_links_are_read_once(tmp_path):
+    for name in ("talks/a.ogg", "disk/b.ogg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"")
+    for link, target in (("disk", "disk"), ("again", "disk"), ("loop", "talks")):
+        (tmp_path / "talks" / link).symlink_to(tmp_path / target)
+    found = find_recordings([tmp_path / "talks"], tmp_path / "out")
+    stems = [str(each.stem.relative_to(tmp_path)) for each in found]
+    assert stems == ["out/a", "out/again/b"]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.ogg").write_bytes(b"")
+    (closed := tmp_path / "closed").mkdir()
+
+    def scan(folder: str, read: Callable[[str], Any] = os.scandir) -> Any:
+        if Path(folder) == closed:  # the superuser may read every folder
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        return read(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(Failed, match=f"^{closed}: Permission denied$"):
+        find_recordings([tmp_path], None)
+
+
+def test_a_name_that_is_not_utf8_gets_its_files(tmp_path):
+    path = tmp_path / os.fsdecode(b"gr\xfcn.ogg")
+    path.write_bytes(b"sound")
+    (recording,) = find_recordings([tmp_path], None)
+    write_outputs(recording, an_answer(recording, "green"), ["srt"])
+    answer = recording.kept_answer()
+    assert answer["recording"]["name"] == "gr\ufffdn.ogg"
+    assert recording.is_of(answer)
+    assert recording.is_place_of(answer)
+
+
 def test_a_format_that_was_not_sent_is_named():
     with pytest.raises(Failed, match="did not send srt, rttm"):
         as_texts({"text": "", "output": {"vtt": ""}}, ("vtt", "srt", "rttm"))
@@ -113,7 +152,7 @@ def replaced_recording(folder: Path, formats: tuple[str, ...]) -> Recording:
 
 
 def run(recording: Recording, formats: tuple[str, ...], said: str) -> None:
-    """As a run does it, where nobody forces it."""
+    """Write like a run without --force."""
     work = needed_work(recording, REQUEST, formats, anew=False)
     refuse_to_overwrite([work], "")
     if work.transcribes:
@@ -176,12 +215,12 @@ def test_an_answer_that_went_meanwhile_is_told(tmp_path):
     write_outputs(recording, an_answer(recording, "before"), ("json",))
     work = needed_work(recording, REQUEST, ("json", "srt"), anew=False)
     recording.output("json").unlink()
-    with pytest.raises(Failed, match=r"a\.json: was changed meanwhile"):
+    with pytest.raises(Failed, match=r"a\.json: has changed meanwhile"):
         work.write_kept(REQUEST)
 
 
 def test_the_layout_of_subtitles_follows_from_an_answer(tmp_path):
-    """Those that were asked for before are laid out, too, and texts stay."""
+    """Earlier subtitles get the layout too, and texts stay."""
     recording = Recording(tmp_path / "a.ogg", tmp_path / "a")
     recording.path.write_bytes(b"sound")
     words = [

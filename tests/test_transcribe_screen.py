@@ -1,4 +1,4 @@
-"""What is shown of a run: lines as recordings end, the time left, and the summary."""
+"""Shows a run: lines for ended recordings, the remaining time, and the summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def time_passes(monkeypatch) -> None:
 
 @pytest.fixture
 def lines(capsys) -> Callable[[], list[str]]:
-    """What was shown since the last call."""
+    """Return the lines shown since the last call."""
     return lambda: capsys.readouterr().err.splitlines()
 
 

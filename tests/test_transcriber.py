@@ -66,7 +66,7 @@ class Recogniser(StandInEngine):
         return tokens
 
     def cut(self, window: np.ndarray) -> bool:
-        """Whether the sound goes on at the window's end, as far as its samples tell."""
+        """Return whether the sound continues at the window's end, by its samples."""
         return bool(window[-1] != 0)
 
 
@@ -152,9 +152,8 @@ class Stops(Recogniser):
 @pytest.mark.parametrize("timestamps", [True, False])
 @pytest.mark.parametrize(("most", "seconds"), [(2, 15), (4, 30), (12, 30)])
 def test_what_is_said_behind_the_end_of_a_text_is_written(most, seconds, timestamps):
-    """In order, each word once and few windows; only what is shorter than 1.5 s may be missing: one
-    of these words between two.
-    """
+    """In order, each word once and in few windows. Only stretches shorter than 1.5 s may be
+    missing: one word between two others."""
     words = [index * 7 % WORDS for index in range(seconds)]
     pause = np.zeros(8 * SAMPLES_PER_TOKEN, np.float32)
     samples = np.concatenate([part for word in words for part in (spoken(word, 42), pause)])
@@ -208,7 +207,7 @@ def test_without_a_detector_nothing_is_called_unwritten():
 
 
 def test_the_stand_ins_windows_do_end_inside_words():
-    """Else the property above would hold for want of seams."""
+    """Otherwise the property above would hold for lack of seams."""
     samples = np.concatenate([spoken(index % WORDS, 50) for index in range(60)])
     recogniser = Recogniser()
     transcript = transcribe(samples, recogniser, language="en", chunk_length_s=10)
@@ -431,7 +430,7 @@ def test_a_second_language_that_was_not_looked_for_is_warned_of(options, warned)
 
 
 def test_without_the_filter_everything_is_decoded():
-    """In windows that follow one another, silence too; with more padding more of it."""
+    """In consecutive windows, silence too; larger padding decodes more."""
     pause = np.zeros(4 * SAMPLE_RATE, np.float32)
     samples = np.concatenate([pause, spoken(1, 50), pause, spoken(2, 50), pause])
     decoded = {}
@@ -586,7 +585,7 @@ def assisted_by(only_language: str | None) -> WhisperModels:
         (assisted_by("en"), {"assisted": True}, True, None),
         (assisted_by("en"), {"assisted": True, "language": None}, True, None),
         (assisted_by("en"), {"language": "German"}, False, None),
-        (assisted_by("en"), {"assisted": True, "language": "German"}, False, "knows English alone"),
+        (assisted_by("en"), {"assisted": True, "language": "German"}, False, "knows only English"),
     ],
 )
 def test_an_assistant_drafts_where_it_can_and_a_wish_for_it_is_told_otherwise(

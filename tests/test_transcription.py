@@ -39,7 +39,7 @@ def recording(seed: int = 0, parts: int = 2) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def transcriber() -> Transcriber:
-    """In float64, so that no batch changes a token; nothing is decoded twice."""
+    """A float64 transcriber, in which no batch changes a token; without second attempts."""
     return Transcriber(loaded(SMALL), fallback=None, detect_speech=hears_sound)
 
 
@@ -142,7 +142,7 @@ def test_silence_is_done_in_one_step_and_asks_the_engine_for_nothing(transcriber
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"timestamps": False}], ids=repr)
 def test_what_a_text_had_no_room_for_is_heard_in_the_next_window(options, monkeypatch):
-    """Of a model whose texts never end, where no timestamp says how far they came."""
+    """With a model whose texts never end, and without timestamps to tell how far they got."""
     endless = Transcriber(loaded(ENDLESS), fallback=None, detect_speech=hears_sound)
     add, windows = Session.add, []
 

@@ -1,4 +1,4 @@
-"""Which speech a text leaves out."""
+"""Finds speech that a text leaves out."""
 
 from __future__ import annotations
 

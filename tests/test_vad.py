@@ -60,9 +60,8 @@ def scenes() -> list[Scene]:
 
 
 def test_probabilities_are_those_of_the_packages_own_model(detector):
-    """On full-scale audio, which is not amplified. The package's script takes one step a call and
-    keeps its state.
-    """
+    """On full-scale audio, which is not amplified. The package's script processes one step a
+    call and keeps its state."""
     samples = conversation()[: 40 * SAMPLE_RATE + 100]
     samples = samples / np.abs(samples[: 16 * SAMPLE_RATE]).max()
     with warnings.catch_warnings():

@@ -116,7 +116,7 @@ def test_exclusive_turns_never_overlap_and_are_part_of_the_others(turns):
 
 
 def test_exclusive_turns_have_the_names_of_the_others(turns):
-    """Where one speaker talks alone both say who."""
+    """If one speaker talks alone, both name the same speaker."""
     found, exclusive = turns
     alone = found.get_timeline().support().extrude(found.get_overlap())
     same = total = 0.0
@@ -137,7 +137,7 @@ def test_silence_has_no_turns(pipeline):
 @pytest.mark.skipif(not PYANNOTE_3, reason="pyannote.audio 4 loads it")
 @pytest.mark.parametrize("clustering", ["VBxClustering", "AgglomerativeClustering"])
 def test_a_pipeline_for_pyannote_4_is_refused_with_advice(tmp_path, monkeypatch, clustering):
-    """As a folder, and as a repository of which the hub gives the configuration alone."""
+    """As a folder, and as a repository of which the Hub serves only the configuration."""
     config = tmp_path / "config.yaml"
     config.write_text(
         "pipeline:\n  name: pyannote.audio.pipelines.SpeakerDiarization\n"

@@ -67,7 +67,7 @@ def test_a_loaded_model_holds_its_embeddings_once(monkeypatch, tmp_path):
 
 
 def test_a_model_whose_weights_were_padded_can_be_trained():
-    """Also where they were while nothing recorded gradients."""
+    """Also if they were padded in inference mode."""
     model = copy.deepcopy(models_of(TINY).model)
     with torch.inference_mode():
         PaddedLinear(model.get_output_embeddings().weight)

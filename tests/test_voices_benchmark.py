@@ -94,9 +94,8 @@ def conversation():
 
 
 def test_errors_of_turns_are_those_counted_by_hand():
-    """Of 9 s of speech in 8 s one is in overlap. The first speaker is taken for the second for a
-    second, the overlap is missed in one of two voices and half a second after the end is invented.
-    """
+    """Of 9 s of speech in 8 s, 1 s overlaps. The first speaker is confused with the second for 1
+    s, one of the overlapping voices is missed, and half a second after the end is invented."""
     found = [SpeakerTurn("X", 0.0, 3.0), SpeakerTurn("Y", 3.0, 8.5)]
     score = score_turns(conversation(), found, 9.0)
     assert score["strict"] == pytest.approx(

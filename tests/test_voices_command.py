@@ -52,8 +52,11 @@ def test_voices_are_added_listed_and_removed(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["add", "Anna", "--from", "talk.json"], "has voices of SPEAKER_00, SPEAKER_01; --speaker"),
-        (["add", "Anna", "--from", "talk.json", "--speaker", "S"], "--speaker should name one"),
+        (
+            ["add", "Anna", "--from", "talk.json"],
+            "SPEAKER_01; choose one by --speaker",
+        ),
+        (["add", "Anna", "--from", "talk.json", "--speaker", "S"], "choose one by --speaker"),
         (["add", "Anna", "--from", "plain.json"], "has voices of nobody"),
         (["add", "Anna", "--from", "text.txt"], "Expecting value"),
         (["add", "Anna", "--from", "none.json"], "No such file"),

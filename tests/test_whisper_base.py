@@ -76,7 +76,7 @@ def heard(models, sample) -> Transcript:
 
 
 def stock_text(models: WhisperModels, samples) -> str:
-    """What transformers' `generate` writes for one window, by the checkpoint's own settings."""
+    """Return transformers' `generate` text of one window, with the checkpoint's own settings."""
     features = models.feature_extractor(
         samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
     ).input_features

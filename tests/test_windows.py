@@ -69,7 +69,7 @@ def recordings(draw):
 def test_windows_hold_all_speech_once_nothing_beyond_its_margins_and_are_few(
     recording, seconds, margin
 ):
-    """By default at most 8/7 as many as cuts every `seconds` would make, and one."""
+    """By default at most 8/7 as many windows, plus one, as cuts every `seconds` would make."""
     samples, speech = recording
     windows = windows_of(WindowPlanner(samples, speech, seconds * SAMPLE_RATE, margin))
     fixed = len(samples) / (seconds * SAMPLE_RATE)
@@ -112,7 +112,7 @@ def test_continuous_speech_takes_no_more_windows_either():
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.floats(0.5, 10), st.floats(2, 60)), min_size=20, max_size=60))
 def test_sparse_speech_is_fewer_windows_than_a_fixed_cut(lengths):
-    """Wherever the pauses lie, skipping silence takes no more windows than keeping it."""
+    """For any pauses, skipping silence takes no more windows than keeping it."""
     edges = np.cumsum(np.reshape(lengths, -1))
     speech = [
         (float(edges[at] - lengths[at // 2][0]), float(edges[at])) for at in range(0, len(edges), 2)

@@ -70,7 +70,7 @@ class FakeHandler(BaseHTTPRequestHandler):
 
 
 def full_answer(body: dict) -> dict:
-    """With the outputs that were asked for."""
+    """Return the answer with the requested outputs."""
     asked = body.get("parameters", {}).get("output", ())
     return {**ANSWER, "output": {each: FILES[each] for each in asked}}
 

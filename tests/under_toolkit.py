@@ -52,9 +52,8 @@ def chosen() -> list[Path]:
 
 
 def is_chosen(path: Path) -> bool:
-    """Whether a test module uses the endpoint and a library, and otherwise only means of testing
-    and installed packages.
-    """
+    """Return whether a test module uses the endpoint and a library, and otherwise only test
+    tools and installed packages."""
     imports = set(_imports_with_helpers(path))
     own = {(module, name) for module, name in imports if file_of(module)}
     used = {module for module, _ in own - PLACES if module.partition(".")[0] != "tests"}
@@ -86,14 +85,14 @@ def endpoint() -> frozenset[str]:
 
 @cache
 def file_of(module: str) -> Path | None:
-    """Where a module of this repository lies; None for any other."""
+    """Return a module's file in this repository; None for any other module."""
     path = REPOSITORY.joinpath(*module.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
 
 
 def _imports_with_helpers(path: Path) -> Iterator[Import]:
-    """What a test module and the helpers of tests/ that it imports take from elsewhere."""
+    """Return the other modules that a test module and its helpers in tests/ import."""
     seen, waiting = {path}, [path]
     while waiting:
         for module, name in _imports(waiting.pop(), ast.iter_child_nodes):

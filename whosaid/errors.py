@@ -56,19 +56,19 @@ class InvalidAudio(ClientError):
 
 
 class InvalidReference(ClientError):
-    """A clip or voice cannot be used; `param` is its place: `known_speakers[1]`."""
+    """A clip or voice cannot be used; `param` names it: `known_speakers[1]`."""
 
     code = "INVALID_REFERENCE"
 
 
 class AudioTooLong(ClientError):
-    """Beyond `MAX_AUDIO_SECONDS` or `MAX_AUDIO_BYTES`."""
+    """Over `MAX_AUDIO_SECONDS` or `MAX_AUDIO_BYTES`."""
 
     code = "AUDIO_TOO_LONG"
 
 
 class Unsupported(ClientError):
-    """The loaded model, or this server, does not offer what is asked for."""
+    """The loaded model or this server does not support the request."""
 
     code = "UNSUPPORTED"
 
@@ -84,7 +84,7 @@ class ModelError(ServerError):
 
 
 class OutOfMemory(ServerError):
-    """Memory does not suffice for one window."""
+    """Not enough memory for one window."""
 
     code = "OUT_OF_MEMORY"
 

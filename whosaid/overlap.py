@@ -1,6 +1,6 @@
 """Decodes windows in which speakers talk at once again, once for each speaker.
 
-Whisper writes one of the voices that it hears at once. In a track of a window, the samples in which
+If voices overlap, Whisper writes only one of them. In a track of a window, the samples in which
 only other speakers speak are zero:
 
     window      [                     ]
@@ -9,8 +9,8 @@ only other speakers speak are zero:
     track B        ...##...          ####
 
 The words of a track are its speaker's, and the tracks' chunks replace the window's. Silencing
-others is a baseline of Polok et al., "DiCoW" (arXiv 2501.00114). A conditioned encoder hears the
-whole window, and a mask says where the speaker speaks.
+others is a baseline of Polok et al., "DiCoW" (arXiv 2501.00114). A conditioned encoder reads the
+whole window, and a mask tells it when the speaker speaks.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from whosaid.asr import ChunkReader
 
 LEAST_OVERLAP = 1.0  # seconds in a window
-# Share of a window's speech. With more, too little of each speaker is heard alone. Chosen on a
-# meeting and nine mixtures: with a share of at most 0.15 errors fell, with one of 0.27 to 0.43 they
-# rose, and beyond that they did either.
+# Share of a window's speech. With more overlap too little of each speaker is alone. Chosen on a
+# meeting and nine mixtures: up to a share of 0.15 errors fell, from 0.27 to 0.43 they rose, and
+# above that they did either.
 MOST_OVERLAP = 0.2
 # openai/whisper's thresholds for texts that are decoded again.
 LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
-SAME_MOMENT = 0.3  # seconds between the middles of a word that two tracks have
+SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
 
 Span = tuple[float, float]  # start and end in seconds
 
@@ -88,12 +88,13 @@ def overlapped_windows(
     duration: float,
     most: float = MOST_OVERLAP,
 ) -> list[Span]:
-    """Return the windows of `chunks` in which speakers talk at once, during a share `most` of the
-    speech or less. A window lasts to the next, or to `duration`.
+    """Return the windows of `chunks` in which speakers talk at once, for at most a share `most` of
+    the speech. A window lasts to the next, or to `duration`.
     """
     spans: list[Span] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.window_start, chunk.end)):
-        if spans and chunk.window_start < spans[-1][1]:  # decoded again within a window
+        # A window that follows begins where the last chunk ends, except for rounding.
+        if spans and spans[-1][1] - chunk.window_start > 1 / SAMPLE_RATE:  # decoded again within
             spans[-1] = spans[-1][0], max(spans[-1][1], chunk.end)
         else:
             spans.append((chunk.window_start, chunk.end))
@@ -161,9 +162,10 @@ def replaced(
 
 
 def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Chunk]:
-    """Yield the chunks without words that another speaker's chunk has at the same moment.
+    """Yield the chunks without words that another speaker's chunk has at the same moment, because
+    both tracks contain its voice.
 
-    Both tracks hold such a word's voice. The likelier word stays.
+    The likelier word stays.
     """
     dropped: set[tuple[int, int]] = set()
     for (one, first), (two, second) in combinations(enumerate(chunks), 2):
@@ -175,8 +177,6 @@ def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Ch
                 less = (word.probability or 0.0) < (other.probability or 0.0)
                 dropped.add((one, i) if less else (two, j))
     for number, chunk in enumerate(chunks):
-        if not chunk.words:
-            yield chunk
         stops = sorted(place for at, place in dropped if at == number)
         for start, stop in pairwise([-1, *stops, len(chunk.words)]):
             yield from reader.part(chunk, start + 1, stop)

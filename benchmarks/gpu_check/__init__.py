@@ -1,5 +1,5 @@
-"""`scripts/gpu-check`: whether load, CUDA graphs, text, speed and memory are as expected here.
+"""`scripts/gpu-check`: checks load, CUDA graphs, text, speed and memory on this machine.
 
-Each check is one line of a page with what was expected and what was found. A check that this
-machine cannot run is a line too, with the reason.
+Each check is one line of a report, with the expected and the measured value. A check that this
+machine cannot run has a line with the reason.
 """

@@ -1,4 +1,4 @@
-"""`scripts/gpu-check`: prints the page and says by its exit status whether all is as expected."""
+"""`scripts/gpu-check`: prints the report; the exit status is the verdict."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def make_page(
     run: Run = run_apart,
     keep: Callable[[Page], object] = lambda _: None,
 ) -> Page:
-    """Run every check that this machine allows, each section by `run`; `keep` takes the page as it
-    grows, in which a section that runs is one that did not end.
+    """Run every check that this machine allows, each section by `run`. `keep` gets the growing
+    page, in which a running section is marked as not ended.
     """
     page = Page(quick)
     try:
@@ -50,7 +50,7 @@ def make_page(
         page.sections[section] = outcome.findings
         warnings += outcome.warnings
         if section == "Load" and not outcome.loaded:
-            # Where graphs are at fault, the section without them says so.
+            # If graphs are the cause, the section without them shows it.
             kept = ["Load", "Without graphs"] if settings.cuda_graphs else ["Load"]
             reasons |= dict.fromkeys(SECTIONS.keys() - kept, "the models did not load")
     page.sections["Log"] = check_log(warnings)
@@ -59,7 +59,7 @@ def make_page(
 
 
 def main(options: Namespace) -> int:
-    """Print the page; 0 if all is as expected, 1 if not, 2 if nothing can be checked."""
+    """Print the page. Return 0 if all is as expected, 1 if not, 2 if nothing can be checked."""
     try:
         settings = ModelSettings.for_demo()
     except ValueError as error:
@@ -76,6 +76,6 @@ def main(options: Namespace) -> int:
 
 
 def _keep(output: Path | None, page: Page) -> None:
-    """Write what is known so far. Raises OSError."""
+    """Write the page so far. Raises OSError."""
     if output is not None:
         output.write_text(page.markdown() + "\n", encoding="utf-8")

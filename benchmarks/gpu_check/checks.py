@@ -1,7 +1,7 @@
 """The checks of the machine, of loading, of texts, of diarization and of requests.
 
-Expected values follow from the code (equal tokens, equal turns) or are wide bounds named here. No
-figure of another machine is a target.
+Expected values follow from the code (equal tokens, equal turns) or are wide bounds defined here,
+never another machine's figures.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from whosaid.timebase import SAMPLE_RATE
 
 # Results of windows by their keys.
 Texts = Mapping[Hashable, DecodeResult]
-NO_GPU = "no GPU is used here"
-# Words that rounding may change, as a share of the text; and the demo's own word errors.
+NO_GPU = "this machine uses no GPU"
+# The share of words that rounding may change, and the demo models' own word errors.
 ROUNDED_SHARE, DEMO_ERROR_SHARE = 0.03, 0.15
-# A model of more parameters is compared with the CPU on the first windows alone.
+# A model with more parameters is compared with the CPU only on the first windows.
 LARGE_PARAMETERS, FEW_WINDOWS = 300_000_000, 2
-QUICK_SECONDS = 20.0  # of audio, where a quick check does without the rest
-# The first request may prepare shapes that load did not; seconds beyond a later one's.
+QUICK_SECONDS = 20.0  # of audio in a quick check
+# Seconds by which the first request may exceed a later one, because it prepares more shapes.
 FIRST_REQUEST_EXTRA = 5.0
-# How far the ends of turns may move, in seconds, where diarization runs beside recognition.
+# Seconds by which the ends of turns may move if diarization runs beside recognition.
 TURN_TOLERANCE = 0.05
 
 LARGE_BATCH = 24  # windows decoded for comparison
@@ -54,14 +54,14 @@ OTHER_STEPS = {
 }
 
 
-# Requests of the check of the host's memory, and bytes that one may leave behind, on average: half
-# of what a thread's plans of cuDNN take.
+# Requests in the check of host memory, and the mean bytes that a request may leak: half the size of
+# a thread's cuDNN plans.
 WARM, MEASURED, AT_ONCE = 4, 8, 4
 GROWTH_MB = 2.5
 
 
 def check_machine(settings: ModelSettings, device: torch.device | None) -> list[Finding]:
-    """GPU, versions and threads; `device` is None if none can be used."""
+    """Check GPU, versions and threads; `device` is None if there is no usable one."""
     cuda, other = torch.version.cuda, transformers.__version__
     versions = f"torch {torch.__version__}, CUDA {cuda}, transformers {other}"
     findings = _check_gpu(device)
@@ -92,7 +92,7 @@ def _check_gpu(device: torch.device | None) -> list[Finding]:
 
 
 def check_load(subject: Subject) -> list[Finding]:
-    """Load the models; seconds, precision, captured graphs, the first request."""
+    """Load the models; check seconds, precision, captured graphs and the first request."""
     subject.load()
     engine = subject.transcriber.engine
     device = engine.main.token_embeddings.device.type
@@ -140,8 +140,8 @@ def _check_first_request(subject: Subject) -> list[Finding]:
 
 
 def check_texts(subject: Subject) -> list[Finding]:
-    """Compare texts: graphs with eager steps, drafts with none, float16 with float32, all with the
-    truth.
+    """Compare texts: graphs with eager steps, with and without drafts, float16 with float32, and
+    all with the reference.
     """
     different, engine = subject.windows(), subject.transcriber.engine
     windows = _fill_batch(different) if subject.on_cuda else different
@@ -205,7 +205,7 @@ def _compare_texts(subject: Subject, check: str, expected: Texts, found: Texts) 
 def _compare_words(
     check: str, reference: Sequence[str], found: Sequence[str], also: str = ""
 ) -> Finding:
-    """Check that at most ROUNDED_SHARE of the words differ, or one, by rounding."""
+    """Check that rounding changes at most ROUNDED_SHARE of the words, or one word."""
     errors = Levenshtein.distance(reference, found)
     allowed = max(1, int(ROUNDED_SHARE * len(reference)))
     expected = f"at most {allowed} words differ (rounding)"
@@ -229,7 +229,7 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
 
 def _check_truth(subject: Subject) -> Finding:
     """Check the demo models' word errors; every word of their conversation is known."""
-    name = "text against what is said"
+    name = "text against the reference"
     if not subject.is_demo:
         return leave_out(name, "only the demo's models know the demo's voices")
     truth = spoken_words()
@@ -241,7 +241,7 @@ def _check_truth(subject: Subject) -> Finding:
 
 
 def check_diarization(subject: Subject) -> list[Finding]:
-    """Diarization alone and beside recognition, as the endpoint runs it."""
+    """Check diarization, alone and beside recognition, as in the endpoint."""
     model = subject.settings.diarization_model
     if model is None:
         return [leave_out("all", "DIARIZATION_MODEL names none")]
@@ -296,7 +296,7 @@ def _largest_difference(one: Diarization, other: Diarization) -> float:
 
 
 def check_requests(subject: Subject) -> list[Finding]:
-    """Answers alone and beside others are the same, and requests leave no memory behind."""
+    """Check that concurrent answers equal single ones, and that requests leak no memory."""
     try:
         from handler import EndpointHandler
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Memory of loaded models and their rows, by the shapes of the engine's own decoders.
+"""Computes the memory of models and rows from the shapes of the engine's decoders.
 
     python -m benchmarks.gpu_check.memory
 
@@ -51,7 +51,7 @@ class Shape:
 
 LARGE_V3 = Shape("large-v3", 1280, 20, 32, 32, 51_866, 10, 128)
 DISTIL_LARGE_V3 = Shape("distil-large-v3", 1280, 20, 32, 2, 51_866, 0, 128)
-# Main models and their assistants, all of which share the main model's encoder.
+# Main models and their assistants, which all share the main model's encoder.
 PAIRS: tuple[tuple[Shape, Shape | None], ...] = (
     (Shape("tiny", 384, 6, 4, 4, 51_865, 6), None),
     (Shape("base", 512, 8, 6, 6, 51_865, 8), None),
@@ -62,7 +62,7 @@ PAIRS: tuple[tuple[Shape, Shape | None], ...] = (
     (LARGE_V3, DISTIL_LARGE_V3),
 )
 
-# MiB, as nvidia-smi prints them; torch finds USABLE of them.
+# MiB printed by nvidia-smi; torch can use USABLE of them.
 DEVICES = {
     "T4": 15_360,
     "A10G": 23_028,
@@ -75,8 +75,8 @@ DEVICES = {
 }
 USABLE = 0.995
 SERVED = (PAIRS[-1], PAIRS[-3])  # on those devices
-# Of the device beside models and rows: CUDA's context, graphs and their streams, as read on an H200
-# (docs/gpu.md).
+# The device's memory besides models and rows: CUDA's context, graphs and their streams, as read on
+# an H200 (docs/gpu.md).
 GRAPHS = 2.5 * 10**9
 
 

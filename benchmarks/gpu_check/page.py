@@ -1,4 +1,4 @@
-"""The page that the check prints: sections of findings, one line each."""
+"""The report: sections of findings, one line each."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def note(check: str, found: str) -> Finding:
 
 
 def leave_out(check: str, reason: str) -> Finding:
-    """Return the line of a check that cannot be made on this machine."""
+    """Return the line of a check that this machine cannot run."""
     return Finding(check, "", reason, Status.LEFT_OUT)
 
 
 def findings_of(run: Callable[[], Sequence[Finding]]) -> list[Finding]:
-    """Return what `run` finds; an exception is a line too, NOT OK, with its traceback."""
+    """Return the findings of `run`; an exception becomes a NOT OK line with its traceback."""
     try:
         return list(run())
     except Exception as error:
@@ -117,6 +117,6 @@ class Page:
 
 
 def _cell(text: str) -> str:
-    """Return the text in one line, cut if it is long, without what would end a Markdown cell."""
+    """Return the text in one line, cut if long, without characters that end a Markdown cell."""
     line = " ".join(text.split()).replace("|", "/")
     return line if len(line) <= LONGEST_CELL else f"{line[: LONGEST_CELL - 3]}..."

@@ -1,8 +1,8 @@
-"""The sections of the check, each in a process of its own.
+"""Runs the sections of the check, each in its own process.
 
-A CUDA error such as an illegal memory access spoils all that its process does afterwards, and a
-process that aborts or hangs says nothing more. So each section loads the models anew, and the page
-says how its process ended if the section itself reported nothing.
+After a CUDA error such as an illegal memory access every later call of the process fails, and a
+process that aborts or hangs reports nothing. So each section runs in a new process with newly
+loaded models. If a section reports nothing, the page shows how its process ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from config import ModelSettings
 from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
 
-# In their order; with the models loaded, but for "Load", which loads them, and "Requests".
+# In order; all sections but "Load", which loads the models, and "Requests" get loaded models.
 SECTIONS: dict[str, Callable[[Subject], list[Finding]]] = {
     "Load": check_load,
     "Texts": check_texts,
@@ -74,7 +74,7 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
 
 
 def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:
-    """Run a section in a process of its own, which writes to this one's stderr."""
+    """Run a section in its own process, which writes to this one's stderr."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, run, section, settings, quick))

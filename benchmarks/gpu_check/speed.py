@@ -1,7 +1,7 @@
 """The checks of speed and of memory.
 
-No absolute speed is expected, because GPUs differ. Only orders are checked: more windows at once,
-graphs and an assistant must not be slower.
+Absolute speeds are not checked, because GPUs differ. A larger batch, graphs and an assistant must
+not be slower.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from whosaid.transcript import Transcript
 BATCHES = (1, 8, 24)
 GPU_SECONDS, CPU_SECONDS, QUICK_SECONDS = 600.0, 60.0, 15.0  # of audio a run
 REPEATS = 3
-SLACK = 0.9  # what a median of few runs may fall short by
-# Of models in memory: rounding by the allocator; what graphs of encoders read and leave; and of
-# cuBLAS, on Hopper, 32 MiB for each of the four streams that decoding and captures have.
+SLACK = 0.9  # tolerance of a median of few runs
+# Tolerances for the models' memory: rounding by the allocator; inputs and outputs of encoder
+# graphs; and cuBLAS on Hopper, 32 MiB for each of the four streams of decoding and captures.
 MODELS_SHARE, MODELS_BYTES = 0.05, 192 << 20
 GROWTH_BYTES = 32 << 20
 
@@ -55,14 +55,14 @@ class Run:
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds of a decoding step, on average."""
+        """Return the mean milliseconds of a decoding step."""
         assert self.transcript is not None
         stats = self.transcript.stats
         return 1e3 * stats.decode_seconds / max(1, stats.steps)
 
 
 def check_speed(subject: Subject) -> list[Finding]:
-    """RTFx (seconds of audio a second) by batch, with graphs and without, assisted or not."""
+    """Measure RTFx (seconds of audio a second) by batch, with and without graphs and assistant."""
     seconds = GPU_SECONDS if subject.on_cuda else CPU_SECONDS
     if subject.quick:
         seconds = QUICK_SECONDS if not subject.on_cuda else CPU_SECONDS
@@ -71,7 +71,7 @@ def check_speed(subject: Subject) -> list[Finding]:
     repeats = 1 if subject.quick else REPEATS
     if subject.on_cuda:
         for run in _runs(subject, lasting(recording, CPU_SECONDS)).values():
-            run()  # what runs eagerly is slow at first
+            run()  # the first eager run is slow
     actions: dict[str, Callable[[], object]] = dict(runs)
     timed = time_interleaved(actions, repeats, subject.device)
     rtfx = {
@@ -111,8 +111,8 @@ def _note_shares(subject: Subject, run: Run) -> list[Finding]:
 
 
 def _note_busy(subject: Subject, run: Run) -> Finding:
-    """Note the share of the time in which the GPU computes or copies, by torch's profiler, which
-    itself takes some of the time. A profiler that fails is no failure of the endpoint.
+    """Note the share of time in which the GPU computes or copies, by torch's profiler, which itself
+    takes some of the time. A failing profiler is not a failure of the endpoint.
     """
     name = f"GPU busy, batch {run.batch_size}"
     if not subject.on_cuda:
@@ -144,7 +144,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 def _runs(subject: Subject, recording: Samples) -> dict[str, Run]:
     runs = {f"batch {size}": Run(subject, recording, size) for size in BATCHES}
     if subject.graphs is not None:
-        # Steps of batch 1 are compared, for which less audio is enough.
+        # Only steps at batch 1 are compared, so less audio is enough.
         runs["eager"] = Run(subject, lasting(recording, CPU_SECONDS), BATCHES[0], eager=True)
     if subject.assisted:
         runs["assisted"] = Run(subject, recording, BATCHES[-1], assisted=True)

@@ -1,7 +1,7 @@
-"""The models that are checked: those that the environment names, loaded as the endpoint loads them.
+"""Loads the models to check, named by the environment, like the endpoint.
 
-The endpoint's own classes are used, but not `handler.py`, which needs pyannote; a rented GPU
-machine may lack it.
+It uses the endpoint's classes, but not `handler.py`, because that needs pyannote, which a rented
+GPU machine may lack.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Subject:
 
     @property
     def graphs(self) -> CudaGraphRunner | None:
-        """The runner of CUDA graphs while they are on; None on a CPU and where they are off."""
+        """Return the runner of CUDA graphs; None on a CPU or if they are off."""
         runner = self.transcriber.engine.runner
         return runner if isinstance(runner, CudaGraphRunner) and runner.enabled else None
 

@@ -1,1 +1,1 @@
-"""Live sessions in real time: when words come, which words, and what else the machine can do."""
+"""Measures live sessions in real time: delay of words, word errors, and concurrent work."""

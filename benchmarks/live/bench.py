@@ -1,8 +1,8 @@
-"""Live sessions in real time: `scripts/bench live`.
+"""Measures live sessions in real time: `scripts/bench live`.
 
-A server in a process of its own gets recordings in real time, first from one client, then from
-several, alone and beside a file of ten minutes that is sent again and again. In the first round
-faster-whisper transcribes each recording too, after the server.
+A server in its own process gets recordings in real time, first from one client, then from several,
+alone and beside a ten-minute file that is sent repeatedly. In the first round faster-whisper
+transcribes each recording too, after the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from whosaid.runtime.environment import cache_folder
 __all__ = ["figures", "measure"]
 
 PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
-# Of whole and quick runs: clients at once, seconds of several, seconds of the file beside.
+# For full and quick runs: concurrent clients, seconds with several clients, seconds of the file.
 CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
 SECONDS, QUICK_SECONDS = 180.0, 3.0
 FILE, QUICK_FILE = 600.0, 30.0
@@ -75,7 +75,7 @@ def measure(options: Namespace, path: Path) -> None:
             }
         beside = body_of(joined(speech, file), diarize=False)
         for part, measured in _measured(plays, rival, clients, seconds, beside):
-            # What a measurement replaces an earlier one by.
+            # The keys by which a measurement replaces an earlier one.
             keys = ("clients", "beside") if part == "ours" else ("recording",)
             results.put(part, measured, *keys)
 
@@ -115,5 +115,7 @@ def _chosen(options: Namespace) -> tuple[Path, list[Speech]]:
         return options.model or DEMO_MODELS / "asr", speech
     model = options.model or whisper_base.cached(cache_folder())
     if model is None:
-        raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
+        raise ValueError(
+            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
+        )
     return model, [*real(options.recordings, options.only), *without_words(options.quick)]

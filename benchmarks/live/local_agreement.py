@@ -1,5 +1,5 @@
-"""faster-whisper driven as whisper_streaming drives it: LocalAgreement with two passes (Machacek,
-Dabre and Bojar 2023, arXiv 2307.14743).
+"""Runs faster-whisper like whisper_streaming does: LocalAgreement with two passes (Machacek, Dabre
+and Bojar 2023, arXiv 2307.14743).
 
 Audio without final words is decoded again after each second of new audio. A word is final if two
 passes in a row agree on it and on all words before it. Once the audio is longer than 15 s it is cut
@@ -28,25 +28,25 @@ from whosaid.transcript import Word
 
 CADENCE, LONGEST = 1.0, 15.0  # seconds
 PROMPT = 200  # letters
-# What is heard again overlaps what is final: words that begin so many seconds before its end are
-# looked at, and among so many words copies are looked for.
+# A new pass may repeat final words: words that begin up to so many seconds before the end of the
+# final words are checked, and up to so many words are compared.
 SLACK, NEAR, COPIES = 0.1, 1.0, 5
 
 
 @dataclass
 class Agreement:
-    """The `final` words, in seconds of the recording, and the last pass's guess of those after."""
+    """The `final` words, in seconds of the recording, and the last pass's guess of the next."""
 
     final: list[Word] = field(default_factory=list)
     guess: list[Word] = field(default_factory=list)
 
     @property
     def until(self) -> float:
-        """The end of the final words, in seconds."""
+        """Return the end of the final words, in seconds."""
         return self.final[-1].end if self.final else 0.0
 
     def heard(self, words: Sequence[Word]) -> list[Word]:
-        """Take the words of a pass; return those that become final."""
+        """Add the words of a pass; return the words that become final."""
         new = [word for word in words if word.start > self.until - SLACK]
         if new and self.final and abs(new[0].start - self.until) < NEAR:
             new = new[self._copied(new) :]
@@ -83,7 +83,7 @@ class Listener:
     found: Agreement = field(default_factory=Agreement)
     told: list[Told] = field(default_factory=list)
     shown: dict[int, tuple[str, float]] = field(default_factory=dict)
-    begin: float = 0.0  # of the audio that is heard again
+    begin: float = 0.0  # start of the audio that is decoded again
 
     def listen(self, samples: Samples) -> list[Told]:
         """Transcribe a recording in real time; return its words and when each was final."""
@@ -150,10 +150,10 @@ class Rival:
         self.model = WhisperModel(
             str(model), device=device, compute_type=precision, cpu_threads=threads
         )
-        for filtered in (True, False):  # the detector and the model, before anything is timed
+        for filtered in (True, False):  # warm up detector and model
             silence = np.zeros(SAMPLE_RATE, np.float32)
             list(self.model.transcribe(silence, language="en", vad_filter=filtered)[0])
 
     def listen(self, samples: Samples, language: str | None) -> list[Told]:
-        """Return the words of a recording, in as long as it lasts."""
+        """Return the words of a recording, played in real time."""
         return Listener(self.model, language).listen(samples)

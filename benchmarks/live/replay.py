@@ -1,9 +1,9 @@
-"""A client that speaks in real time: audio goes out as a microphone would give it, and every event
-that comes is timed by that audio's clock.
+"""A client that speaks in real time: it sends audio like a microphone, and times every event by
+that audio's clock.
 
-The clock is 0 when the first sample is spoken. A piece goes out when its last sample has been
-spoken, whatever was answered; so an event that comes at second 7.3 comes 7.3 s after the recording
-began, however late the client or the server is.
+The clock is 0 when the first sample is spoken. A piece is sent when its last sample has been
+spoken, whatever the server answers. So an event at second 7.3 arrives 7.3 s after the start of the
+recording, however late client or server are.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
 PIECE = SAMPLE_RATE // 10  # samples sent at once
-SILENCE_MS = 500  # of the detector: OpenAI's default
-# After which a session that does not end by itself is given up, beyond its audio.
+SILENCE_MS = 500  # the detector's, OpenAI's default
+# Seconds after its audio after which a session that does not end is given up.
 PATIENCE_S = 300.0
 NORMAL = 1000
 WORDS = "item.input_audio_transcription.words"
@@ -34,7 +34,7 @@ WORDS = "item.input_audio_transcription.words"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An event of the server, and the second of the audio at which it came."""
+    """A server event, and the second of the audio at which it arrived."""
 
     second: float
     event: dict[str, Any]
@@ -42,8 +42,8 @@ class Arrival:
 
 @dataclass
 class Replay:
-    """A session: the events, and `spoken` seconds of audio that went out. `failure` says how it
-    ended otherwise than asked, else it is empty.
+    """A session's events, and the `spoken` seconds of audio sent. `failure` is the reason of an
+    unexpected end, else "".
     """
 
     arrivals: list[Arrival] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Replay:
 async def replay(
     url: str, samples: Samples, language: str | None, most: float | None = None
 ) -> Replay:
-    """Speak `samples` (n,) at 16 kHz to the server at `url`, of http; at most so many seconds."""
+    """Speak at most `most` seconds of `samples` (n,) at 16 kHz to the server at the http `url`."""
     done = Replay()
     address = url.replace("http", "ws", 1) + "/v1/realtime?intent=transcription"
     samples = samples if most is None else samples[: max(PIECE, round(most * SAMPLE_RATE))]
@@ -78,7 +78,7 @@ async def _speak(
     started: float,
     done: Replay,
 ) -> None:
-    """Send settings, then all pieces in time, and that there are no more."""
+    """Send settings, then all pieces in time, then the final commit."""
     with suppress(ConnectionClosed):
         await socket.send(json.dumps(settings))
         for piece in _pieces(samples):
@@ -90,7 +90,7 @@ async def _speak(
 
 
 async def _hear(socket: ClientConnection, started: float, done: Replay) -> None:
-    """Note every event until the socket closes."""
+    """Record every event until the socket closes."""
     with suppress(ConnectionClosed):
         async for message in socket:
             done.arrivals.append(Arrival(time.perf_counter() - started, json.loads(message)))

@@ -1,8 +1,8 @@
 """Scores a live session: the delay of each word, and words that were taken back.
 
-A word's end is where the endpoint's answer for the whole file has it, for every engine; so nobody
-is measured by times of its own. Words are set beside the file's by an alignment of the texts
-(Levenshtein), and those that are the same in both are timed.
+For every engine the end of a word is taken from the endpoint's answer for the whole file, so that
+no engine is measured by its own times. The texts are aligned (Levenshtein), and words equal in both
+are timed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Ended = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A word, the second in which it was final (`told`), and the second in which it was first
-    `shown`, at the earliest as a guess. Seconds are of the audio's clock.
+    """A word, the second at which it became final (`told`), and the second at which it was first
+    `shown`, even as a guess. Seconds are of the audio's clock.
     """
 
     text: str
@@ -48,8 +48,8 @@ class Session:
 
 @dataclass
 class _Item:
-    """An item of a session; `shown` are all texts at which the client has looked, each with
-    its second: the final words, and those with the guess.
+    """An item of a session; `shown` has all texts that the client displayed, each with its second:
+    the final words, and the final words with the guess.
     """
 
     deltas: list[str] = field(default_factory=list)
@@ -60,7 +60,9 @@ class _Item:
 
     @property
     def retracted(self) -> int:
-        """Deltas that came when all was said, and whether they said otherwise than the words."""
+        """Return the number of deltas after `completed`, plus one if the deltas differ from the
+        words.
+        """
         words = "".join(text for text, _ in self.words)
         return self.late + ("".join(self.deltas).strip() != words.strip())
 

@@ -1,4 +1,4 @@
-"""Runs what is measured: clients beside each other, and beside a file."""
+"""Runs the measurements: concurrent clients, with and without a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(url: str, each: Speech) -> tuple[str, list[Ended]]:
 
 
 class Plays:
-    """Recordings through the server at `url`, whose answers for them are `known`."""
+    """Plays recordings to the server at `url`; `known` are its answers for the whole files."""
 
     def __init__(self, url: str, speech: Sequence[Speech]) -> None:
         self.url, self.speech = url, speech
@@ -39,16 +39,16 @@ class Plays:
         return asyncio.run(self._session(each, None))
 
     def theirs(self, rival: Apart, each: Speech) -> Cell:
-        """Measure a recording by the other engine. Raises EngineFailed."""
+        """Measure a recording with the other engine. Raises EngineFailed."""
         told = rival.call("listen", with_pause(each.samples), each.recording.language)
         text = "".join(word.text for word in told)
         return self._kept(each, Session(told, text, text))
 
     def together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
-        """Measure several clients at once, each beginning with another recording.
+        """Measure several clients at once, each starting with a different recording.
 
-        They speak for `most` seconds, or each recording once if it is None. The body `beside` is
-        sent again and again meanwhile.
+        They speak for `most` seconds, or each recording once if it is None. Meanwhile the body
+        `beside` is sent repeatedly.
         """
         return asyncio.run(self._together(clients, most, beside))
 
@@ -86,7 +86,7 @@ class Plays:
         return self._kept(each, session_of(done), done)
 
     def _kept(self, each: Speech, session: Session, done: Replay | None = None) -> Cell:
-        """Return a session's figures; a recording that was broken off is not `whole`."""
+        """Return a session's figures; an interrupted recording is not `whole`."""
         _, ends = self.known[each.recording.name]
         told, shown = delays(session.words, ends)
         whole = done is None or (done.spoken >= each.seconds and not done.failure)

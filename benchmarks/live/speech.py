@@ -1,4 +1,4 @@
-"""Recordings to replay: those of a folder, or dialogues of synthetic voices."""
+"""Recordings to replay: a folder's, or dialogues of synthetic voices."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
 SEED = 27
-# Seconds of a dialogue, and of a sound that is no speech; and those of a quick run.
+# Seconds of a dialogue, and of a sound without speech, in full and quick runs.
 DIALOGUE, SOUND = 30.0, 20.0
 QUICK_DIALOGUE, QUICK_SOUND = 6.0, 1.5
 DIALOGUES = 4
-# Silence after each recording, as of somebody who has said all: the detector hears the end.
+# Silence after each recording, so that the detector finds the end of speech.
 PAUSE = 1.5
 
 
 @dataclass(frozen=True, eq=False)
 class Speech:
-    """A recording with its samples (n,), float32 at 16 kHz. Without a text nobody speaks in it."""
+    """A recording with its samples (n,), float32 at 16 kHz; without a text it has no speech."""
 
     recording: Recording
     samples: Samples
@@ -36,9 +36,9 @@ class Speech:
 
 
 def real(folder: Path, only: str) -> list[Speech]:
-    """Return the recordings of a folder's manifest whose name holds `only`.
+    """Return the recordings of a folder's manifest whose name contains `only`.
 
-    Raises ValueError if the manifest is wrong or nothing is left.
+    Raises ValueError if the manifest is wrong or no recording matches.
     """
     spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
     if not spoken:
@@ -47,14 +47,14 @@ def real(folder: Path, only: str) -> list[Speech]:
 
 
 def synthetic(quick: bool) -> list[Speech]:
-    """Dialogues that the demo models understand; with `quick` a short one."""
+    """Return dialogues for the demo models; with `quick` a short one."""
     if quick:
         return [_dialogue(0, QUICK_DIALOGUE)]
     return [_dialogue(number, DIALOGUE) for number in range(DIALOGUES)]
 
 
 def without_words(quick: bool) -> list[Speech]:
-    """Silence and noise; with `quick` a little noise."""
+    """Return silence and noise; with `quick` a little noise."""
     if quick:
         return [_sound("noise", QUICK_SOUND)]
     return [_sound("silence", SOUND), _sound("noise", SOUND)]

@@ -1,1 +1,1 @@
-"""How the server bears many clients at once."""
+"""Measures the server under many concurrent clients."""

@@ -1,8 +1,8 @@
-"""The server beside hf-serve under load: `scripts/bench load`.
+"""Compares the server with hf-serve under load: `scripts/bench load`.
 
-The demo models, and each FOLDER with a Whisper, through both servers by turns: users who wait for
-their answers, and short requests beside a recording of ten minutes; through ours alone short
-requests beside a hundred of them as Opus.
+The demo models, and each FOLDER with a Whisper, run on both servers by turns: users who send one
+request after another, and short requests beside a ten-minute recording. Only ours also gets short
+requests beside a hundred such recordings as Opus.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from whosaid.timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
 SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio
-SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests do not fill either
+SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests saturate neither
 OPUS_BIT_RATE = 12_000
 PARAMETERS = {"language": "en", "diarize": False}
 
@@ -43,8 +43,8 @@ Measured = Iterator[tuple[str, dict[str, Any]]]
 class Plan:
     """The measurements, and the seconds of each.
 
-    A user asks at least `fewest` times; `beside` short requests are sent beside long ones, at last
-    beside a `crowd` of them at once.
+    A user sends at least `fewest` requests. `beside` short requests are sent beside long ones,
+    finally beside a `crowd` of concurrent ones.
     """
 
     users: tuple[int, ...]
@@ -85,7 +85,7 @@ def _measured(urls: dict[str, str], plan: Plan) -> Measured:
     short = body_of(recording(plan.lengths[0]), **PARAMETERS)
     _warm_up(urls, short, max(plan.users))
     capacity: dict[str, float] = {}
-    turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the other one begins every other time
+    turns = cycle((SERVERS, tuple(reversed(SERVERS))))  # the servers start by turns
     for seconds in plan.lengths:
         body = body_of(recording(seconds), **PARAMETERS)
         for users in plan.users:
@@ -134,4 +134,4 @@ def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
     for url in urls.values():
         first = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:
-            raise SystemExit(f"a server refuses what is to be measured: {first.statuses}")
+            raise SystemExit(f"a server refuses the measured requests: {first.statuses}")

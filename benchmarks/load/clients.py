@@ -1,6 +1,6 @@
-"""Clients that send one body again and again, and what each request took.
+"""Clients that send one body repeatedly, and time each request.
 
-Closed loops: each user sends the next request when the last answer is there, as in k6. A request is
+Loops are closed, as in k6: each user sends the next request after the last answer. A request is
 timed from the moment at which it was due, so that a slow client cannot flatter a server.
 """
 
@@ -22,7 +22,8 @@ from tests.support.audio_files import wav_file
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
-# A minute's recording of the largest model on a slow machine, and then the queue before it.
+# Seconds: enough for a minute of audio by the largest model on a slow machine, and the queue before
+# it.
 TIMEOUT_S = 1800.0
 OK = 200
 HEADERS = {"content-type": "application/json"}
@@ -30,10 +31,10 @@ HEADERS = {"content-type": "application/json"}
 
 @dataclass
 class Load:
-    """The outcome of the requests of one measurement.
+    """The outcome of one measurement.
 
-    `seconds` has those that were answered, in order of their answers; `statuses` counts the others.
-    `texts` are the different transcripts that came. `wall` is until the last answer.
+    `seconds` has the time of each answered request, in order of the answers; `statuses` counts the
+    others. `texts` are the distinct transcripts. `wall` is the time until the last answer.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -43,11 +44,11 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Return the answers a second."""
         return len(self.seconds) / self.wall if self.wall else 0.0
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures as they are kept."""
+        """Return the figures for the results."""
         median, p95 = np.percentile(self.seconds or [0.0], [50, 95]).tolist()
         return {
             **({"med": median, "p95": p95} if self.seconds else {}),
@@ -70,7 +71,7 @@ def json_body(file: bytes, **parameters: object) -> bytes:
 
 
 async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int) -> Load:
-    """Let `users` ask for `seconds`, and until each has asked `fewest` times."""
+    """Let `users` send requests for `seconds`, and until each has sent `fewest`."""
     load, started = Load(), time.perf_counter()
     async with _client() as client:
 
@@ -104,7 +105,7 @@ async def beside(
 
 @asynccontextmanager
 async def busy(url: str, body: bytes, at_once: int = 1) -> AsyncIterator[Load]:
-    """Keep `at_once` requests running until the block ends, each sent again when it is answered."""
+    """Keep `at_once` requests running until the block ends; repeat each one when it is answered."""
     load = Load()
     async with _client() as client:
 

@@ -1,7 +1,7 @@
-"""The two servers that are compared, each a process of its own on loopback.
+"""The two compared servers, each in its own process on loopback.
 
-Both get the same models through the same environment variables and are asked with the same bytes,
-so that nothing but the server differs. The one that waits for its turn sleeps.
+Both get the same models through the same environment variables, and the same requests, so that only
+the server differs. The server that waits for its turn sleeps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LISTENS = {
     HF_SERVE: r"running on \S*?(http://127\.0\.0\.1:\d+)",
     OURS: r"listening on (http://127\.0\.0\.1:\d+)",
 }
-# The queue is long enough for every arrival that is measured: waiting is to be seen, not refusals.
+# The queue holds all measured requests, so that they wait instead of being refused.
 ENVIRONMENT = {
     "HF_MODEL_DIR": str(REPOSITORY),
     "HF_TASK": "custom",
@@ -47,7 +47,7 @@ def demo_models() -> dict[str, str]:
 
 @contextmanager
 def running(models: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the addresses of both servers by name; raises OSError if one does not start."""
+    """Yield the URLs of both servers by name; raises OSError if one does not start."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(started(name, models)) for name in SERVERS}
 
@@ -74,7 +74,7 @@ def started(name: str, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _address(name: str, process: subprocess.Popen[bytes], log: int) -> str:
-    """Return the server's address, once its log has it."""
+    """Return the server's URL, once its log has it."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)

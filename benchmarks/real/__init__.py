@@ -1,1 +1,1 @@
-"""Anybody's recordings through this project and the engines people use today."""
+"""Compares this project with popular engines on your recordings."""

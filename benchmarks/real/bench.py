@@ -1,9 +1,9 @@
-"""Anybody's recordings through several engines: `scripts/bench real --manifest FILE --model MODEL`.
+"""Compares several engines on your recordings: `scripts/bench real --manifest FILE --model MODEL`.
 
-Engines take turns recording by recording, every other time in reverse, so that a machine that is
-slow for a minute is slow for all. Their texts are kept with the references in build/bench: a
-corrected normaliser, or another measure, needs no engine again. A later run adds to them, and
-`--render` makes scores and page again without transcribing.
+Engines take turns recording by recording, every other time in reverse order, so that a slow minute
+of the machine affects all. Their texts are kept with the references in build/bench, so that a
+corrected normaliser or a new metric needs no engine. A later run adds to them, and `--render`
+computes scores and page again without transcribing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ EMPTY: dict[str, Any] = {"recordings": {}, "answers": {}}
 def measure(options: Namespace, path: Path) -> None:
     """Transcribe every recording by every engine; `path` is written after each recording.
 
-    Raises ValueError if manifest or engines are wrong or no engine is left, and StartError if
-    the model cannot be had.
+    Raises ValueError if manifest or engines are wrong or no engine is left, and StartError if the
+    model is not available.
     """
     specs = [Spec.parse(text) for text in options.engines]
     recordings = [each for each in load_manifests(options.manifest) if options.only in each.name]
     if not recordings:
-        raise ValueError("no recording is left to hear")
+        raise ValueError("no recording is left to transcribe")
     setting = _setting(options)
     results = Results(path, _facts(options, setting), EMPTY, options.fresh)
     seconds = {each: len(each.samples()) / SAMPLE_RATE for each in recordings}

@@ -1,4 +1,4 @@
-"""The engines that are compared: this project, faster-whisper's two forms, transformers.
+"""The compared engines: this project, faster-whisper's two modes, transformers.
 
     ours   ours:num_beams=5   batched@int8:beam_size=5   sequential:vad_filter=true
 
@@ -28,13 +28,13 @@ from benchmarks.timing import reset_peak, resident_peak
 from config import ModelSettings
 
 TEXT = re.compile(r"(?P<form>\w+)(@(?P<precision>\w+))?(:(?P<options>.+))?")
-# The precisions that transformers has; at others it computes in float32.
+# transformers' precisions; for any other it computes in float32.
 FLOATS = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An engine with its settings; `precision` is None if the run's is meant."""
+    """An engine with its settings; `precision` None stands for the run's."""
 
     name: str
     form: str
@@ -65,7 +65,7 @@ class Spec:
 
 
 def _value(text: str) -> Any:  # noqa: ANN401
-    """Return a JSON value, or the text if it is no JSON."""
+    """Return a JSON value, or the text if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -140,7 +140,7 @@ class FasterWhisper:
         self.options |= spec.options
 
     def transcribe(self, recording: Recording) -> str:
-        """Return the text of all segments; what is sampled is seeded."""
+        """Return the text of all segments; sampling is seeded."""
         import ctranslate2
 
         ctranslate2.set_random_seed(0)
@@ -161,8 +161,8 @@ class _AnyAv:
 
 
 class Pipeline:
-    """transformers' pipeline, with samples from this project's decoder, in its own time; given a
-    file it would want a program.
+    """transformers' pipeline, with samples from this project's decoder (included in the time),
+    because with a file it needs the ffmpeg program.
     """
 
     def __init__(self, spec: Spec, setting: Setting) -> None:

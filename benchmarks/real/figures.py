@@ -1,6 +1,6 @@
-"""The tables of the page about real recordings, from the results alone: no texts.
+"""Makes the tables of the page about real recordings from the results, without texts.
 
-Rates are of all recordings of a kind together. Differences are paired: the same recordings are
+Rates are over all recordings of a kind together. Differences are paired: the same recordings are
 drawn for both engines.
 """
 

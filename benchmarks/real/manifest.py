@@ -1,9 +1,9 @@
-"""The recordings of a manifest (`whosaid.cli.manifest`), and what is said in them.
+"""The recordings of a manifest (`whosaid.cli.manifest`), and their transcripts.
 
-`text` is what is said, and `reference` where that is from. `truth` is what was spoken or read;
-anything else names what wrote it, another model mostly. If the text is missing or empty nobody
-speaks, and every word written is invented. Of the `parameters` only the language is used, Whisper's
-code; without one every engine detects it.
+`text` is the transcript, and `reference` its source: `truth` for the spoken or read text, else the
+name of its author, usually another model. A recording without text has no speech, and every
+recognised word in it is an error. Only the language (Whisper's code) of the `parameters` is used;
+without one every engine detects it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Recording:
         return self.audio.name
 
     def facts(self, seconds: float) -> dict[str, Any]:
-        """Return a recording of `seconds` as results have it, by its name."""
+        """Return the entry of a recording of `seconds` in the results, by its name."""
         return {
             "language": self.language,
             "text": self.text,
@@ -54,7 +54,7 @@ class Recording:
 def recordings_of(
     results: Mapping[str, Any], texts: Mapping[str, Mapping[str, object]]
 ) -> list[Recording]:
-    """Return the recordings of results of which every engine has a text."""
+    """Return the recordings of results for which every engine has a text."""
     return [
         Recording(Path(name), kept["language"], kept["text"], kept["reference"])
         for name, kept in results["recordings"].items()

@@ -1,4 +1,4 @@
-"""Errors of one text against its reference, by Whisper's own normalisers.
+"""Counts errors of a text against its reference, with Whisper's normalisers.
 
 English has a normaliser of its own (numbers, spelling, contractions); every other language gets the
 basic one. Languages written without spaces are scored in characters, between which that normaliser
@@ -37,7 +37,7 @@ def is_by_character(recording: Recording) -> bool:
 
 @cache
 def normalizer(language: str | None) -> Callable[[str], str]:
-    """Whisper's normaliser for texts of a language, None for one that is not known."""
+    """Return Whisper's normaliser for a language; None stands for an unknown language."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it leaves a file open
         from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer

@@ -1,1 +1,1 @@
-"""How fast decoding is, beside transformers' pipeline and CTranslate2, and what its parts cost."""
+"""Times decoding, compared with transformers' pipeline and CTranslate2."""

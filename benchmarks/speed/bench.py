@@ -1,4 +1,4 @@
-"""Times decoding beside transformers' pipeline and CTranslate2: `scripts/bench speed`."""
+"""Times decoding, compared with transformers' pipeline and CTranslate2: `scripts/bench speed`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from benchmarks.timing import MIN_REPEATS, Action, ratio, repeats_within, time_i
 from tests.support.speech import Samples
 from whosaid.transcript import DecodeStats
 
-# A first repeat that took longer, in seconds, counts; a shorter one was for warming up.
+# Seconds; a first repeat that took longer counts, a shorter one was a warm-up.
 WARM_UP = 12.0
-BUDGET = 5.0  # seconds of a cell in which more repeats than the fewest may run
+BUDGET = 5.0  # seconds of a cell for more than the fewest repeats
 RATIOS = {
     "pipeline / ours": (PIPELINE, OURS),
     "CTranslate2 / ours": (CT2, OURS),
@@ -85,7 +85,7 @@ class Bench:
         self.ctranslate2 = CTranslate2(models, pair.max_tokens)
 
     def measure(self, cell: Cell, budget: float) -> dict[str, Any]:
-        """Return the cell's figures as they are kept; `budget` is in seconds for more repeats."""
+        """Return the cell's figures for the results; `budget` is seconds for more repeats."""
         actions = self._actions(cell)
         self.ours.assisted_stats = DecodeStats()
         seconds = time_interleaved(actions, 1, self.device)

@@ -1,4 +1,4 @@
-"""The pairs of models that are timed, and for each of them the cells of the table.
+"""The pairs of models to time, and the cells of the table for each.
 
 Cells are chosen by hand and are not a full product. A recording of n windows is not decoded at
 batches above n. Four full batches of windows are timed without the pipeline, which cuts audio its
@@ -22,7 +22,7 @@ PIPELINE, PIPELINE_ASSISTED, CT2 = "pipeline", "pipeline assisted", "CTranslate2
 OURS, ASSISTED = "ours", "ours assisted"
 COLUMNS = (PIPELINE, PIPELINE_ASSISTED, CT2, OURS, ASSISTED)
 OWN = (OURS, ASSISTED)
-# Acceptance wanted: noise in the deep pair's assistant that gives about that.
+# Acceptance of the deep pair: the noise in its assistant that gives about that acceptance.
 NOISE = {0.9: 0.43, 0.6: 0.67, 0.3: 0.84}
 
 
@@ -55,7 +55,7 @@ class Pair:
 
 
 def whole(seconds: int, batch: int, columns: Sequence[str] = COLUMNS) -> Cell:
-    """Return the cell of whole audio; the pipeline takes an assistant at batch 1 alone."""
+    """Return the cell of whole audio; the pipeline supports an assistant only at batch 1."""
     fitting = [name for name in columns if batch == 1 or name != PIPELINE_ASSISTED]
     return Cell(batch, fitting, seconds=seconds)
 

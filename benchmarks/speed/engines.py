@@ -1,9 +1,8 @@
-"""The engines that are compared: transformers' pipeline, CTranslate2 and this project.
+"""The compared engines: transformers' pipeline, CTranslate2 and this project.
 
-All of them hold the same weights and are called as their users call them. An engine's work beyond
-decoding (overlapping chunks, a second pass, language detection) is part of its time. Where weights
-are random and no text ever ends, `max_tokens` makes every engine write that many tokens for each
-window.
+All have the same weights and are called as their users call them. An engine's work besides decoding
+(overlapping chunks, a second pass, language detection) is part of its time. With random weights
+texts never end, so `max_tokens` makes every engine write that many tokens for each window.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import DecodeStats
 
 LANGUAGE = "en"
-LATEST_FIRST_TIMESTAMP = 1_500  # where a checkpoint sets none
+LATEST_FIRST_TIMESTAMP = 1_500  # if a checkpoint sets none
 Tokens = tuple[int, ...]
 
 
@@ -62,10 +61,10 @@ class TransformersPipeline:
 
 
 class CTranslate2:
-    """CTranslate2, on which faster-whisper runs: greedy, timestamps, the prompt given.
+    """CTranslate2, faster-whisper's engine: greedy, with timestamps and a given prompt.
 
-    In one process with this project, this project took twice as long after CTranslate2's first
-    answer.
+    It has its own process, because in a shared one this project took twice as long after
+    CTranslate2's first answer.
     """
 
     def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:

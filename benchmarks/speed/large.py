@@ -1,4 +1,4 @@
-"""Decoding of large-v3's size with random weights, which no download is needed for.
+"""Times decoding at large-v3's size with random weights, without a download.
 
     PYTHONPATH=. python3 -m benchmarks.speed.large
 

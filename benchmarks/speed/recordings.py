@@ -1,7 +1,7 @@
-"""The audio whose decoding is timed: dialogues of two synthetic voices from fixed seeds.
+"""The audio to decode: dialogues of two synthetic voices from fixed seeds.
 
-A recording depends on its length alone, so every engine, run and machine with the same synthesisers
-gets the same audio. The voices are not those that the evaluation of accuracy reserves.
+A recording depends only on its length, so every engine, run and machine with the same synthesisers
+gets the same audio. The voices are not the ones reserved for the evaluation of accuracy.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Diarization, words with speakers and known speakers, on real conversations with real weights."""
+"""Measures diarization, words' speakers and known speakers on real conversations."""

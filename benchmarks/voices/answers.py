@@ -1,4 +1,4 @@
-"""The endpoint's answer for a recording, and its words with the speakers of WhisperX's rule."""
+"""The endpoint's answer for a recording, and its words with speakers by WhisperX's rule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Diarization, words' speakers and names in real conversations: `scripts/bench voices`.
+"""Measures diarization, words' speakers and names in real conversations: `scripts/bench voices`.
 
-Recordings and weights are no part of the repository. Ours runs interleaved with pyannote's pipeline
-from the same folder, so that a machine that is slow for a minute is slow for both.
+Recordings and weights are not part of the repository. Ours runs interleaved with pyannote's
+pipeline from the same folder, so that a slow minute of the machine affects both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measure(options: Namespace, path: Path) -> None:
         each for each in load_conversations(options.recordings) if options.only in each.name
     ]
     if not conversations:
-        raise ValueError(f"{options.recordings}: no recording is left to hear")
+        raise ValueError(f"{options.recordings}: no recording is left to measure")
     repeats = 1 if options.quick else options.repeats
     results = Results(path, facts | {"repeats": repeats}, {"recordings": []}, options.fresh)
     kept = results.content
@@ -60,7 +60,7 @@ def measure(options: Namespace, path: Path) -> None:
         for conversation in conversations:
             measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
             results.put("recordings", measured, "name")
-        # Names are those of people in all conversations together.
+        # People are named across all conversations together.
         if not options.only or "names" not in kept:
             kept["names"] = bench.name(conversations)
             results.save("names")
@@ -74,7 +74,9 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
     model = options.model or whisper_base.cached(cache_folder())
     if model is None:
-        raise ValueError("--model is needed: scripts/demo has fetched no Whisper base yet")
+        raise ValueError(
+            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
+        )
     facts = settings(PACKAGES) | {
         "pipeline": Path(options.pipeline).name,
         "model": Path(model).name,
@@ -155,7 +157,7 @@ class Bench:
         return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
 
     def name(self, conversations: list[Conversation]) -> dict[str, dict[str, float]]:
-        """Return how people are named by clips of the conversations."""
+        """Return the results of naming people by clips of the conversations."""
         same_voice = self.diarizer.capabilities.same_voice
         if same_voice is None:
             return {}

@@ -1,8 +1,9 @@
 """Real conversations whose speakers are known: a folder of sound files, RTTM and a manifest.
 
 `manifest.json` is an object with an entry for each recording by its name: `file` and `rttm` are
-paths beside it, `words` (optional) is what each speaker says, `language` Whisper's code (default:
-en). A person has the same label in every recording. Recordings with an empty RTTM are skipped.
+paths relative to it, `words` (optional) has each speaker's text, `language` is Whisper's code
+(default: en). A person has the same label in every recording. Recordings with an empty RTTM are
+skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Conversation:
 
     @property
     def speakers(self) -> int:
-        """The number of people who speak."""
+        """Return the number of people who speak."""
         return len({turn.speaker for turn in self.turns})
 
 

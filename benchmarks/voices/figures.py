@@ -1,6 +1,6 @@
-"""The tables of the page about real conversations, from the results alone.
+"""Makes the tables of the page about real conversations from the results.
 
-Rates are of all recordings together: seconds and words are added before they are divided.
+Rates are over all recordings together: seconds and words are added before they are divided.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from benchmarks.report import Tables
 from benchmarks.voices.answers import RULES
 from benchmarks.voices.scoring import PARTS, errors_of
 
-# What is compared: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer, without
-# turns where no speech was detected.
+# The compared systems: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer,
+# without turns in which no speech was detected.
 STOCK, OURS, ENDPOINT = SYSTEMS = ("pyannote.audio", "diarizer", "endpoint")
 ESTIMATED, TOLD = NUMBERS = ("estimated", "told")
 

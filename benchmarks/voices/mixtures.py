@@ -1,7 +1,7 @@
-"""Mixtures of single voices that talk at once, with their truth: words, speakers and turns.
+"""Mixes single voices that talk at once, with the true words, speakers and turns.
 
 A mixture has the same voices at every degree of overlap, so that degrees are compared on the same
-words. Speakers of training, development and test differ; a hash of the speaker's name decides.
+words. A hash of the speaker's name splits speakers into training, development and test.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def split_of(speaker: str) -> str:
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
-    """Return the clips of a split: files called SPEAKER-... such as LibriSpeech's."""
+    """Return the clips of a split: files named SPEAKER-..., like LibriSpeech's."""
     return [
         each for each in sorted(folder.glob("*-*")) if split_of(each.name.split("-")[0]) == split
     ]
 
 
 def load_voice(file: Path, detect: DetectSpeech) -> SingleVoice:
-    """Return the voice of a clip, without words. Raises ValueError if nobody speaks."""
+    """Return the voice of a clip, without words. Raises ValueError if it has no speech."""
     samples, speaker = Recording(file).samples(), file.name.split("-")[0]
     spans = detect(samples)
     if not spans:
-        raise ValueError(f"{file}: nobody speaks")
+        raise ValueError(f"{file}: has no speech")
     turns = tuple(_turns(speaker, spans))
     return SingleVoice(speaker, samples[spans[0].start : spans[-1].stop], turns)
 

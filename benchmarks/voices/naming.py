@@ -1,8 +1,8 @@
-"""Names by reference clips: rightly given, wrongly given, and given to strangers.
+"""Measures names by reference clips: right, wrong, and given to strangers.
 
-Clips are cut from the conversations themselves, where a person speaks alone for long enough. A clip
-of the recording in which names are looked for is cut out of it first. Everybody else's clips are
-given too: most names belong to people who are silent.
+Clips are cut from stretches of the conversations in which a person speaks alone for long enough. A
+clip is first removed from the recording in which names are assigned. Every request also has
+everybody else's clips, so most names belong to people who do not speak.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Diarize = Callable[[Samples], Diarization]
 
 @dataclass
 class Tally:
-    """Seconds of known people, rightly and wrongly named; of strangers, and named nonetheless."""
+    """Seconds of known people, named rightly and wrongly, and of strangers, named or not."""
 
     known: float = 0.0
     right: float = 0.0
@@ -64,7 +64,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Heard:
-    """A conversation with its samples, and where a clip of each person can be cut from it."""
+    """A conversation with its samples, and the span of each person's clip in it."""
 
     conversation: Conversation
     samples: Samples
@@ -80,7 +80,7 @@ class Heard:
         return self.samples[start:end]
 
     def without(self, span: Span) -> tuple[Samples, tuple[SpeakerTurn, ...]]:
-        """Return samples and turns of all but one span."""
+        """Return samples and turns without one span."""
         start, end = (round(each * SAMPLE_RATE) for each in span)
         samples = np.delete(self.samples, slice(start, end))
         return samples, cut_out(self.conversation.turns, span)
@@ -157,7 +157,7 @@ def seconds_of(
 def _cases(
     heard: Heard, vectors: Mapping[Place, Vector | None], diarize: Diarize
 ) -> Iterator[tuple[str, Sequence[SpeakerTurn], Diarization, Vectors]]:
-    """Yield the ways to know who speaks in a conversation, each with the clips that are given."""
+    """Yield the cases in which people of a conversation are known, each with its clips."""
     turns = heard.conversation.turns
     here = {turn.speaker for turn in turns}
     others: dict[str, Vector | None] = {}

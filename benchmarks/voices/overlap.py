@@ -1,4 +1,4 @@
-"""Word errors where people talk at once: `scripts/bench overlap --voices FOLDER`.
+"""Measures word errors when people talk at once: `scripts/bench overlap --voices FOLDER`.
 
 Recordings with each speaker's words, and mixtures of single voices, are transcribed with every set
 of request parameters, once on the pipeline's turns and once on the reference turns.
@@ -84,7 +84,7 @@ class GivenTurns:
 
 
 class OverlapBench:
-    """The endpoint, whose diarizer can be given the turns."""
+    """The endpoint, with a diarizer that can return given turns."""
 
     def __init__(self, handler: EndpointHandler) -> None:
         self.handler = handler
@@ -155,8 +155,8 @@ class OverlapBench:
 
 
 def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float) -> list[Word]:
-    """Return all words of a text, spoken from `first` to `last` seconds; `found` are words whose
-    times are known, and the others lie between them.
+    """Return all words of a text, spoken from `first` to `last` seconds. `found` words have known
+    times; the others are placed between them.
     """
     times: dict[int, Word] = {}
     for each in Levenshtein.opcodes(texts, [word.text.strip() for word in found]):
@@ -172,18 +172,41 @@ def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float
 
 def figures(results: dict[str, Any]) -> Tables:
     """Return errors by degree of overlap, and by parameters if there are several."""
-    rows = results["overlap"]
-    kinds = dict.fromkeys(_kind(row) for row in rows)
-    sets = dict.fromkeys(row["parameters"] for row in rows)
+    errors: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in results["overlap"]:
+        errors.setdefault((_kind(row), row["parameters"]), []).append(row["errors"])
+    kinds, sets = (dict.fromkeys(each) for each in zip(*errors, strict=True))
     table = []
     for kind, parameters in product(kinds, sets):
-        some = [
-            row["errors"] for row in rows if (_kind(row), row["parameters"]) == (kind, parameters)
-        ]
-        if some:
+        if some := errors.get((kind, parameters)):
             names = {"speech": kind, **({"parameters": parameters} if len(sets) > 1 else {})}
             table.append(names | _cells(some))
-    return {"overlap": table}
+    degrees = [each for each in kinds if each != REAL]
+    lines = {
+        each: [errors[kind, each] for kind in degrees]
+        for each in sets
+        if all((kind, each) in errors for kind in degrees)
+    }
+    return {"overlap": table, "plot": _plot(degrees, lines) if degrees else ""}
+
+
+def _plot(degrees: Sequence[str], lines: dict[str, list[list[dict[str, Any]]]]) -> str:
+    """Return a Mermaid chart of the errors with the pipeline's turns, a line for each set of
+    parameters.
+    """
+    axis = ", ".join(f'"{each}"' for each in degrees)
+    rates = (
+        ", ".join(f"{100 * _count(each, PIPELINE, BY_SPEAKER, *PARTS).rate:.1f}" for each in line)
+        for line in lines.values()
+    )
+    title = f"{BY_SPEAKER}, %: " + ", then ".join(lines).replace('"', "'")
+    chart = ["xychart-beta", f'title "{title}"', f"x-axis [{axis}]"]
+    chart += [f"line [{each}]" for each in rates]
+    return "\n".join(["```mermaid", *chart, "```"])
+
+
+def _count(errors: Sequence[dict[str, Any]], turns: str, measure: str, *parts: str) -> Count:
+    return pooled([Count(**each[turns][measure][part]) for each in errors for part in parts])
 
 
 def _kind(row: dict[str, Any]) -> str:
@@ -194,14 +217,11 @@ def _kind(row: dict[str, Any]) -> str:
 def _cells(errors: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return rates of errors inside overlapped speech / in all speech."""
 
-    def count(turns: str, measure: str, *parts: str) -> Count:
-        return pooled([Count(**each[turns][measure][part]) for each in errors for part in parts])
-
     def shown(turns: str, measure: str) -> str:
-        found = (count(turns, measure, INSIDE), count(turns, measure, *PARTS))
+        found = (_count(errors, turns, measure, INSIDE), _count(errors, turns, measure, *PARTS))
         return " / ".join(f"{each.rate:.1%}" for each in found if each.total)
 
-    words = (count(PIPELINE, TEXT, *parts).total for parts in ((INSIDE,), PARTS))
+    words = (_count(errors, PIPELINE, TEXT, *parts).total for parts in ((INSIDE,), PARTS))
     return {
         "words": " / ".join(f"{each:.0f}" for each in words),
         TEXT: shown(PIPELINE, TEXT),

@@ -1,7 +1,7 @@
-"""Word errors inside and outside overlapped speech, of the text alone and by speaker.
+"""Counts word errors inside and outside overlapped speech, of the text alone and by speaker.
 
-Words are normalised one by one, so that each keeps its time. A reference word is inside if another
-speaker's turn covers a fifth of it, an inserted word if two speakers' turns do.
+Words are normalised one by one, so that each keeps its time. A reference word is overlapped if
+another speaker's turn covers a fifth of it, an inserted word if two speakers' turns do.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def word_errors(
 
 
 def mark_overlap(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> list[Word]:
-    """Return the words with `overlap` set: while a word of one of the turns' speakers is spoken
-    another speaks; while any other word is spoken, two speak.
+    """Return the words with `overlap` set: another speaker speaks during a word of one of the
+    turns' speakers, or two speakers speak during any other word.
     """
     ends = [each.end for each in words] + [each.end for each in turns]
     frames = round(FRAMES * max(ends)) + 2
@@ -103,7 +103,9 @@ def _utterances(true: Sequence[Segment], turns: Sequence[SpeakerTurn]) -> list[l
 
 
 def _text_pairs(utterances: Sequence[list[Segment]], given: list[Segment]) -> list[Any]:
-    """Return aligned words: no matter whose, in the order of utterances that has fewest errors."""
+    """Return aligned words, regardless of speakers, in the order of utterances with the fewest
+    errors.
+    """
     by_speaker: dict[str, list[list[Segment]]] = defaultdict(list)
     for each in utterances:
         by_speaker[each[0]["speaker"]].append(each)
@@ -128,7 +130,7 @@ def _text_pairs(utterances: Sequence[list[Segment]], given: list[Segment]) -> li
 
 
 def _speaker_pairs(true: list[Segment], given: list[Segment], collar: float) -> list[Any]:
-    """Return aligned words of each speaker and of the found speaker who is taken for that one."""
+    """Return aligned words of each speaker and of the matched found speaker."""
     reference, found = _streams(true), _streams(given)
     if not found:
         return _align(true, [], collar)

@@ -1,7 +1,6 @@
-"""Errors of turns and of the speakers of words in one recording, by the field's own packages.
+"""Counts errors of turns and of words' speakers in one recording, with the field's packages.
 
-A recognised word's true speaker is whoever speaks during it, if exactly one does; other words are
-not scored.
+A recognised word is scored if exactly one person speaks during it; that person is its true speaker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from whosaid.transcript import SpeakerTurn, Word
 # The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as in the
 # field's older papers.
 LENIENT = 0.5
-# Kinds of errors, and of speech; overlapped speech counts for each voice.
+# Kinds of errors, and total speech, in which overlapped speech counts for each voice.
 PARTS = {
     "missed": "missed detection",
     "false_alarm": "false alarm",

@@ -15,17 +15,17 @@ from whosaid.cli.parser import WRONG
 if TYPE_CHECKING:
     from extras.archive.worker import Handler
 
-# Packages of the endpoint and of extras/archive/requirements.txt without which no run begins.
+# Required packages of the endpoint and of extras/archive/requirements.txt.
 PACKAGES = ("pyarrow", "pydantic_settings", "ray", "torch", "transformers")
-START = "run scripts/setup --archive, then start it by .venv/bin/python -m extras.archive"
+START = "run scripts/setup --archive, then .venv/bin/python -m extras.archive"
 
 
 def main(
     arguments: Sequence[str] | None = None,
     make_handler: Callable[[dict[str, Any]], Handler] | None = None,
 ) -> int:
-    """Run the command; the exit status. `make_handler` is called in each worker with the settings,
-    and returns what answers requests there, in place of the endpoint's handler.
+    """Run the command; return the exit status. In each worker `make_handler` is called with the
+    settings, and returns a replacement for the endpoint's handler.
     """
     options = read(arguments)
     if missing := [name for name in PACKAGES if find_spec(name) is None]:

@@ -1,8 +1,9 @@
-"""The workers on a Ray cluster: all that knows Ray.
+"""The workers on a Ray cluster; the only module that uses Ray.
 
 Each worker is an actor that has one recording at a time. So the driver knows which recording a dead
-process had, and gives that recording to a new process, or up. A recording that takes too long ends
-with its process, because nothing else can stop it. Only addresses and records travel.
+process had, and passes that recording to a new process or gives it up. If a recording takes too
+long, its process is ended, because nothing else can stop it. Only addresses and records are sent
+between machines.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from extras.archive.records import DEADLINE_EXCEEDED, WORKER_DIED, Record
 from extras.archive.results import Results
 from extras.archive.worker import Task, Worker
 
-# A worker on the CPU has at least so many cores by default, where a machine has them.
+# Least cores of a CPU worker by default, if a machine has them.
 CORES_A_WORKER = 4
-# Bytes of shared memory of the cluster on this machine.
+# Bytes of shared memory of a local cluster.
 OBJECT_STORE = 256 * 2**20
-# Seconds in which a cluster's machine must answer.
+# Seconds within which a cluster's head must answer.
 PATIENCE = 20.0
-# Seconds between two looks at who is late.
+# Seconds between two checks for late jobs.
 LOOK = 1.0
-# So many processes may die of a recording, or of loading the models.
+# The most processes that may die of one recording, or of loading the models.
 MOST_ATTEMPTS = 3
 
 
@@ -39,7 +40,7 @@ class ClusterError(Exception):
 
 
 class LoadError(ClusterError):
-    """The models do not load, or do not take the parameters; one line."""
+    """The models do not load, or do not support the parameters; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,11 @@ class Pool:
 
 
 def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None = None) -> Pool:
-    """Return the pool for machines with these resources, `CPU` and `GPU`, by Ray's count.
+    """Return the pool for machines with these resources, Ray's `CPU` and `GPU`.
 
-    A whole GPU each where there are any, with its share of the cores, unless `device` is "cpu".
-    Otherwise cores. One core of each machine is left for Ray itself. `workers` says how many
-    instead, at most as many as there are GPUs. Raises ClusterError if there is no device.
+    If there are GPUs and `device` is not "cpu", each worker gets a GPU and its share of the cores,
+    otherwise cores. One core of each machine is left for Ray. `workers` overrides their number, up
+    to the number of GPUs. Raises ClusterError if there is no device.
     """
     with_gpu = [node for node in nodes if device != "cpu" and node.get("GPU", 0) >= 1]
     if with_gpu:
@@ -73,7 +74,7 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
         raise ClusterError("DEVICE is cuda, and no machine of the cluster has a GPU")
     free = [max(1, int(node["CPU"]) - 1) for node in nodes if node.get("CPU", 0) >= 1]
     if not free:
-        raise ClusterError("no machine of the cluster has a core to compute with")
+        raise ClusterError("no machine of the cluster has a free core")
     count = workers or sum(max(1, cores // CORES_A_WORKER) for cores in free)
     cores = max(free)
     while cores > 1 and sum(each // cores for each in free) < count:
@@ -82,10 +83,9 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
 
 
 class Cluster:
-    """Ray, connected to the cluster at `address`, or to one on this machine that ends with the
-    `with` block.
+    """A connection to the cluster at `address`, or to a local one that ends with the `with` block.
 
-    `device` is the setting DEVICE, `workers` how many of them instead of the default.
+    `device` is the setting DEVICE; `workers` overrides the default number.
     """
 
     def __init__(self, address: str | None, device: str, workers: int | None = None) -> None:
@@ -118,7 +118,7 @@ class Cluster:
         ray.shutdown()
 
     def pool(self) -> Pool:
-        """Return what there is to compute with. Raises ClusterError."""
+        """Return the pool of workers for the cluster. Raises ClusterError."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -139,8 +139,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An actor's `attempt` at a recording or, without one, at loading the models. `late` is when
-    it has taken too long, by the monotonic clock.
+    """An actor's `attempt` at a recording or, without one, at loading the models. `late` is its
+    deadline on the monotonic clock.
     """
 
     actor: Any
@@ -150,11 +150,11 @@ class _Job:
 
 
 class _Run:
-    """The recordings that are left, and the job of each actor by the reference to its outcome."""
+    """The remaining recordings, and the actors' jobs by the reference to their outcome."""
 
     def __init__(self, task: Task, recordings: Sequence[Recording], actor: Any) -> None:  # noqa: ANN401
         self._task, self._actor, self._results = task, actor, Results(task.out)
-        # The largest first, so that no worker is left alone with a long one at the end.
+        # The largest recordings first, so that no worker has a long one at the end.
         ordered = sorted(recordings, key=lambda each: (-each.size, each.id))
         self._left = deque((recording, 1) for recording in ordered)
         self._jobs: dict[Any, _Job] = {}
@@ -164,7 +164,7 @@ class _Run:
 
         for _ in range(min(workers, len(self._left))):
             self._start()
-        # An actor may wait for a device that others use, until the end.
+        # An actor may wait until the end for a device that others use.
         while self._left or any(job.recording for job in self._jobs.values()):
             done, _ = ray.wait([*self._jobs], timeout=LOOK)
             for reference in done:
@@ -179,7 +179,7 @@ class _Run:
                     self._start()
 
     def _take(self, reference: Any) -> Iterator[Record]:  # noqa: ANN401
-        """Yield the record of a job that has ended, if it has one, and start another job."""
+        """Yield the record of an ended job, if it has one, and start another job."""
         import ray
 
         job = self._jobs.pop(reference)
@@ -202,8 +202,8 @@ class _Run:
             yield record
 
     def _after_death(self, job: _Job) -> Iterator[Record]:
-        """Let another process try again what a dead one did; yield the record of a recording that
-        is given up. Raises LoadError.
+        """Let another process repeat a dead one's job, or yield the record of a recording that is
+        given up. Raises LoadError.
         """
         again = job.attempt < MOST_ATTEMPTS
         if job.recording is None:
@@ -232,13 +232,13 @@ class _Run:
 
 
 def _knock(address: str | None) -> None:
-    """Connect once, because Ray tries for minutes. Raises OSError."""
+    """Try a connection, because Ray would retry for minutes. Raises OSError."""
     host, _, port = (address or "").rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host, int(port)), PATIENCE).close()
 
 
 def _line(error: BaseException) -> str:
-    """Return the last line of an error; Ray's errors have the reason there."""
+    """Return the last line of an error, which has the reason in Ray's errors."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,7 +1,8 @@
-"""Recordings of a source: a folder, or a user's manifest; and their ids.
+"""Finds the recordings of a folder or a manifest, and their ids.
 
-An id is a hash of all that decides a result: path, size and time of change, parameters, models, and
-the form of the results. A changed file or setting is thus new work, and nothing has to be compared.
+An id is a hash of everything that determines a result: path, size, time of change, parameters,
+models, and the format of results. So a changed file or setting gives a new id, and nothing has to
+be compared.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from whosaid.audio import ENDING
 from whosaid.cli.manifest import read_manifest
 from whosaid.cli.parser import did_you_mean
 
-# Raise it when other results are to be expected of the same recordings and settings.
+# Increase it if the same recordings and settings give other results.
 FORM = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# For a file that is missing; sizes and times have 64 bits.
+# The size of a missing file; sizes and times have 64 bits.
 MISSING, MOST = -1, 2**63
 
 
@@ -32,8 +33,8 @@ class Recording:
     """A recording to transcribe.
 
     `size` is in bytes (MISSING: there is no file), `modified` in nanoseconds since 1970 (0:
-    unknown). `parameters` are its own, laid over those of the run. `name` is the user's name for
-    it; the id begins with it. `result` is the name of the result's files (extras/archive/names.py).
+    unknown). `parameters` override those of the run. `name` is the user's name for it, with which
+    the id begins. `result` is the name of the result's files (extras/archive/names.py).
     """
 
     id: str
@@ -64,7 +65,7 @@ def _digest(value: object) -> str:
 
 
 def in_folder(folder: str, out: str) -> list[Recording]:
-    """Return the recordings in a folder and the folders within, by their endings, but for `out`."""
+    """Return the recordings below a folder, by their endings, except in `out`."""
     return [
         Recording("", each.address, each.size, each.modified)
         for each in storage.find_files(folder)
@@ -73,7 +74,7 @@ def in_folder(folder: str, out: str) -> list[Recording]:
 
 
 def is_recording(address: str) -> bool:
-    """Return whether a file's name ends as those of recordings do."""
+    """Return whether a file's name has the ending of a recording."""
     name = storage.name_of(address)
     return "." in name and ENDING.fullmatch(name[name.rfind(".") :]) is not None
 
@@ -81,18 +82,18 @@ def is_recording(address: str) -> bool:
 def in_manifest(
     address: str, parameters: Mapping[str, Any], allowed: Sequence[str]
 ) -> list[Recording]:
-    """Return the recordings that a user's manifest names, in the form of `whosaid.cli.manifest`.
+    """Return the recordings in a user's manifest (`whosaid.cli.manifest`).
 
-    A path may be relative to the manifest's folder. A manifest's author chooses the files that
-    workers read, so every path must lie under one of the `allowed` addresses. A file is looked for
-    unless its entry has a `size`. Raises ValueError naming the line.
+    A path may be relative to the manifest's folder. A manifest determines the files that workers
+    read, so every path must be under one of the `allowed` addresses. A file is looked up unless its
+    entry has a `size`. Raises ValueError naming the line.
     """
     manifest = storage.name_of(address)
     try:
         text = storage.read(address).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{manifest}: is no text in UTF-8, and its name does not end as a recording's"
+            f"{manifest}: is not UTF-8 text, and its name has no ending of a recording"
         ) from error
     seen: dict[str, str] = {}
     found: list[tuple[str, Recording]] = []
@@ -111,8 +112,8 @@ def in_manifest(
 
 
 def _look_for(found: tuple[str, Recording]) -> Recording:
-    """Return a recording with its size and time, if it has none; its record tells if it is missing.
-    Raises ValueError.
+    """Return a recording with its size and time, looked up if it has none. A missing file is
+    reported by its record. Raises ValueError.
     """
     place, recording = found
     if recording.size != MISSING:
@@ -139,7 +140,7 @@ def _read_entry(
         if own := fields.get("parameters"):
             check_parameters({**parameters, **own})
         if not any(storage.is_under(path, each) for each in allowed):
-            raise ValueError("its path lies where --allow allows none")
+            raise ValueError("its path is not under a folder of --allow")
         size, modified = fields.get("size", MISSING), fields.get("modified", 0)
         if not (_is_integer(size, MISSING) and _is_integer(modified, -MOST)):
             raise ValueError(
@@ -155,10 +156,10 @@ def _is_integer(value: object, least: int) -> bool:
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Check a request's parameters, as the endpoint will.
+    """Check a request's parameters like the endpoint.
 
-    Raises ValueError, also for an unknown name: the endpoint would ignore it, and an archive is
-    computed once.
+    Raises ValueError, also for an unknown name, which the endpoint would only ignore with a
+    warning.
     """
     if unknown := InferenceConfig.unknown(parameters):
         nearest = did_you_mean(unknown[0], InferenceConfig.model_fields)

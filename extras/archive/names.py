@@ -1,8 +1,8 @@
-"""Names of a result's files: the recording's name, in the recording's folders.
+"""Names the files of results: the recording's name, in the recording's folders.
 
-`talks/monday.mp3` becomes `talks/monday.json`. The driver gives names, for it sees all recordings
-of a run: if two would be called alike both keep their endings (`monday.mp3.json`), and those that
-are still alike get their ids. Which name a result has in the end stands in its entry in the index.
+`talks/monday.mp3` becomes `talks/monday.json`. The driver assigns names, because it sees all
+recordings of a run: if two names are equal, both keep their endings (`monday.mp3.json`), and names
+that are still equal get their ids. A result's entry in the index has its final name.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.options import FORMATS
 
-# Bytes of UTF-8 of one part of a name; file systems take 255, and writing needs some of them.
+# UTF-8 bytes of one part of a name; file systems allow 255, and temporary names need some of them.
 LONGEST_PART = 150
-# A folder that looks like a file of a result could stand in the place of one.
+# A folder named like a result's file could block that file.
 LIKE_A_FILE = re.compile(rf".*\.({'|'.join(FORMATS)})", re.IGNORECASE | re.DOTALL)
-# How many digits of the id follow a name that is not unique.
+# Digits of the id after a name that is not unique.
 DIGITS = 20
 
 
 def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list[Recording]:
-    """Return the recordings with names for their results, relative to one of `places` in which they
-    lie.
+    """Return the recordings with names for their results, relative to the one of `places` that
+    contains them.
 
-    No two are alike, also if a file system takes capitals for small letters.
+    Names differ even on file systems that ignore case.
     """
     parts = {each.id: _parts(each, places) for each in recordings}
     names = {id: "/".join((*folders, _stem(file))) for id, (*folders, file) in parts.items()}
@@ -40,19 +40,19 @@ def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list
 
 
 def with_id(name: str, id: str) -> str:
-    """Return the name of a result whose own name is another's."""
+    """Return the name of a result whose own name is taken."""
     return f"{name}-{id[-DIGITS:]}"
 
 
 def _lengthened(names: Mapping[str, str], longer: Mapping[str, str]) -> dict[str, str]:
-    """Return names by id, the longer ones in place of those that are not unique."""
+    """Return names by id; names that are not unique are replaced by the longer ones."""
     keys = {id: unicodedata.normalize("NFC", name).casefold() for id, name in names.items()}
     counts = Counter(keys.values())
     return {id: longer[id] if counts[keys[id]] > 1 else name for id, name in names.items()}
 
 
 def _parts(recording: Recording, places: Sequence[str]) -> list[str]:
-    """Return folders and file, fit for any file system; a user's name has no folder."""
+    """Return folders and file, valid on any file system; a user's name has no folder."""
     if recording.name is not None:
         return [f"{recording.name}.{recording.id[-DIGITS:]}"]
     below = [storage.parts_below(recording.path, place) for place in places]

@@ -1,4 +1,4 @@
-"""The command line of `python -m extras.archive`, read by the standard library alone."""
+"""The command line of `python -m extras.archive`; imports only the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whosaid.cli.options import add_models, add_parameters, parameters
 from whosaid.cli.parser import CommandParser, add_options, argument, count, flag, some_of
 
 FORMATS = ("json", "srt", "vtt", "tsv", "rttm", "txt")
-# Seconds, a week: no recording may take longer.
+# The longest deadline of a recording, a week in seconds.
 LONGEST = 7 * 86_400.0
 EXAMPLES = (
     (
@@ -25,7 +25,7 @@ EXAMPLES = (
         " --address HEAD:6379 --language de",
     ),
     (
-        "what is listed in a file, the models being those of the environment",
+        "the recordings of a manifest, with the environment's models",
         "python -m extras.archive list.jsonl --output-dir transcripts",
     ),
 )
@@ -44,7 +44,7 @@ def _seconds(text: str) -> float:
 OUTPUT = (
     argument(
         "--output-dir",
-        "where results are written; a folder or a URL",
+        "a folder or URL for the results",
         "FOLDER",
         also=("-o", "--out"),
         dest="out",
@@ -52,7 +52,7 @@ OUTPUT = (
     ),
     argument(
         "--output-format",
-        f"some of {', '.join(FORMATS)}, with commas between them; json is always written",
+        f"some of {', '.join(FORMATS)}, separated by commas; json is always written",
         "FORMATS",
         also=("-f", "--formats"),
         dest="formats",
@@ -62,42 +62,42 @@ OUTPUT = (
 )
 RUN = (
     argument("--address", "a running Ray cluster; default: this machine", "RAY"),
-    count("--actors", "workers; default: one a GPU, or by cores"),
+    count("--actors", "number of workers; default: one per GPU, or by cores"),
     argument(
         "--allow",
-        "where a list's paths may lie beside its own folder; may be repeated",
+        "a further folder or URL for a manifest's paths, besides its own folder; repeatable",
         "PREFIX",
         action="append",
         default=[],
     ),
     argument(
         "--deadline",
-        "for one recording; default: 600, and 20 for each 8 kB",
+        "for one recording; default: 600 plus 20 for each 8 kB",
         "SECONDS",
         type=_seconds,
     ),
-    flag("--retry-errors", "try again what failed before", default=False),
+    flag("--retry-errors", "try failed recordings again", default=False),
     flag(
         "--ignore-errors",
-        "exit status 0 though some recordings failed, if the others have results",
+        "exit with 0 even if some recordings failed, if all others have results",
         default=False,
     ),
 )
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
-    """Return the options; `parameters` are those of every request, whichever way they were given.
+    """Return the options; `parameters` has the request parameters of all options.
 
     Ends the process with status 2 if they are wrong.
     """
     parser = CommandParser(
         "python -m extras.archive",
-        "Transcribe every recording of an archive, on all cores or GPUs of this machine or on a Ray"
-        " cluster. What is done is left alone: a run may be stopped and started again.",
+        "Transcribe every recording of an archive, on all cores or GPUs of this machine or of a Ray"
+        " cluster. Finished recordings are skipped: a run may be stopped and started again.",
         EXAMPLES,
-        f"{manifest.HELP} Object stores' keys are those of their own variables. The exit status is"
-        " 0 when every recording has a result, 1 when some have none, 2 for a wrong command line,"
-        " wrong settings or models that do not load, 130 when it was stopped.",
+        f"{manifest.HELP} Keys of object stores come from the stores' own variables. The exit"
+        " status is 0 if every recording has a result, 1 if some have none, 2 for a wrong command"
+        " line, wrong settings or models that do not load, 130 if it was stopped.",
     )
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder, a recording, or a manifest; a path or a URL"

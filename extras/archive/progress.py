@@ -1,4 +1,4 @@
-"""Progress of a run: audio done, speed, time left, and the failures at its end."""
+"""Prints the progress of a run: audio done, speed, time left, and finally the failures."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from itertools import groupby
 from extras.archive.manifest import Recording
 from extras.archive.records import Record
 
-# Seconds between two lines, and how many recordings of each code the table of failures shows.
+# Seconds between two lines, and the recordings of each code in the table of failures.
 LINES, MOST_PATHS = 10.0, 3
 
 
 class Progress:
-    """Counts records of `recordings`, and writes to stderr how far the run is.
+    """Counts records of `recordings`, and writes progress to stderr.
 
-    The time left follows from bytes, because a recording may last a second or two hours.
+    The time left is estimated from bytes, because a recording may last a second or two hours.
     """
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         self._sizes = {each.id: each.size for each in recordings}
         self._left = sum(self._sizes.values())
         self._started = self._shown = time.monotonic()
-        # When the first record came, and the bytes that were left then: before it workers were
-        # started, which says nothing about the speed.
+        # The time of the first record, and the bytes left then: the start of workers before it does
+        # not count for the speed.
         self._first: tuple[float, int] | None = None
         self.audio, self.records, self.failures = 0.0, 0, 0
 
@@ -50,7 +50,7 @@ class Progress:
         return f"{span(self.audio)} of audio in {span(elapsed)}, {speed:.1f} x real time"
 
     def summary(self) -> str:
-        """Return what this run has done, in one line."""
+        """Return a summary of this run in one line."""
         done = f"{counted(self.records - self.failures)} done and {self.failures} failed"
         return f"{done}, {self._speed(time.monotonic())}."
 
@@ -65,7 +65,7 @@ def span(seconds: float) -> str:
 
 
 def failure_table(records: Sequence[Record]) -> str:
-    """Return how many recordings each code has, and the first of them with what is wrong."""
+    """Return the number of recordings by code, and the first ones of each with their errors."""
     lines = []
     ordered = sorted(records, key=lambda each: (each.code, each.path))
     for code, group in groupby(ordered, key=lambda each: each.code):

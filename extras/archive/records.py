@@ -1,7 +1,7 @@
-"""The outcome of a recording: a worker's message to the driver, kept beside the result.
+"""The outcome of a recording: a worker's message to the driver, stored beside the result.
 
-A record holds no spoken word, and of the file only its path, size, time of change and digest, so it
-may be logged, shown and kept.
+A record has no transcript, and only path, size, time of change and digest of the file, so it may be
+logged and stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from extras.archive.storage import name_of
 
-# Codes beside those of whosaid/errors.py.
+# Codes besides those of whosaid/errors.py.
 NOT_FOUND, UNREADABLE, CHANGED = "NOT_FOUND", "UNREADABLE", "CHANGED"
 DEADLINE_EXCEEDED, WORKER_DIED, UNEXPECTED = "DEADLINE_EXCEEDED", "WORKER_DIED", "UNEXPECTED"
 
@@ -21,10 +21,10 @@ DEADLINE_EXCEEDED, WORKER_DIED, UNEXPECTED = "DEADLINE_EXCEEDED", "WORKER_DIED",
 class Record:
     """One recording's outcome.
 
-    `duration` is of its audio, `seconds` what it took, `attempt` counts from 1. `code` and `detail`
-    are those of an error, else empty. `result` is the name of the result's files, without endings.
-    `size` (bytes), `modified` (nanoseconds since 1970) and `sha256` are of the file that was read.
-    `unwritten` are spans of seconds, `start` and `end`, with speech and no words.
+    `duration` is the audio's, `seconds` the time it took, `attempt` counts from 1. `code` and
+    `detail` are those of an error, else empty. `result` is the name of the result's files, without
+    endings. `size` (bytes), `modified` (nanoseconds since 1970) and `sha256` are of the file that
+    was read. `unwritten` are spans of seconds, `start` and `end`, with speech and no words.
     """
 
     id: str
@@ -55,6 +55,6 @@ class Record:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
-        """Return the record in a JSON object that may hold more."""
+        """Read the record from a JSON object, which may have more fields."""
         given = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         return cls(**given | {"unwritten": tuple(given.get("unwritten") or ())})

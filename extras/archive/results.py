@@ -1,4 +1,4 @@
-"""The output place: results, called as their recordings are; the rest is named by ids.
+"""The output folder: results are named like their recordings, other files by ids.
 
     results/NAME.json        the endpoint's answer, with its record under "recording"
     results/NAME.srt, ...    the requested formats, written before the JSON
@@ -34,9 +34,9 @@ FORMATS: tuple[str, ...] = get_args(OutputFormat)
 
 
 class Results:
-    """The output place at the address `out`.
+    """The output folder at the address `out`.
 
-    Every method raises OSError if another try is in vain.
+    Methods raise OSError for errors that a retry cannot cure.
     """
 
     def __init__(self, out: str) -> None:
@@ -50,11 +50,11 @@ class Results:
         return {storage.name_of(each.address).removesuffix(".json") for each in found}
 
     def finished(self) -> set[str]:
-        """Return the ids of all recordings that have a result or the record of an error."""
+        """Return the ids of all recordings with a result or an error's record."""
         return self._ids(INDEX) | self._ids(ERRORS)
 
     def find(self, id: str) -> Record | None:
-        """Return the record of a recording that is finished."""
+        """Return the record of a finished recording."""
         return self._read(INDEX, id) or self._read(ERRORS, id)
 
     def _read(self, kind: str, id: str) -> Record | None:
@@ -65,7 +65,7 @@ class Results:
 
     def write(self, record: Record, answer: dict[str, Any], name: str) -> Record:
         """Write a result: its formats, its JSON, and last its entry in the index. Return the record
-        with the result's name: `name`, or if that is the result of another path, with its id.
+        with the result's name: `name`, with the id if another path's result has it.
         """
         record = self._claim(replace(record, result=name))
         self._put(record, answer)
@@ -86,11 +86,11 @@ class Results:
         storage.write(address, f"{text}\n".encode())
 
     def write_error(self, record: Record) -> None:
-        """Write the record of a recording that failed."""
+        """Write the record of a failed recording."""
         self._write_json(self._address(ERRORS, f"{record.id}.json"), record.to_json())
 
     def _claim(self, record: Record) -> Record:
-        """Return the record with a name of its own, and delete an older result of that name."""
+        """Return the record with a unique name, and delete an older result of that name."""
         older, _ = self._stored(record.result)
         if older and older.path != record.path:
             record = replace(record, result=with_id(record.result, record.id))
@@ -112,9 +112,9 @@ class Results:
             return Record("", ""), {}
 
     def reuse(self, recording: Recording, request: Request) -> str | None:
-        """Make the result of an earlier run that of this one, if it gives what is asked for: with
-        new formats and layouts, and with its new entry in the index. If it does not, return why:
-        the end of a sentence about the answer, "" if there is none.
+        """Reuse an earlier run's result if it suffices for this request: add formats and layouts,
+        and a new entry in the index. Otherwise return the reason, as the end of a sentence about
+        the answer; "" if there is no result.
         """
         older, answer = self._stored(recording.result)
         if older and not older.path:
@@ -136,7 +136,7 @@ class Results:
         return None
 
     def _formats(self, name: str) -> dict[str, str]:
-        """Return the formats that lie beside an answer."""
+        """Return the formats that exist beside an answer."""
         output = {}
         for ending in FORMATS:
             with suppress(FileNotFoundError):
@@ -144,12 +144,12 @@ class Results:
         return output
 
     def errors(self, ids: Collection[str]) -> list[Record]:
-        """Return the records of errors of these recordings, but for those that have a result."""
+        """Return the records of errors of these recordings, except those with a result."""
         failed = self._ids(ERRORS).intersection(ids)
         if failed:
             failed -= self._ids(INDEX)
         with ThreadPoolExecutor(PARALLEL) as threads:
-            # Another run may have deleted one, to try it again.
+            # Another run may have deleted a record, to try again.
             found = threads.map(partial(self._read, ERRORS), sorted(failed))
             return [each for each in found if each]
 

@@ -1,8 +1,8 @@
-"""A run of `python -m extras.archive`: the order of its steps.
+"""Runs the steps of `python -m extras.archive`.
 
-Wrong input is found before the cluster starts, and a run without missing recordings starts no
-cluster. At the end the run names every recording that has neither a result nor the record of an
-error, and the exit status tells.
+Wrong input is reported before the cluster starts, and without missing recordings no cluster starts.
+At the end the run lists every recording that has neither a result nor an error's record; then the
+exit status is not 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from whosaid.errors import EndpointError, StartError
 from whosaid.models.choice import MODEL_OPTIONS, as_given, choose, model_names
 
 __all__ = ["load_handler", "run"]
-# How many recordings without any record, or with unreadable names, are named.
+# The most recordings to list that have no record, or unreadable names.
 MOST_NAMED = 10
 
 
@@ -41,7 +41,7 @@ class WrongInput(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The recordings to transcribe, and the task that all of them share."""
+    """The recordings to transcribe, and their common task."""
 
     recordings: Sequence[Recording]
     task: Task
@@ -53,8 +53,8 @@ def say(line: str) -> None:
 
 
 def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of every request, formats included. Raises ValueError, which calls a
-    parameter as the user did.
+    """Return the parameters of every request, including formats. Raises ValueError with the user's
+    name for a parameter.
     """
     parameters = dict(options.parameters)
     try:
@@ -81,8 +81,10 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         parameters = read_parameters(options)
         out, source = storage.locate(options.out), storage.locate(options.source)
         if out.startswith("hf://"):
-            raise ValueError("--out: hf:// is only read: every file written would be a commit")
-        places = [source]  # in which recordings lie
+            raise ValueError(
+                "--out: hf:// is read-only here, because every written file would be a commit"
+            )
+        places = [source]  # contain the recordings
         if not storage.is_folder(source):
             places = [storage.parent(source), *map(storage.locate, options.allow)]
         found = find(source, out, parameters, places)
@@ -92,7 +94,7 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error)) from error
     if not found:
-        raise WrongInput(f"{options.source}: there is no recording in it")
+        raise WrongInput(f"{options.source}: has no recordings")
     identified = [manifest.identify(each, models, parameters) for each in found]
     unique = list({each.id: each for each in identified}.values())
     task = Task(
@@ -109,7 +111,7 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
 def find(
     source: str, out: str, parameters: dict[str, Any], places: Sequence[str]
 ) -> list[Recording]:
-    """Return the recordings of a folder or a manifest, or the one recording that the source is,
+    """Return the recordings of a folder or manifest, or the source itself if it is a recording,
     without ids.
 
     Raises ValueError, OSError.
@@ -130,9 +132,7 @@ def find(
 
 
 def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
-    """Return the recordings for which no answer of an earlier run gives what is asked for, and tell
-    why.
-    """
+    """Return the recordings for which no earlier answer suffices, and print why."""
 
     def look(recording: Recording) -> str | None:
         return archive.results.reuse(recording, archive.task.request_for(recording))
@@ -141,21 +141,19 @@ def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
         looked = list(zip(left, threads.map(look, left), strict=True))
     again = [(each, why) for each, why in looked if why is not None]
     if done := len(looked) - len(again):
-        say(f"{counted(done)} done from the answers that are there")
+        say(f"{counted(done)} made from existing answers")
     for why, number in Counter(why for _, why in again if why).most_common():
-        say(f"{counted(number)} transcribed again; the answer there {why}")
+        say(f"{counted(number)} transcribed again, because the answer {why}")
     return [each for each, _ in again]
 
 
 def compute(archive: Archive, left: Sequence[Recording], options: argparse.Namespace) -> set[str]:
-    """Compute what is left on the cluster, and return the ids of its records. Raises
-    ClusterError.
-    """
+    """Transcribe the rest on the cluster; return the ids of the records. Raises ClusterError."""
     seen: set[str] = set()
     say("starting the cluster" if options.address is None else "connecting")
     device = archive.task.settings["device"]
     with Cluster(options.address, device, options.actors) as cluster:
-        signal.signal(signal.SIGTERM, _interrupt)  # after Ray, which sets one of its own
+        signal.signal(signal.SIGTERM, _interrupt)  # after Ray, which sets its own handler
         before = len(archive.recordings) - len(left)
         done = f", {before} done before" if before else ""
         say(f"{counted(len(left))} to do{done}: {cluster.pool()}")
@@ -168,7 +166,7 @@ def compute(archive: Archive, left: Sequence[Recording], options: argparse.Names
 
 
 def report(archive: Archive, unfinished: Sequence[Recording], options: argparse.Namespace) -> int:
-    """Print what failed and what is without any record; return the exit status."""
+    """Print failed recordings and recordings without a record; return the exit status."""
     ids = {each.id for each in archive.recordings}
     failed = archive.results.errors(ids)
     if failed:
@@ -177,12 +175,12 @@ def report(archive: Archive, unfinished: Sequence[Recording], options: argparse.
         say(f"no record: {ascii(each.path)[1:-1]}")
     if unfinished:
         has = "has" if len(unfinished) == 1 else "have"
-        say(f"{counted(len(unfinished))} {has} no record; start again")
+        say(f"{counted(len(unfinished))} {has} no record; run again")
     return FAILED if unfinished or (failed and not options.ignore_errors) else 0
 
 
 def transcribe(archive: Archive, options: argparse.Namespace) -> int:
-    """Do what is missing, and say how it went; return the exit status."""
+    """Transcribe missing recordings, and print a summary; return the exit status."""
     results = archive.results
     if options.retry_errors:
         results.forget_errors(each.id for each in archive.recordings)
@@ -192,7 +190,7 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
         left = reuse(archive, left)
     if not left:
         were = "was" if len(archive.recordings) == 1 else "were"
-        print(f"{counted(len(archive.recordings))} {were} done before, and nothing is left.")
+        print(f"{counted(len(archive.recordings))} {were} done before; nothing is left.")
         return report(archive, [], options)
     archive = with_models(archive, options)
     seen: set[str] = set()
@@ -204,7 +202,7 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
     except (ClusterError, OSError) as error:
         say(f"python -m extras.archive: {error}")
     except KeyboardInterrupt:
-        say("stopped; start again to go on")
+        say("stopped; run again to continue")
         return INTERRUPTED
     unfinished = [each for each in left if each.id not in seen]
     if unfinished:
@@ -213,8 +211,8 @@ def transcribe(archive: Archive, options: argparse.Namespace) -> int:
 
 
 def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
-    """Return the archive with the settings of its models. On this machine models are downloaded, so
-    that what is wrong is known before the cluster starts. Raises WrongInput.
+    """Return the archive with its models' settings. Models are downloaded to this machine, so that
+    errors appear before the cluster starts. Raises WrongInput.
     """
     models = archive.task.models
     try:
@@ -230,8 +228,8 @@ def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
 
 
 def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> int:
-    """Do what the command line says; return the exit status. `make_handler` is called in each
-    worker with the settings, and returns what answers requests there.
+    """Run the command line; return the exit status. In each worker `make_handler` is called with
+    the settings, and returns the handler.
     """
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:

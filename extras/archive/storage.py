@@ -1,13 +1,13 @@
-"""Files in folders and in object stores, by address: an absolute path, or a URL.
+"""Files in folders and object stores, by address: an absolute path, or a URL.
 
-The stores are those of pyarrow.fs. A URL names an object as `aws s3` does, without escapes. An
-address alone is enough for any process on any machine to open a file. It never holds a credential:
-each machine takes those from its own environment. A file is written whole or not at all: under
-another name and renamed in a folder, by one upload in a store.
+The stores are pyarrow.fs's. A URL names an object as `aws s3` does, without escapes. An address
+alone is enough for any process on any machine to open a file. It never holds a credential: each
+machine takes those from its own environment. A file is written atomically: under a temporary name
+and renamed in a folder, by one upload in a store.
 
-An operation that fails for a moment is tried again. An error that another try cannot mend (a
-missing file, a full disk, a missing permission) is raised at once. Everything else counts as a
-fault of the network, because object stores give it no number.
+An operation that fails temporarily is tried again. An error that another try cannot mend (a missing
+file, a full disk, a missing permission) is raised at once. Everything else counts as a fault of the
+network, because object stores give it no number.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ T = TypeVar("T")
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hf")
-# Files of a store that are read, looked at or deleted at once: stores answer slowly.
+# Files of a store that are read, looked up or deleted in parallel, because stores answer slowly.
 PARALLEL = 16
-# Seconds before each further try; clients of object stores have tried a few times by themselves.
+# Seconds before each further try; clients of object stores already retry a few times themselves.
 PAUSES = (0.5, 2.0, 8.0)
 LASTING = {
     *(errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM),
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG),
 }
-LASTING_TYPES = (FileNotFoundError, PermissionError)  # pyarrow's have no number
+LASTING_TYPES = (FileNotFoundError, PermissionError)  # pyarrow's have no errno
 
 
 def patient(operation: Callable[P, T]) -> Callable[P, T]:
-    """Try `operation` again after each of PAUSES, unless its OSError is one that lasts."""
+    """Retry `operation` after each of PAUSES, unless its OSError is permanent."""
 
     @wraps(operation)
     def patiently(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,8 +64,8 @@ def patient(operation: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file: its address, its size in bytes, and when it was changed, in nanoseconds since 1970
-    or 0 if the store does not say.
+    """A file: its address, size in bytes, and time of change in nanoseconds since 1970 (0:
+    unknown).
     """
 
     address: str
@@ -74,13 +74,13 @@ class Entry:
 
 
 def locate(text: str, folder: str = "") -> str:
-    """Return the address that `text` names; a relative path is one under `folder`, an address.
+    """Return the address for `text`; a relative path is below the address `folder`.
 
-    Raises ValueError for a URL of an unknown store, with credentials or with `..`, and for what is
-    not UTF-8.
+    Raises ValueError for text that is not UTF-8, and for a URL of an unknown store, with
+    credentials or with `..`.
     """
     if not is_utf8(text):
-        raise ValueError("has characters that UTF-8 has not")
+        raise ValueError("has characters that UTF-8 lacks")
     url = URL.fullmatch(text)
     if url is None:
         if not text or "\0" in text:
@@ -93,12 +93,12 @@ def locate(text: str, folder: str = "") -> str:
         return os.path.abspath(unquote(path))
     if scheme not in SCHEMES:
         raise ValueError(f"{scheme}:// is none of {', '.join(SCHEMES)}, and no path")
-    # The container of abfs stands where others have a user.
+    # abfs has the container in the place of a user name.
     user, _, account = bucket.rpartition("@")
     if user and (":" in user or not (account and scheme.startswith("abfs"))):
-        raise ValueError("a URL may hold no credentials: each machine has its own")
+        raise ValueError("a URL must not have credentials: each machine has its own")
     if not bucket or ".." in path.split("/"):
-        raise ValueError("a URL needs a bucket, and a path without ..")
+        raise ValueError("a URL needs a bucket and a path without ..")
     return f"{scheme}://{bucket}{path.rstrip('/')}"
 
 
@@ -119,23 +119,21 @@ name_of = posixpath.basename
 
 
 def is_under(address: str, folder: str) -> bool:
-    """Return whether an address is `folder` or lies within; links in a file system are followed."""
+    """Return whether an address is `folder` or below it; links in a file system are followed."""
     if not is_url(address) and not is_url(folder):
         address, folder = os.path.realpath(address), os.path.realpath(folder)
     return address == folder or bool(parts_below(address, folder))
 
 
 def parts_below(address: str, folder: str) -> list[str]:
-    """Return the names that lead from `folder` to an address, by its text alone; [] if it does not
-    lie there.
-    """
+    """Return the names from `folder` to an address, by its text; [] if it is not below `folder`."""
     top = folder.rstrip("/") + "/"
     return address.removeprefix(top).split("/") if address.startswith(top) else []
 
 
 @lru_cache(maxsize=64)
 def _store(root: str) -> tuple[Any, str]:
-    # S3: a small file is one upload, as soon as it is closed, and not one in parts.
+    # S3: a small file is one upload on close, not one in parts.
     options = "?allow_delayed_open=true" if root.startswith("s3:") else ""
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(root + options)
@@ -154,7 +152,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 @patient
 def look(address: str) -> Entry | None:
-    """Return the file there, None if there is none. Raises OSError if that cannot be known."""
+    """Return the file at an address; None if there is none. Raises OSError if that is unknown."""
     system, path = _file_system(address)
     info = system.get_file_info(path)
     return _entry(address, info) if info.type == fs.FileType.File else None
@@ -169,10 +167,10 @@ def is_folder(address: str) -> bool:
 
 @patient
 def find_files(address: str) -> list[Entry]:
-    """Return all files in a folder and the folders within, [] if it does not exist.
+    """Return all files below a folder, [] if it does not exist.
 
-    Hidden ones, whose own or whose folder's name begins with a dot, are left out. An address that
-    is not UTF-8 (`is_utf8`) may be among them, which nothing here opens.
+    Hidden files and files in hidden folders (names with a leading dot) are left out. Addresses may
+    not be UTF-8 (`is_utf8`); such files cannot be opened.
     """
     if not is_url(address):
         return list(_find_local(address))
@@ -199,7 +197,7 @@ def _find_local(top: str) -> Iterator[Entry]:
             try:
                 info = os.stat(path)
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ELOOP):  # a link to nowhere or to itself
+                if error.errno in (errno.ENOENT, errno.ELOOP):  # a dangling or circular link
                     continue
                 raise
             if stat.S_ISREG(info.st_mode):
@@ -235,12 +233,12 @@ def digest(address: str) -> str:
 
 @patient
 def write(address: str, content: bytes) -> None:
-    """Write a file that is either whole or not there, over any that is. Raises OSError."""
+    """Write a file atomically, replacing an existing one. Raises OSError."""
     if not is_url(address):
         _write_local(address, content)
         return
     system, path = _file_system(address)
-    # Closing is what makes the object exist, so nothing closes it if writing has failed.
+    # Closing creates the object, so it is not closed if writing has failed.
     stream = system.open_output_stream(path)
     stream.write(content)
     stream.close()

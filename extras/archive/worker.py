@@ -1,6 +1,6 @@
-"""The worker: one recording after the other through the endpoint's handler, in this process.
+"""The worker: transcribes one recording after another with the endpoint's handler, in this process.
 
-An exception becomes a record here. The driver notices processes that end or hang
+Exceptions become records here. The driver notices processes that end or hang
 (extras/archive/cluster.py).
 """
 
@@ -26,8 +26,8 @@ from whosaid.answer.kept import Request
 from whosaid.errors import AudioTooLong, EndpointError, ModelError
 from whosaid.runtime.errors import process_ends
 
-# By default a recording has so many seconds, and so many for each byte (20 for a second of audio at
-# 64 kbit/s): a large model on a CPU is slower than speech. At most a week.
+# Default deadline: seconds for any recording, and seconds for each byte (20 for a second of audio
+# at 64 kbit/s), because a large model on a CPU is slower than speech. At most a week.
 PATIENCE, PATIENCE_A_BYTE = 600.0, 0.0025
 EXIT_STATUS = 75
 
@@ -46,9 +46,8 @@ class Handler(Protocol):
 class Task:
     """Settings shared by all recordings of a run, sent to every worker.
 
-    `settings` are those of `without_token`, and `models` their models as the user names them;
-    `deadline` is in seconds, None for one by size; `make_handler` loads the models that settings
-    name.
+    `settings` come from `without_token`; `models` are the user's names of their models. `deadline`
+    is in seconds, None for a deadline by size. `make_handler` loads the models of the settings.
     """
 
     out: str
@@ -59,7 +58,7 @@ class Task:
     models: Mapping[str, Any] = field(default_factory=dict)
 
     def request_for(self, recording: Recording) -> Request:
-        """Return what is asked for a recording, whose own parameters go before those of the run."""
+        """Return a recording's parameters, which override those of the run."""
         return Request(self.models, {**self.parameters, **(recording.parameters or {})})
 
     def deadline_of(self, recording: Recording) -> float:
@@ -68,7 +67,7 @@ class Task:
 
 
 def without_token(settings: ModelSettings) -> dict[str, Any]:
-    """Return the settings that travel: each machine has a token of its own, or none."""
+    """Return the settings to send; each machine has its own token, or none."""
     return {name: value for name, value in settings if name != "hf_token"}
 
 
@@ -80,14 +79,14 @@ def load_handler(settings: dict[str, Any]) -> Handler:
 
 
 class Worker:
-    """A handler and the output place."""
+    """A handler and the output folder."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.results = task, Results(task.out)
 
     def load(self) -> None:
-        """Load the models. Raises RuntimeError, with the reason, if they do not load or do not take
-        the parameters.
+        """Load the models. Raises RuntimeError, with the reason, if they do not load or do not
+        support the parameters.
         """
         try:
             self.handler = self.task.make_handler(self.task.settings)
@@ -96,7 +95,7 @@ class Worker:
             raise RuntimeError(str(error)) from error
 
     def run(self, recording: Recording, attempt: int = 1) -> Record:
-        """Transcribe a recording, unless it is done, and return its record. Raises OSError."""
+        """Transcribe a recording, unless it is done; return its record. Raises OSError."""
         if found := self.results.find(recording.id):
             return found
         started = time.monotonic()
@@ -126,12 +125,12 @@ class Worker:
         except FileNotFoundError:
             code, detail = NOT_FOUND, "there is no such file"
         except _Changed:
-            code, detail = CHANGED, "the file is another than when the manifest was made"
+            code, detail = CHANGED, "the file has changed since the manifest was made"
         except OSError as error:
             code, detail = UNREADABLE, error.strerror or type(error).__name__
         except EndpointError as error:
             if isinstance(error, ModelError) and process_ends():
-                # Its device is lost or its engine stopped: another process has to try again.
+                # The device is lost or the engine has stopped, so another process has to try again.
                 os._exit(EXIT_STATUS)
             code, detail = error.code, error.text
         except Exception as error:
@@ -153,10 +152,10 @@ class Worker:
 
 
 def _origin(error: Exception) -> str:
-    """Return its type, file and line; never its message, which may hold text."""
+    """Return an exception's type, file and line, but not its message, which may contain text."""
     origin = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(origin.filename).name}, line {origin.lineno}"
 
 
 class _Changed(Exception):
-    """A file is another than when the manifest was made."""
+    """A file has changed since the manifest was made."""

@@ -1,1 +1,1 @@
-"""Training of an encoder that follows one speaker where several talk at once."""
+"""Trains an encoder to follow one of several speakers who talk at once."""

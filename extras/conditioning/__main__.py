@@ -34,15 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train as the command line says. Ends the process with one line if it fails."""
     parser = CommandParser(
         COMMAND,
-        "Train an encoder to follow one speaker where several talk at once. The same command"
-        " continues a run that was broken off.",
+        "Train an encoder to follow one of several speakers who talk at once. The same command"
+        " continues an interrupted run.",
         [("train an encoder", EXAMPLE)],
         "A recording has one voice; its speaker is its file name up to the first hyphen.",
     )
     add = partial(option, parser)
     add("--model", "a Whisper: a Hub id or a folder", required=True)
     add("--recordings", "a folder of audio files, or a manifest", type=Path, required=True)
-    add("--out", "the folder of the encoder and its card", type=Path, required=True)
+    add("--out", "the folder for the encoder and its card", type=Path, required=True)
     add("--language", "of all recordings; default: en", default="en")
     add("--device", "default: auto", type=one_of("auto", "cuda", "cpu"), default="auto")
     add("--minutes", "how long to train; default: 60", type=float, default=60.0)
@@ -74,7 +74,7 @@ def _train(options: Namespace) -> None:
         for piece in cut(each.name, each.name.partition("-")[0], load_samples(each), detect)
     ]
     if len({each.speaker for each in pieces}) < 2:
-        raise ValueError(f"{options.recordings}: two voices at least are needed")
+        raise ValueError(f"{options.recordings}: at least two voices are needed")
     options.out.mkdir(parents=True, exist_ok=True)
     device = choose_device(options.device, nvidia_device_present())
     prepare_device(device)
@@ -84,7 +84,7 @@ def _train(options: Namespace) -> None:
     distillation = Distillation(models, options.rank, options.language)
     targets = distillation.targets(pieces, options.out / "texts.json")
     if not targets:
-        raise ValueError(f"{options.recordings}: the model writes nothing to learn from")
+        raise ValueError(f"{options.recordings}: the model finds no usable text in the recordings")
     state, mixtures = options.out / "training.state", 0
     for mixtures, losses in train(distillation, targets, pieces, options.minutes, state):
         distillation.save(options.out / FILE)

@@ -1,6 +1,6 @@
-"""Training windows: single voices, mixed anew for every step, with masks of who speaks when.
+"""Training windows: single voices, mixed anew for every step, with masks of the speakers.
 
-The true turns are known, and blurred as a diarizer would blur them.
+The true turns are known, and made as imprecise as a diarizer's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ Frames = NDArray[np.bool_]  # 50 a second, as the encoder's
 
 WINDOW = 300  # frames, a fifth of Whisper's window: a training step takes a fifth of the time
 LONGEST, LEAST_SPEECH = 245, 50  # frames of a piece
-SPARE = 50  # frames after a piece: a text ends in the silence after speech
+SPARE = 50  # frames of silence after a piece, in which its text ends
 LOUDNESS = (0.015, 0.15)  # root mean square of a voice while it speaks
 KINDS = {"alone": 0.1, "apart": 0.3, "two": 0.5, "three": 0.1}  # probabilities
 LEAST_OVERLAP = 12  # frames
 PAUSES = (5, 25, 40)  # frames of the longest pause that a diarizer would fill
 BOUNDS = 3.0  # frames, standard deviation of a diarizer's bounds
-GAIN_DB, ROOM, NOISE = 5.0, 0.3, 0.3  # level of other voices; chances of reverberation and of noise
+GAIN_DB, ROOM, NOISE = (
+    5.0,
+    0.3,
+    0.3,
+)  # level of other voices; probabilities of reverberation and noise
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Self-distillation: a conditioned encoder learns to read a mixture as the frozen model reads one
+"""Self-distillation: for a mixture, a conditioned encoder learns the frozen model's output for one
 of its voices alone.
 
 Two losses are added: the cross entropy of the frozen model's text of that voice, through the frozen
@@ -34,8 +34,8 @@ from whosaid.asr.model.encoder import AudioEncoder, LogMel
 from whosaid.timebase import SAMPLES_PER_TOKEN
 
 BATCH = 4  # mixtures in a step
-# The highest learning rates of the transformations and of the low-rank updates; shares of the time
-# in which rates rise and fall.
+# The highest learning rates of transformations and low-rank updates; shares of the time for the
+# rise and the fall.
 TRANSFORM_RATE, UPDATE_RATE, LEAST_RATE, RISE, FALL = 3e-3, 1e-3, 0.03, 0.02, 0.25
 SAVE_EVERY = 5 * 60  # seconds
 LONGEST_TEXT, LEAST_LOGPROB = 60, -1.0  # tokens; a text that is less likely teaches nothing
@@ -166,7 +166,7 @@ def train(
     minutes: float,
     state: Path,
 ) -> Iterator[tuple[int, list[float]]]:
-    """Train for `minutes`, those in the file `state` among them, beside the voices of `others`.
+    """Train for `minutes`, including those in the file `state`, with the voices of `others`.
 
     Yields the number of mixtures and the mean losses whenever the state was saved.
     """

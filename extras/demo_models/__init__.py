@@ -1,1 +1,1 @@
-"""How the models and the conversation in `demo/` were made."""
+"""Makes the models and the conversation in `demo/`."""

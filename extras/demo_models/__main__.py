@@ -1,5 +1,5 @@
-"""`python -m extras.demo_models [STEP ...]`: makes everything in `demo/` again, or only what the
-named steps make. Speech is kept under `build/demo`.
+"""`python -m extras.demo_models [STEP ...]`: makes everything in `demo/`, or runs only the named
+steps. Speech is kept under `build/demo`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAIN, ASSISTANT, DIARIZATION, HEADS = (
 
 
 def train_heads() -> None:
-    """Train Medusa heads by the command that trains them for any Whisper."""
+    """Train Medusa heads with the command for any Whisper."""
     build_recordings(RECORDINGS, RECORDING_COUNT)
     model, recordings, heads = (
         str(folder.relative_to(REPOSITORY)) for folder in (MAIN, RECORDINGS, HEADS)
@@ -40,7 +40,7 @@ def print_figures() -> None:
     evaluate.print_diarization(DIARIZATION)
 
 
-# Minutes on two cores: 20, 50, 20, 30, hours, one and ten.
+# On two cores the steps take 20, 50, 20 and 30 minutes, hours, and one and ten minutes.
 STEPS = {
     "speech": lambda: build_corpus(CORPUS, CLIPS),
     "asr": lambda: recogniser.build(MAIN, load_corpus(CORPUS)),
@@ -55,7 +55,7 @@ STEPS = {
 def main() -> None:
     wanted = sys.argv[1:] or [*STEPS]
     if unknown := [name for name in wanted if name not in STEPS]:
-        sys.exit(f"no step is called {unknown[0]}: {', '.join(STEPS)}")
+        sys.exit(f"there is no step {unknown[0]}: {', '.join(STEPS)}")
     WORK.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)
     for name in wanted:

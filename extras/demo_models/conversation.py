@@ -1,7 +1,7 @@
 """The bundled conversation: two minutes at a ticket desk with three voices, and its reference.
 
-It is written by hand, not drawn at random, so that it reads like people talking. Each line is still
-a sentence of the grammar, because the demo models know no other words.
+It is written by hand instead of generated, so that it resembles a real conversation. Each line is
+still a sentence of the grammar, because the demo models know no other words.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from tests.support.speech import (
 )
 
 MELS, FLOOR = 80, 1e-10
-# espeak's oscillators keep their phase, so a process speaks so many clips and ends.
+# Clips per process: a process ends after so many, because espeak's oscillators keep their phase.
 CLIPS_A_PROCESS = 500
 FLITE_SHARE = 0.15
 SPEED_SHARE, REVERB_SHARE, CODEC_SHARE = 0.5, 0.15, 0.15
@@ -48,7 +48,8 @@ CODECS = (
     ("ogg", "libopus", 48_000, 24_000),
     ("adts", "aac", 16_000, 24_000),
 )
-# Recordings: seconds of short ones and of ones of several windows, powers of ten of the noise.
+# Seconds of short recordings and of recordings with several windows, and powers of ten of the
+# noise.
 SHORT, LONG, SHORT_SHARE = (6.0, 10.0), (20.0, 70.0), 0.3
 NOISE, OVERLAP_SHARE = (-4.0, -2.0), 0.05
 
@@ -80,9 +81,7 @@ def load_corpus(path: Path) -> list[SpokenMel]:
 
 
 def build_recordings(folder: Path, count: int) -> None:
-    """Write `count` dialogues to `folder` as audio files with a manifest, as `extras.medusa`
-    trains on anybody's recordings.
-    """
+    """Write `count` dialogues to `folder` as audio files with a manifest, for `extras.medusa`."""
     folder.mkdir(parents=True, exist_ok=True)
     with get_context("spawn").Pool(2) as pool:
         entries = pool.imap(partial(_record, folder), range(count), chunksize=8)

@@ -1,4 +1,4 @@
-"""Prints the figures in the model cards, on voices that the models were not trained on.
+"""Prints the figures for the model cards, measured on voices that were not used for training.
 
 Recorded voices of flite are reported beside the espeak voices. The endpoint's own transcriber
 decodes, with drafts of five tokens, which do not change the text. Thresholds of the diarization

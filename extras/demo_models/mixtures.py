@@ -1,7 +1,7 @@
 """Training scenes for both diarization models: up to three voices with known speaker turns.
 
-Scenes are mixed on the fly from one bank of clean clips. No scene is seen twice, and the bounds of
-a clip are the reference for when its voice speaks.
+Scenes are mixed on the fly from one bank of clean clips. No scene occurs twice. The bounds of a
+clip are the reference turns of its voice.
 """
 
 from __future__ import annotations

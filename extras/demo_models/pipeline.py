@@ -71,7 +71,8 @@ def embed_clips(network: WeSpeakerResNet34, bank: Bank) -> tuple[Matrix, NDArray
 
 
 def save_plda(vectors: Matrix, speaker: NDArray[np.int64], folder: Path) -> None:
-    """Write what `pyannote.audio.core.plda.PLDA` reads: centring, LDA, a two-covariance model.
+    """Write the file that `pyannote.audio.core.plda.PLDA` reads: centring, LDA, a two-covariance
+    model.
 
     Ioffe, "Probabilistic linear discriminant analysis", ECCV 2006. `vectors` (n, dimension),
     `speaker` (n,).

@@ -112,8 +112,8 @@ def save_checkpoint(
 
 
 def _save_for_transformers_4(folder: Path) -> None:
-    """Add to what transformers 5 wrote into `folder` what transformers 4 reads of a tokenizer: its
-    vocabulary in files of their own, and its special tokens under their old name.
+    """Add the tokenizer files that transformers 4 reads to transformers 5's in `folder`: the
+    vocabulary in separate files, and the special tokens under their old name.
     """
     saved = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     added = {token["content"]: token["id"] for token in saved["added_tokens"]}

@@ -1,1 +1,1 @@
-"""Trains Medusa heads for a Whisper that the endpoint can load, and measures their worth."""
+"""Trains Medusa heads for a Whisper that the endpoint can load, and evaluates them."""

@@ -45,11 +45,11 @@ def train(options: Namespace) -> None:
     recordings = find_recordings(options.recordings)
     models = load_model(options)
     if models.medusa is not None:
-        raise ValueError(f"{models.name} has heads of its own")
+        raise ValueError(f"{models.name} already has heads")
     plan = Plan(**{field.name: getattr(options, field.name) for field in fields(Plan)})
     check_shortlist(models.special_tokens, plan.shortlist)
     teacher = Teacher(models)
-    # Speech is looked for in as many recordings as it takes, before any is decoded.
+    # Before decoding, find speech in as many recordings as the training needs.
     check_windows(len(list(islice(teacher.windows(recordings), HELD_OUT))))
     folder = (options.work or WORK) / cache_name(models, recordings)
     texts = cached_texts(teacher, recordings, folder)
@@ -67,8 +67,8 @@ def train(options: Namespace) -> None:
 def _card(
     base: str, digest: str, recordings: int, texts: Sequence[Text], training: Training
 ) -> str:
-    """Return the model card: what the run measured itself on held-out windows, and the commands
-    that train and evaluate such heads. `base` names the main model, `digest` binds heads to it.
+    """Return the model card: the run's results on held-out windows, and the commands to train and
+    evaluate such heads. `base` names the main model, `digest` identifies its weights.
     """
     plan, best, projection = training.plan, training.best, training.projection
     drafts = f" They draft from a shortlist of {len(projection.shortlist):,} tokens."
@@ -90,13 +90,13 @@ def _card(
 
 
 def evaluate(options: Namespace) -> None:
-    """Print what heads are worth on recordings."""
+    """Print the gain from heads on recordings."""
     recordings = find_recordings(options.recordings)
     models = load_model(options)
     if options.heads is not None:
         models = with_assistant(models, _checkpoint(options.heads))
     if models.medusa is None:
-        raise ValueError("there are no heads: name them with --heads")
+        raise ValueError("there are no heads: set --heads")
     transcriber = Transcriber(models)
     results = [
         transcribe_both(transcriber, each, options.batch_size, options.repeats)

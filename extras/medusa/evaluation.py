@@ -1,8 +1,9 @@
-"""The gain from heads on recordings: seconds and accepted drafts beside the plain engine.
+"""Measures the gain from heads on recordings: seconds and accepted drafts, compared with the plain
+engine.
 
-Both sides are the endpoint's own transcriber on one loaded model, recording by recording and
-interleaved, so that a slow minute of the machine is slow for both. Texts must come out equal; a
-recording where they do not is named.
+Both sides are the endpoint's transcriber on one loaded model, interleaved recording by recording,
+so that a slow minute of the machine affects both. Their texts must be equal; recordings with
+different texts are listed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PLAIN, ASSISTED = "plain", "with heads"
 
 @dataclass
 class Evaluated:
-    """One recording of `duration` seconds by both sides: what they wrote, and wall seconds of every
+    """Both sides' texts of one recording of `duration` seconds, and the wall seconds of every
     repeat.
     """
 
@@ -38,7 +39,7 @@ class Evaluated:
 def transcribe_both(
     transcriber: Transcriber, recording: Recording, batch_size: int, repeats: int
 ) -> Evaluated:
-    """Transcribe a recording without and with what drafts for the transcriber's models."""
+    """Transcribe a recording without and with drafts."""
     samples = load_samples(recording)
     decode = DecodeOptions(batch_size=batch_size)
     options = transcriber.validate(TranscriptionOptions(language=recording.language, decode=decode))

@@ -1,13 +1,14 @@
-"""The model's own texts, and the hidden states that chose their tokens, made once and kept on disk.
+"""The model's own texts, and the hidden states that chose their tokens, computed once and kept on
+disk.
 
-Heads are trained to say what the model itself says (self-distillation): its greedy tokens after the
+Heads are trained to predict the model's own output (self-distillation): its greedy tokens after the
 rules for timestamps and suppressed tokens. The model is frozen, so its hidden states never change.
 Each window is decoded by the engine in every style of prompt that requests use, then read once more
 over prompt and text in a single pass.
 
 A shard of some recordings is a file that appears when it is complete. The name of the folder is a
-digest of all that its content depends on, so a run that was broken off goes on where it was, and
-none goes on with another model's states.
+digest of all that its content depends on, so an interrupted run continues, but
+never with another model's states.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from whosaid.payload.languages import ENGLISH, language_code
 from whosaid.timebase import SAMPLE_RATE
 
 RECORDINGS_A_SHARD, WINDOWS_A_BATCH = 8, 16
-FORMAT = "4"  # of a shard; another one is cached elsewhere
+FORMAT = "4"  # of a shard; part of the cache's name
 
 Tokens = tuple[int, ...]
 
@@ -51,7 +52,7 @@ class SpokenWindow(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The model's writing of a window: the prompt, and the tokens that follow it."""
+    """The model's text of a window: the prompt, and the tokens after it."""
 
     window: int
     prompt: Tokens
@@ -69,7 +70,7 @@ class Text(NamedTuple):
 
 
 class Teacher:
-    """The main model: it decodes windows, and is then read over its own texts."""
+    """The main model: decodes windows, then reads its own texts."""
 
     def __init__(self, models: WhisperModels, detect_speech: DetectSpeech | None = None) -> None:
         self.models, self.special = models, models.special_tokens
@@ -86,7 +87,8 @@ class Teacher:
                 audio = [AudioWindow(each.samples) for each in batch]
                 encoded = self.engine.context.encoder.encode(audio, drafted=False).main
                 styles = [*self.styles(batch, encoded)]
-                # The engine is idle: its rows leave their memory to the caches of reading.
+                # The engine is idle, so its rows' memory is freed for the caches of the reading
+                # pass.
                 self.engine.memory.release()
                 for style in styles:
                     kept = [each for each in style if not self.loops(each.tokens)]
@@ -170,8 +172,8 @@ class Teacher:
 
 @torch.inference_mode()
 def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Decoded]) -> list[Tensor]:
-    """For each text the hidden states (tokens, d_model) that chose its tokens, from one pass over
-    prompts and texts; `encoded` (texts, frames, d_model).
+    """Return for each text the hidden states (tokens, d_model) that chose its tokens, from one pass
+    over prompts and texts; `encoded` is (texts, frames, d_model).
     """
     longest = max(len(text.prompt) + len(text.tokens) for text in texts) - 1
     tokens = torch.zeros(len(texts), longest, dtype=torch.long)
@@ -190,7 +192,7 @@ def teacher_forced(decoder: Decoder, encoded: Tensor, texts: Sequence[Decoded]) 
 
 
 def cached_texts(teacher: Teacher, recordings: Sequence[Recording], folder: Path) -> list[Text]:
-    """Return the texts of recordings, from `folder` if they are there already."""
+    """Return the texts of recordings, from the cache in `folder` if possible."""
     folder.mkdir(parents=True, exist_ok=True)
     firsts = range(0, len(recordings), RECORDINGS_A_SHARD)
     texts: list[Text] = []
@@ -207,7 +209,7 @@ def cached_texts(teacher: Teacher, recordings: Sequence[Recording], folder: Path
 
 
 def save_whole(value: Any, path: Path) -> None:  # noqa: ANN401
-    """Save what `torch.load` reads; the file appears when it is complete."""
+    """Save a file for `torch.load` atomically."""
     partial = path.with_suffix(".partial")
     torch.save(value, partial)
     partial.replace(path)

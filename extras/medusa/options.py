@@ -1,4 +1,4 @@
-"""The command lines of `python -m extras.medusa`, read by the standard library alone."""
+"""The command lines of `python -m extras.medusa`; imports only the standard library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COMMON = (
 TRAIN = (
     argument(
         "--output-dir",
-        "where the heads are written",
+        "a folder for the heads",
         "FOLDER",
         also=("--output",),
         type=Path,
@@ -66,28 +66,28 @@ TRAIN = (
     ),
     argument(
         "--work",
-        "where decoded texts and the state of the training are kept; default: build/medusa",
+        "a folder for decoded texts and the training's state; default: build/medusa",
         "FOLDER",
         type=Path,
     ),
     _planned("heads", "tokens that are drafted ahead"),
     _planned("layers", "residual blocks of each head"),
-    _planned("epochs", "the most passes over the training windows"),
+    _planned("epochs", "most passes over the training windows"),
     _planned("patience", "epochs without longer accepted chains after which training ends"),
     _planned("batch", "positions in a training step"),
     _planned("rate", "the highest learning rate"),
     _planned("shortlist", "tokens that heads draft from, if the vocabulary has more", 0),
 )
 EVALUATE = (
-    argument("--heads", "a Hub id or a folder; default: those of the model itself", "HEADS"),
+    argument("--heads", "a Hub id or a folder; default: the model's own", "HEADS"),
     count("--batch-size", "windows decoded together; default: 24", default=24),
-    count("--repeats", "how often each recording is timed; default: 3", default=3),
+    count("--repeats", "repeats of each recording; default: 3", default=3),
 )
-# What a command does, an example, and its options.
+# Description, example and options of each command.
 COMMANDS: dict[str, tuple[str, tuple[str, str], tuple[Option, ...]]] = {
     "train": (
         "Train heads and write them, with their model card, to a folder. The same command resumes"
-        " a run that was broken off.",
+        " an interrupted run.",
         (
             "train heads for a Whisper",
             f"{PROGRAM} train --model openai/whisper-small --recordings talks/ --output-dir heads",
@@ -95,9 +95,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, str], tuple[Option, ...]]] = {
         TRAIN,
     ),
     "evaluate": (
-        "Print seconds and accepted drafts of heads, beside the model alone.",
+        "Print seconds and accepted drafts of heads, compared with the model alone.",
         (
-            "what they are worth on other recordings",
+            "their gain on other recordings",
             f"{PROGRAM} evaluate --model openai/whisper-small --heads heads --recordings talks/",
         ),
         EVALUATE,
@@ -114,7 +114,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     if not given or given[0] not in COMMANDS:
         parser = CommandParser(
             PROGRAM,
-            "Train Medusa heads for a Whisper, and measure what they are worth.",
+            "Train and evaluate Medusa heads for a Whisper.",
             [example for _, example, _ in COMMANDS.values()],
             f"{PROGRAM} COMMAND --help lists the options of a command.",
             operands="COMMAND",

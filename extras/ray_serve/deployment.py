@@ -1,10 +1,10 @@
 """`python -m extras.ray_serve`: the server's application on Ray Serve, for more than one device.
 
-A replica is a process with models of its own, on a GPU or a share of the cores, that answers with
-the application of `python -m whosaid.server`. Serve routes requests to replicas. It starts new ones
-if requests wait or a replica has died, and lets replicas finish their requests before they end.
-Serve retries nothing: if a replica dies, its clients get an error that says to send the request
-again. Replicas share no memory, so routes that need state in memory are refused.
+A replica is a process with its own models, on a GPU or a share of the cores, that runs the
+application of `python -m whosaid.server`. Serve routes requests to replicas. It starts new ones if
+requests wait or a replica has died, and lets replicas finish their requests before they end. Serve
+retries nothing: if a replica dies, its clients get an error that says to send the request again.
+Replicas share no memory, so routes that need state in memory are refused.
 
 Settings are in `ray_serve.yaml`, in Serve's own form, which `serve deploy` and KubeRay's RayService
 read, too.
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("server")
 
 FILE = Path(__file__).with_name("ray_serve.yaml")
-# What one process counts of itself, or keeps for those who come back to it.
+# Routes whose state belongs to one process.
 OF_ONE_PROCESS = ("/metrics", "/v1/jobs", "/v1/realtime/client_secrets")
-# Answered by Serve's proxy itself.
+# Routes that Serve's proxy answers itself.
 OF_THE_PROXY = "/-/"
-# Ray reports no usage, and Serve's proxies answer as ours if no replica does.
+# Turn Ray's usage reports off, and let Serve's proxies use our error format.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": f"{__name__}:proxy_middlewares",
 }
-# Of every answer of a replica (server.gate), and of none of Serve's.
+# A header of every replica's answer (server.gate), and of no answer of Serve.
 GUARD = b"x-content-type-options"
 
 
@@ -56,7 +56,7 @@ class Replica:
     """The server's application in one process."""
 
     def __init__(self) -> None:
-        """Load the models that the environment names. Raises RuntimeError if that fails."""
+        """Load the environment's models. Raises RuntimeError if that fails."""
         from whosaid.server.__main__ import log_to_stderr
 
         with modules_that_stay():
@@ -65,7 +65,9 @@ class Replica:
         log_to_stderr()
         try:
             models, settings = ModelSettings.from_environment(), ServerSettings.from_environment()
-            alone = settings.model_copy(update={"data_dir": None})  # a folder is one process's
+            alone = settings.model_copy(
+                update={"data_dir": None}
+            )  # DATA_DIR belongs to one process
             self._gate, self._endpoint = load_app(models, alone)
         except (SystemExit, StartError, ValueError) as error:
             raise RuntimeError(str(error)) from None
@@ -76,17 +78,17 @@ class Replica:
         return self._gate
 
     def check_health(self) -> None:
-        """Raises RuntimeError if only a new process can answer again."""
+        """Raise RuntimeError if only a new process can answer again."""
         if not self._endpoint.alive:
             raise RuntimeError("the engine has stopped")
 
 
 def _of_all_processes(app: ASGIApp) -> ASGIApp:
-    """Return the application without those routes whose next request may reach another process."""
+    """Return the application without the routes that need state of one process."""
 
     async def refuse_or_pass(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(OF_ONE_PROCESS):
-            raise Unsupported("replicas on Ray Serve share no counts, jobs or client secrets")
+            raise Unsupported("not available on Ray Serve, because replicas share no state")
         await app(scope, receive, send)
 
     return refuse_or_pass
@@ -94,14 +96,14 @@ def _of_all_processes(app: ASGIApp) -> ASGIApp:
 
 class ProxyAnswers:
     """Middleware in Serve's proxy: if no replica answers, the client gets an error in the server's
-    form instead of Serve's (404, 500, 503, in words of its own).
+    format instead of Serve's (404, 500, 503).
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on one request, and the answer of a replica."""
+        """Forward one request, and a replica's answer."""
         if scope["type"] != "http" or scope["path"].startswith(OF_THE_PROXY):
             await self._app(scope, receive, send)
             return
@@ -118,7 +120,7 @@ class ProxyAnswers:
 
         await self._app(scope, receive, send_on)
         if not answered:
-            error = Refusal(Kind.NO_REPLICA, "no replica has answered this request: send it again")
+            error = Refusal(Kind.NO_REPLICA, "no replica answered this request: send it again")
             await ErrorResponse(error, scope["path"])(scope, receive, send)
 
 
@@ -141,9 +143,9 @@ def application(options: dict[str, Any]) -> Application:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve what the file says until SIGTERM or SIGINT, and answer then what was accepted.
+    """Serve with the file's settings until SIGTERM or SIGINT, then answer the accepted requests.
 
-    Raises SystemExit if that cannot be.
+    Raises SystemExit if serving is impossible.
     """
     options = _read_options(arguments)
     os.environ |= ENVIRONMENT
@@ -171,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _wait_for_signal()
         logger.info("draining")
         while asked.name in serve.status().applications:
-            with suppress(TimeoutError):  # after a minute, whatever it waits for
+            with suppress(TimeoutError):  # at most a minute
                 serve.delete(asked.name)
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
@@ -184,8 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _read_file(file: Path) -> tuple[ServeDeploySchema, dict[str, Any], dict[str, Any]]:
-    """Return a file of Serve's form with one application of one deployment, its options of HTTP,
-    and those of the deployment. Raises SystemExit.
+    """Read a file in Serve's format with one application and one deployment. Return it, its HTTP
+    options, and the deployment's. Raises SystemExit.
     """
     import yaml
     from ray.serve.schema import ServeDeploySchema
@@ -197,7 +199,7 @@ def _read_file(file: Path) -> tuple[ServeDeploySchema, dict[str, Any], dict[str,
         raise SystemExit(f"--config {file}: {' '.join(str(error).split())}") from error
     if [len(each.deployments) for each in told.applications] != [1]:
         raise SystemExit(
-            f"--config {file}: should have one application of one deployment, as {FILE.name} has"
+            f"--config {file}: should have one application with one deployment, like {FILE.name}"
         )
     settings = ServerSettings.model_fields
     http = {name: settings[name].default for name in ("host", "port")}
@@ -208,28 +210,28 @@ def _read_file(file: Path) -> tuple[ServeDeploySchema, dict[str, Any], dict[str,
 def _read_options(arguments: Sequence[str] | None) -> Namespace:
     made = CommandParser(
         "python -m extras.ray_serve",
-        "The server on Ray Serve: a replica a GPU, or a share of the cores.",
+        "The server on Ray Serve: a replica for each GPU, or for a share of the cores.",
         (
             ("on this machine", "python -m extras.ray_serve"),
             ("on a cluster", "python -m extras.ray_serve --address HEAD:6379 --config my.yaml"),
         ),
-        "Models and settings are the environment's (docs/server.md), the file says the rest.",
+        "Models and settings come from the environment (docs/server.md), the rest from the file.",
     )
     option(
         made,
         "--config",
-        f"default: {FILE.name}, beside the module",
+        f"default: {FILE.name} of this package",
         type=Path,
         default=FILE,
         metavar="FILE",
     )
-    option(made, "--address", "a running cluster's; default: one is started on this machine")
+    option(made, "--address", "a running cluster's head; default: start a cluster on this machine")
     options: Namespace = made.parse_args(arguments)
     return options
 
 
 def _check_environment() -> None:
-    """Raises SystemExit for what every replica would refuse."""
+    """Raise SystemExit for settings that every replica would refuse."""
     try:
         ModelSettings.from_environment()
         ServerSettings.from_environment()
@@ -238,7 +240,9 @@ def _check_environment() -> None:
 
 
 def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> None:
-    """Raises SystemExit if this machine can hold no replica: Serve would wait for ever."""
+    """Raise SystemExit if this machine has no room for a replica, because Serve would wait for
+    ever.
+    """
     for name, resource in (("num_gpus", "GPU"), ("num_cpus", "CPU")):
         if wanted.get(name, 0) > there.get(resource, 0):
             told = f"{name}: {wanted[name]:g} for each replica, and Ray finds"
@@ -246,7 +250,7 @@ def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> No
 
 
 def _wait_for_signal() -> None:
-    """Until SIGTERM or SIGINT. Before that Ray ends the process at the first of them: there is
+    """Wait for SIGTERM or SIGINT. Before this call Ray ends the process on either, because there is
     nothing to drain.
     """
     ended = threading.Event()

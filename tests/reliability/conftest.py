@@ -52,7 +52,7 @@ def subject_of(request) -> Callable[[str], Subject]:
 
 @pytest.fixture(scope="session")
 def settings(whisper_folder, assistant_folder) -> ModelSettings:
-    """What the servers read of their environment."""
+    """The servers' environment."""
     return ModelSettings(
         asr_model=str(whisper_folder),
         assistant_model=str(assistant_folder),

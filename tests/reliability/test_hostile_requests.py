@@ -38,7 +38,7 @@ NO_OBJECT = {"body is null", "body is a list", "body is text"}
 
 
 def as_requests(bodies):
-    """Those bodies that JSON can say, as requests."""
+    """Yield the bodies that JSON can express, as requests."""
     found = {}
     for name, body in bodies.items():
         try:
@@ -117,7 +117,7 @@ MUCH = {
 @pytest.mark.reliability
 @pytest.mark.parametrize("size", [16 * MIB - 2**13])
 def test_much_of_anything_is_refused_in_little_memory(ours, size):
-    """And every refusal is one of its size, not an error for each part."""
+    """The refusal is about the size, with no error for each part."""
     send_all(ours.url, [{"content": SPOKEN, "headers": JSON}] * 2, 1)
     for name, make in MUCH.items():
         body = make(size)
@@ -133,7 +133,7 @@ def test_much_of_anything_is_refused_in_little_memory(ours, size):
 
 @cache
 def fuzzed(files: int, bodies: int) -> dict[int, Any]:
-    """So many files and bodies, by number."""
+    """This many files and bodies, by number."""
     file, nonsense = file_bodies(0), nonsense_bodies(0)
     return dict(enumerate([*map(file, range(files)), *map(nonsense, range(bodies))]))
 
@@ -161,7 +161,8 @@ def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(
 
 
 def _echoes(body) -> bool:
-    """Whether hf-serve can refuse what is no object: it repeats it, and fails where it cannot."""
+    """Return whether hf-serve, which repeats a non-object in its refusal, can serialize the
+    body."""
     try:
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError):
@@ -170,7 +171,7 @@ def _echoes(body) -> bool:
 
 
 def _is_plain(body) -> bool:
-    """Whether hf-serve can read it: half characters, say, are none of its."""
+    """Return whether hf-serve can read the body: it cannot read surrogates."""
     return "\\ud800" not in repr(body)
 
 

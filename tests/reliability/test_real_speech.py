@@ -54,7 +54,7 @@ DISTURBED = 0.05  # the assistant's decoder, by so much noise: some drafts are k
 
 @pytest.fixture(scope="session")
 def recordings() -> list[Recording]:
-    """Those of the manifest in which somebody speaks."""
+    """The manifest's recordings with speech."""
     folder = os.environ.get("REAL_SPEECH")
     if not folder:
         pytest.skip("no real recordings: REAL_SPEECH names no folder with their manifest")
@@ -73,14 +73,15 @@ def heard(recordings) -> dict[Recording, NDArray[np.float32]]:
 
 @pytest.fixture(scope="module")
 def models(whisper_base_folder) -> WhisperModels:
-    """In float32, as the endpoint computes, with an assistant."""
+    """Float32 models with an assistant, like the endpoint's."""
     models = load_whisper(Checkpoint(str(whisper_base_folder)), torch.device("cpu"), torch.float32)
     return with_assistant(models, DISTURBED)
 
 
 @pytest.fixture(scope="module")
 def windows(models, heard) -> list[Request]:
-    """As the endpoint cuts them: the first of every recording, then the second ones, and so on."""
+    """Windows cut like the endpoint's: the first of every recording, then the second ones, and
+    so on."""
     engine, detect = DecodeEngine(models), SpeechDetector()
     cut = []
     for recording, samples in heard.items():
@@ -110,7 +111,8 @@ def expected(reference, windows) -> dict[object, tuple[int, ...]]:
 
 @torch.inference_mode()
 def lead(reference: WhisperModels, window: Request, tokens: Sequence[int]) -> float:
-    """By how much transformers prefers what it chooses after `tokens` to the second best."""
+    """Return the difference of scores between transformers' choice after `tokens` and the second
+    best."""
     features = reference.feature_extractor(
         window.samples, sampling_rate=SAMPLE_RATE, return_tensors="pt"
     ).input_features
@@ -177,7 +179,7 @@ def handler(whisper_base_folder, tmp_path_factory) -> EndpointHandler:
 
 @pytest.fixture(scope="module")
 def answers(handler, excerpts) -> dict[str, list[tuple[Options, Answer]]]:
-    """What is said of each excerpt under 40 combinations of options."""
+    """The answers for each excerpt under 40 combinations of options."""
     return {
         recording.name: [
             (options, handler(body(samples, {"language": recording.language, **options})))

@@ -1,4 +1,4 @@
-"""What the reliability suite sends, to which server, and what it reads of the server's process."""
+"""The requests of the reliability suite, and measurements of the server's process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def reached_out(self) -> str:
-        """What it did to the outside since it listens."""
+        """Return the server's connections to other hosts since it listens."""
         return self.events.read_text()[self.before :]
 
     def reset_peak(self) -> None:
@@ -224,7 +224,7 @@ def code_of(answer: httpx2.Response) -> str:
 
 
 def run(work: Callable[[httpx2.AsyncClient], Awaitable[Any]], url: str) -> Any:
-    """What `work` returns, with a client of the server at `url`."""
+    """Return the result of `work`, called with a client of the server at `url`."""
 
     async def with_client() -> Any:
         async with client(url) as http:

@@ -63,7 +63,7 @@ class Placed:
 
     @property
     def end(self) -> float:
-        """Where the clip ends in the scene, seconds."""
+        """Return the end of the clip in the scene, in seconds."""
         return self.start + self.clip.duration
 
 

@@ -51,9 +51,8 @@ class LockError(Exception):
 
 
 class Pin(NamedTuple):
-    """One package of a lock: its name and version, where it is needed, and the lines below it,
-    hashes and why it is there.
-    """
+    """One package of a lock: name, version, condition, and the lines below it with hashes and
+    origins."""
 
     name: str
     version: str
@@ -67,7 +66,7 @@ class Pin(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its lines."""
+        """Return the package's lines."""
         first = f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
         hashed = any("--hash" in line for line in self.more)
         return "\n".join([first + " \\" * hashed, *self.more]) + "\n"
@@ -102,13 +101,14 @@ def shortened(marker: str, python: str) -> str:
 
 
 def requirements(file: Path) -> list[Requirement]:
-    """What a requirement file asks for."""
+    """Return the entries of a requirement file."""
     lines = (line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines())
     return [Requirement(line) for line in lines if line]
 
 
 def disagreements(root: Path) -> list[str]:
-    """Where the locks under `root` do not answer its requirement files, a line for each."""
+    """Return a line for each contradiction between the locks under `root` and its requirement
+    files."""
     found = []
     for python, layers in ENVIRONMENTS.items():
         pins = locked(root, layers)

@@ -93,7 +93,7 @@ def shift(word: Word, seconds: float) -> Word:
 
 
 def _loud_frames(samples: Samples) -> NDArray[np.bool_]:
-    """Which 10 ms frames are within 35 dB of the loudest."""
+    """Return which 10 ms frames are within 35 dB of the loudest."""
     count = len(samples) // FRAME
     power = np.square(samples[: count * FRAME].reshape(count, FRAME)).mean(axis=1)
     loud: NDArray[np.bool_] = power > np.max(power) * 10 ** (QUIET_DB / 10)

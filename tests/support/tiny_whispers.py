@@ -48,7 +48,7 @@ SPACE = 220
 
 @dataclass(frozen=True)
 class Published:
-    """What tells one published checkpoint from another, as far as decoding is concerned."""
+    """The features that distinguish published checkpoints for decoding."""
 
     text_entries: int = 50_257
     languages: int = 99

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 from config import InferenceConfig
 from whosaid.answer.cues import LAYOUT, Layout, layout_of
 from whosaid.answer.subtitles import FORMATS, Rendering, render
-from whosaid.transcript import Chunk, SpeakerSegment, Word
+from whosaid.transcript import Chunk, SpeakerSegment, Word, by_channel
 
 # Parameters and models that change only the speed.
 SPEED = ("batch_size", "assisted", "assistant_model")
@@ -30,7 +31,7 @@ DETAIL = {False: 0, True: 1, "segment": 1, "word": 2}
 BY_WORD, BY_SEGMENT = frozenset(("srt", "vtt")), frozenset(("txt", "tsv"))
 NOT_SAID = "does not say how it was made"
 NO_WORDS = "has no word times"
-CHANGED = "is of the recording before it changed"
+CHANGED = "is for an earlier version of the recording"
 
 Answer = dict[str, Any]
 
@@ -175,26 +176,39 @@ def _layout(parameters: Mapping[str, Any]) -> Layout:
 
 
 def _rendering(answer: Answer, layout: Layout) -> Rendering:
-    """Return the content of all formats but RTTM."""
-    words = iter([_word(each) for each in answer.get("words", ())])
+    """Return the content of all formats but RTTM. Speakers whose segments overlap are voices."""
     segments, chunks = [], []
     for each in answer["speakers"]:
         (start, end), own = each["timestamp"], tuple(map(_word, each.get("words", ())))
         segment = SpeakerSegment(each["speaker"], each["text"], start, end, own)
         segments.append(replace(segment, channel=each.get("channel")))
+    overlap = any(
+        second.start < first.end
+        for of_channel in by_channel(segments).values()
+        for first, second in pairwise(of_channel)
+    )
+    words = [] if segments else [_word(each) for each in answer.get("words", ())]
+    if overlap:
+        segments = [replace(each, voice=each.speaker or "") for each in segments]
+        words = [word for each in segments for word in each.words]
     for each in answer["chunks"]:
         (start, end), text = each["timestamp"], each["text"]
-        own = () if segments else tuple(_words_of(text, words))
-        chunks.append(Chunk(text, start, end, words=own, channel=each.get("channel")))
+        of_chunk = tuple(_words_of(text, words))
+        chunks.append(Chunk(text, start, end, words=of_chunk, channel=each.get("channel")))
     return Rendering(answer["duration"], chunks, segments, layout=layout)
 
 
-def _words_of(text: str, words: Iterator[Word]) -> Iterator[Word]:
-    """Yield the next `words`, until they have the length of a chunk's `text`."""
-    left = len(text)
-    while left > 0 and (word := next(words, None)) is not None:
-        left -= len(word.text)
-        yield word
+def _words_of(text: str, words: list[Word]) -> Iterator[Word]:
+    """Remove the words of a chunk's `text` from `words` and yield them. The words of other voices,
+    which may come between them, stay.
+    """
+    place = 0
+    while text and place < len(words):
+        if words[place].text and text.startswith(words[place].text):
+            text = text.removeprefix(words[place].text)
+            yield words.pop(place)
+        else:
+            place += 1
 
 
 def _word(each: Mapping[str, Any]) -> Word:

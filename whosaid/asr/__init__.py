@@ -1,7 +1,7 @@
 """Speech recognition: samples at 16 kHz in, timed text out.
 
-Nothing here knows of HTTP requests or servers. The exported names are for the endpoint; the rest is
-internal.
+This package is independent of HTTP and servers. The exported names are for the endpoint; the rest
+is internal.
 """
 
 from whosaid.asr.checkpoint.assistants import with_assistant, with_conditioning

@@ -77,7 +77,7 @@ class Planner:
         if options.multilingual and options.language is not None:
             english_only = not self.models.special_tokens.multilingual
             reason = "the model is English-only" if english_only else "the language was given"
-            warnings += (f"multilingual: {reason}; no other was looked for",)
+            warnings += (f"multilingual: {reason}; other languages were not detected",)
         decode = replace(asked, timestamps=_decodes_timestamps(asked), assisted=assisted)
         return DecodingPlan(
             decode,
@@ -122,7 +122,7 @@ class Planner:
             return "sampled text is not drafted; decoded without the assistant"
         only = None if assistant is None else assistant.only_language
         if only is not None and not {None, only}.issuperset(languages):
-            return f"the assistant model knows {language_name(only)} alone; decoded without it"
+            return f"the assistant model knows only {language_name(only)}; decoded without it"
         return None
 
     def _previous_text(self) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -27,7 +27,8 @@ from whosaid.asr.transcription import Arrival, Transcription
 from whosaid.runtime.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 
-# A shorter recording is decoded whole before its first window; so are the first seconds of others.
+# Shorter recordings are decoded whole before their first window, as are the first seconds of longer
+# ones.
 LONG_SECONDS, FIRST_SECONDS = 300, 90
 
 Samples = NDArray[np.float32]
@@ -87,8 +88,8 @@ class EarlyStart:
     )  # samples of the next plan
 
     async def hear(self, samples: Samples, complete: bool = False) -> bool:
-        """Hand the windows of `samples` to the transcription if the samples have doubled since it
-        last got some, or are `complete`. Return whether it did.
+        """Pass the windows of `samples` to the transcription if the samples have doubled since the
+        last call that did, or are `complete`. Return whether windows were passed.
         """
         if not complete and len(samples) < self.due:
             return False

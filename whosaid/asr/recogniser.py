@@ -1,7 +1,7 @@
 """Speech recognition for any number of clients, in the one thread that computes with the models.
 
 A thread that computes has worker threads of its own, and several such teams on the same processors
-wait for each other. So models load, warm up and decode in this thread alone. It does one unit of
+wait for each other. So models load, warm up and decode only in this thread. It does one unit of
 work after another: a small step of a recognition, or the engine's next step. The engine chooses
 (`Scheduler.callers_turn`), by the classes of work that are ready, so that no recording waits for
 another to end. Within a class recognitions take turns.
@@ -205,7 +205,7 @@ class Recogniser:
             elif isinstance(entry, Call):
                 entry.answer()
             ended = entry is None
-            del entry  # so that the waiting thread holds nothing
+            del entry  # so that the waiting thread keeps nothing alive
         for job in [job for job in self._jobs if job.cancelled]:
             self.counts.cancelled += 1
             self._engine.scheduler.charge_in_vain(job.work, Part.CALLER, job.cost)
@@ -292,4 +292,4 @@ class Recogniser:
 
 
 def stopped() -> ModelError:
-    return ModelError("speech recognition has stopped; the log of the endpoint says why")
+    return ModelError("speech recognition has stopped; the endpoint's log says why")

@@ -1,7 +1,7 @@
-"""Recognition of speech for one client, in small steps.
+"""Recognises speech for one client, in small steps.
 
-The work between two steps of the engine is small: the language of one window is detected, or one
-window is read. The caller decides when, so one thread drives the recognitions of many clients.
+A step between two units of the engine detects the language of one window, or reads one window. The
+caller decides when to take it, so one thread drives the recognitions of many clients.
 """
 
 from __future__ import annotations

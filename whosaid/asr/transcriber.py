@@ -75,7 +75,7 @@ class Transcriber:
         try:
             self.transcribe(noise, self.validate(TranscriptionOptions(vad=None)))
         except ModelError as error:
-            logger.error("the model transcribes no noise: %s", error)
+            logger.error("the model failed on a second of noise: %s", error)
 
     def validate(self, options: TranscriptionOptions) -> TranscriptionOptions:
         """Return the options with Whisper's language code. Raises InvalidParameter if this
@@ -137,7 +137,7 @@ class Transcriber:
         target = None
         if speaker_mask is not None:
             if not self.conditioned:
-                raise ValueError("the models follow no speaker")
+                raise ValueError("the models cannot follow a speaker")
             most = int(self.models.window_seconds * SAMPLE_RATE)
             target = TargetSpeaker(samples, speaker_mask, most)
         planned = await self._listener(options, target).plan(samples)
@@ -147,9 +147,8 @@ class Transcriber:
     def start_early(
         self, options: TranscriptionOptions, seconds: float, wake: Callable[[], None]
     ) -> EarlyStart | None:
-        """Start a recording of about `seconds` while it is decoded; None if it has to be whole.
-
-        The languages of a recording, and the times of a client's text, follow from all of it.
+        """Start a recording of about `seconds` while it is decoded; None if recognition needs the
+        whole recording, to detect its languages or to place a client's text.
         """
         whole = options.multilingual or options.text or options.vad is None
         if whole or seconds < LONG_SECONDS or not isinstance(self.detect_speech, SpeechDetector):
@@ -206,7 +205,7 @@ def start_transcriber(
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
         # Outside the except block, in which the exception holds the device's memory.
-        logger.critical("the start failed (%s): it is tried %s", reason, ADVICE)
+        logger.critical("the start failed (%s): trying again %s", reason, ADVICE)
         gc.collect()
         torch.cuda.empty_cache()
     return _warmed(models, limits, cuda_graphs=False)

@@ -153,7 +153,7 @@ class Transcription(Recognition[Transcript]):
     async def _decode(
         self, windows: WindowDecoding, session: Session, timeline: LanguageTimeline
     ) -> list[Recognised]:
-        """Decode all windows. Return what was recognised, if the client supplied a text."""
+        """Decode all windows. Return the recognised texts, if the client supplied a text."""
         recognised: list[Recognised] = []
         windows.add_ready()
         while not (session.done and self._schedule.whole):
@@ -173,9 +173,8 @@ class Transcription(Recognition[Transcript]):
         return recognised
 
     async def _wait(self) -> None:
-        """Wait for results of the engine or more of the recording. Take in the latter.
-
-        Raises the error because of which there is no more.
+        """Wait for results of the engine or more of the recording, and add the latter. Raises the
+        error that ended the recording.
         """
         if not self.ready:
             await give_way(self)
@@ -201,7 +200,7 @@ class Transcription(Recognition[Transcript]):
         unspoken: tuple[Unspoken, ...],
     ) -> Transcript:
         timeline, warnings, begin = plan.timeline, plan.warnings, self._prior.begin
-        detected = bool(self._speech and self._chunks)  # noise that becomes no text has no language
+        detected = bool(self._speech and self._chunks)  # noise without text has no language
         chunks = _in_order(self._chunks)
         spans = [(max(start, begin), stop) for start, stop in self._speech if stop > begin]
         speech = tuple(sorted(spans))

@@ -61,7 +61,7 @@ COPY = 1e-3
 
 async def without_crosstalk(audio: Audio) -> Audio:
     """Silence crosstalk in all channels, in place and in small steps. Return the audio with
-    warnings of what was silenced, or that there is only one channel.
+    warnings about silenced parts, or about a single channel.
     """
     warnings = await silence_crosstalk(audio.channels)
     if len(audio.channels) == 1:

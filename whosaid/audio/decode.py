@@ -27,10 +27,10 @@ STEP_SECONDS = 30  # of audio decoded in one step
 # second of audio. A second of silence in FLAC at 192 kHz and eight channels takes 0.01 s; an hour
 # of it has 0.5 MiB.
 BUDGET = 10.0, 5.0, 0.002
-# A mean above this share of the samples' standard deviation is an offset, which recorders add and
-# nobody hears. With an offset Whisper base changes its text, and word times move by up to 0.3 s. Of
-# sixteen real recordings none has over 1/38, and six seconds of a recording with rumble have 1/15:
-# these means stay.
+# A mean above this share of the samples' standard deviation is a DC offset, inaudible but added by
+# some recorders. It changes Whisper base's text, and moves word times by up to 0.3 s. Sixteen real
+# recordings have at most 1/38, and six seconds of a recording with rumble have 1/15: such means are
+# kept.
 OFFSET = 1 / 10
 
 
@@ -64,7 +64,7 @@ class Audio:
         return self.duration * len(self.channels)
 
 
-# Takes the samples so far and the seconds expected in all. Returns whether the samples are used.
+# Takes the samples so far and the seconds expected in all; returns whether it uses the samples.
 Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
@@ -118,7 +118,7 @@ async def decoding_steps(
     """Decode like `decode_audio`, in steps that report a DecodingStep each, the last of the whole.
 
     After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
-    all. If it returns that samples are used, they are not changed any more: an offset stays.
+    all. Once it returns True, these samples are in use and no longer change, so an offset is kept.
     """
     _refuse_large(len(data), limits)
     arguments = sampling_rate, limits.max_seconds, separate, STEP_SECONDS, BUDGET

@@ -61,7 +61,7 @@ MAX_REREADING = 4
 _MAX_FRAME = 1 << 20  # samples a channel
 _PACKET_SLACK = 1.0  # seconds; packets include encoder padding, which decoding trims
 _DECLARED_SLACK = 0.2  # seconds; headers are rounded, and include padding
-_SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets then
+_SILENCE_LEFT_OUT = ("libopus", "opus", "speex")  # their encoders send no packets for silence
 # Bytes. The writer of a WAV to a pipe does not know its size, and claims this or more.
 _UNSIZED_RIFF = 2_000_000_000
 # An ID3v2 tag, whose size has seven bits a byte. The match is the magic number alone, so that
@@ -102,7 +102,7 @@ OPTIONS = {
 }
 _OPENING: dict[str, Any] = opening_arguments()
 
-# libav's messages repeat what files say, and never reach a log.
+# libav's messages repeat texts of files, so they are not logged.
 logging.getLogger("libav").propagate = False
 logging.getLogger("libav").addHandler(logging.NullHandler())
 
@@ -342,7 +342,7 @@ class _Recording:
             if seconds * channels > max_seconds + _PACKET_SLACK:
                 raise _too_long(max_seconds, separate)
             if read > MAX_REREADING * len(self.data):
-                raise InvalidAudio("its index points at the same bytes over and over")
+                raise InvalidAudio("its index points to the same bytes repeatedly")
             if number % STEP_PACKETS == 0:
                 yield seconds * channels
         yield seconds * channels
@@ -386,7 +386,7 @@ class _Recording:
         elif self._is_cut_short():
             warnings.append(f"the file is cut short: {decoded:.2f} s could be decoded")
         elif self.damaged:
-            warnings.append("parts of the file are damaged: silence stands in their place")
+            warnings.append("parts of the file are damaged, and replaced by silence")
         return warnings
 
     def _packets(self) -> Iterator[Packet[AudioStream]]:

@@ -1,4 +1,4 @@
-"""Runs a function over untrusted bytes in a process that may do nothing else.
+"""Runs a function on untrusted bytes in a confined process.
 
 Each recording has a process for itself while it is read: a fork of a template, which has imported
 the function's modules and reads no recording. The template starts with `start` or the first
@@ -280,7 +280,7 @@ def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
 
 
 def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
-    """Answer with what the function yields, returns or raises. Return whether it yielded."""
+    """Send the function's next value, result or error. Return whether it yielded."""
     content: bytes | bytearray = b""
     answer: dict[str, Any] = {"last": True}
     try:

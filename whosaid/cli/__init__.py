@@ -1,5 +1,5 @@
 """Reads the command line of every command, and starts the command.
 
-Only the standard library is imported here, and by the modules with a command's options: a script
-reads its arguments with whatever Python it finds, before anything is installed.
+This package and the modules with a command's options import only the standard library, because a
+script reads its arguments with any Python that it finds, before anything is installed.
 """

@@ -1,7 +1,7 @@
 """Runs a command: `python -m whosaid.cli NAME [ARGUMENT...]`, as scripts/NAME does.
 
-The command line is read by the standard library alone, with whatever Python there is, so that help
-and mistakes install nothing. Then .venv is made ready, and the command runs under its Python.
+The command line is read with any Python and only the standard library, so that help and mistakes
+install nothing. Then .venv is installed, and the command runs under its Python.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, CommandParser, option
 REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
 ENVIRONMENT = REPOSITORY / "scripts" / "environment"
-# First arguments: the packages are there, or scripts/gpu-check was given an interpreter to use.
+# First arguments: the packages are installed, or scripts/gpu-check got an interpreter.
 READY, GIVEN = "--ready", "--given"
-# Packages of a client of a running server, and of scripts/gpu-check.
+# Packages needed by clients of a running server, and by scripts/gpu-check.
 CLIENT = ("httpx2", "pydantic_settings", "rich")
 CHECKED = (
     *("torch", "transformers", "numpy", "joblib", "psutil"),
     *("pydantic", "pydantic_settings", "rapidfuzz", "av", "silero_vad"),
 )
 LAYERS = {
-    "archive": "add Ray, for archives and Ray Serve",
+    "archive": "also install Ray, for archives and Ray Serve",
     "dev": "add hf-serve, Ray and the packages of checks, tests and benchmarks; as root on Debian"
     " also the programs that tests use",
-    "toolkit": "add all that, and .venv-toolkit: Python 3.11 and the packages of"
+    "toolkit": "like --dev, and .venv-toolkit with Python 3.11 and the packages of"
     " huggingface-inference-toolkit's container",
 }
 
@@ -66,18 +66,17 @@ COMMANDS = {
 def read_setup(arguments: Sequence[str] | None = None) -> Namespace:
     parser = CommandParser(
         "scripts/setup",
-        "Make .venv ready: Python 3.12 and the packages of requirements/locks/, checked by their"
-        " hashes, for demo, serve, transcribe and deploy.py. Nothing is done if nothing has"
-        " changed, and nothing is removed that an earlier call was asked for.",
+        "Install Python 3.12 and the packages of requirements/locks/, verified by hash, into .venv,"
+        " for demo, serve, transcribe and deploy.py. If nothing has changed, nothing is done."
+        " Packages of earlier calls are kept.",
         (
-            ("what users need", "scripts/setup"),
+            ("packages for use", "scripts/setup"),
             (
-                "Ray too, and what checks, tests and benchmarks need",
+                "also Ray, and packages for checks, tests and benchmarks",
                 "scripts/setup --archive --dev",
             ),
         ),
-        "Without an NVIDIA device torch comes from PyTorch's index of builds for the CPU, without"
-        " CUDA's libraries.",
+        "Without an NVIDIA device torch is PyTorch's build for the CPU, without CUDA's libraries.",
     )
     for name, help_text in LAYERS.items():
         option(parser, f"--{name}", help_text, action="store_true")
@@ -91,7 +90,7 @@ def set_up(options: Namespace) -> NoReturn:
 
 
 def make_ready(layer: str) -> None:
-    """Install the packages of `layer`, if they are not there, and go on under .venv's Python."""
+    """Install the packages of `layer`, if they are missing, and restart under .venv's Python."""
     ready = VENV / "ready"
     before = ready.read_text(encoding="utf-8") if ready.is_file() else ""
     if status := subprocess.run(["bash", ENVIRONMENT, layer], check=False).returncode:

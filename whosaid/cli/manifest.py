@@ -14,10 +14,10 @@ from whosaid.cli.parser import did_you_mean
 
 EXAMPLE = '{"path": "talk.wav", "text": "what is said", "parameters": {"language": "de"}}'
 HELP = (
-    f"A manifest has a line {EXAMPLE} for each recording, or is one JSON list of such objects. All"
-    " but the path may be left out; extras/archive/README.md has the other fields."
+    f"A manifest has a line {EXAMPLE} for each recording, or is one JSON list of such objects. Only"
+    " the path is required; extras/archive/README.md has the other fields."
 )
-# `audio` is `path`, and `language` is that of `parameters`.
+# `audio` means `path`, and `language` means `parameters.language`.
 FIELDS = (
     *("path", "audio", "text", "reference", "language", "parameters", "name"),
     *("id", "size", "modified", "duration", "block"),
@@ -25,10 +25,10 @@ FIELDS = (
 
 
 def read_manifest(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the fields of each recording behind their place: `line 3`, in a list `entry 3`.
+    """Yield (position, fields) of each recording; a position is `line 3`, in a list `entry 3`.
 
-    Every recording has a `path`; its language, if any, is in its `parameters`, which are left out
-    if empty. Raises ValueError that begins with the place and says what to write.
+    Every recording has a `path`. A language is in its `parameters`, which are left out if empty.
+    Raises ValueError that begins with the position and tells what to write.
     """
     if text.lstrip().startswith("["):
         for number, entry in enumerate(_decoded(text, "line {}"), 1):

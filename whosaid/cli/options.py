@@ -1,7 +1,7 @@
-"""The options that several commands share: which models, and a request's parameters.
+"""The options that several commands share: models, and a request's parameters.
 
-The parameters are those of docs/api.md under the names that people know from other commands. An
-option that is not given is not sent, and `config.InferenceConfig` alone checks bounds.
+The parameters are those of docs/api.md under names that other programs use. An option that is not
+given is not sent, and only `config.InferenceConfig` checks bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from whosaid.cli.parser import (
     option,
 )
 
-# Variables of the models' settings that have no option, by the options that people try.
+# Variables of models' settings without an option, by the option that people may try.
 VARIABLES = {
     "--hf-token": "HF_TOKEN",
     "--device": "DEVICE",
@@ -101,24 +101,26 @@ def _json_object(text: str) -> dict[str, Any]:
 
 MODELS = (
     ("--model", "ASR_MODEL", "a Whisper, such as openai/whisper-small"),
-    ("--assistant", "ASSISTANT_MODEL", "a smaller Whisper, or Medusa heads, that draft for it"),
+    ("--assistant", "ASSISTANT_MODEL", "drafts for it: a smaller Whisper, or Medusa heads"),
     (
         "--diarization",
         "DIARIZATION_MODEL",
         "finds speakers: a pyannote pipeline, or nvidia/Nemotron-3-Diarization",
     ),
 )
-EMBEDDED = "the demo models of this repository, which know 133 English words of synthetic voices"
-KNOWN = (
-    "a clip of one person's voice (2 to 10 s) and the name to show for that person, e.g."
-    " anna.wav=Anna; several with commas, or the option again"
+EMBEDDED = (
+    "the demo models of this repository, which know only 133 English words in synthetic voices"
 )
-CHANNELS = "mix (default), or separate: transcribe each channel by itself; each is one speaker"
+KNOWN = (
+    "a clip of one person's voice (2 to 10 s) and that person's name, e.g. anna.wav=Anna;"
+    " repeatable, or several with commas"
+)
+CHANNELS = "mix (default), or separate: transcribe each channel by itself, as one speaker"
 RATIO = "retry a window whose text compresses better than this; default: 2.4"
 SILENT = "a window that is more likely than this to be silent may get no text; default: 0.6"
-# The options of a request's parameters, by the group of the help and what is said of the group.
+# The options for a request's parameters, by the help's group and its description.
 GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
-    ("transcription", "docs/api.md says more about each"): (
+    ("transcription", "explained in docs/api.md"): (
         argument("--language", "a code or English name, e.g. de; default: detected", "LANGUAGE"),
         argument(
             "--task",
@@ -136,7 +138,7 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
         flag("--multilingual", "several languages in one recording"),
         argument(
             "--prompt",
-            'text that came before, whose spelling is followed, e.g. "Dr. Lovelace, hello."',
+            'earlier text, whose spelling is followed, e.g. "Dr. Lovelace, hello."',
             "TEXT",
             also=("--initial-prompt",),
         ),
@@ -146,15 +148,15 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
             "WORDS",
         ),
         count("--num-beams", "beam search; default: 1", also=("--beam-size",)),
-        count("--batch-size", "windows at a time"),
+        count("--batch-size", "windows decoded at once"),
         flag(
             "--assisted",
-            "let the assistant draft (default where that saves time); a warning says why it does"
-            " not",
+            "let the assistant draft (default: if that saves time); if it does not, a warning says"
+            " why",
         ),
     ),
     ("speakers", ""): (
-        count("--num-speakers", "how many people speak, if that is known"),
+        count("--num-speakers", "number of speakers, if known"),
         count("--min-speakers", "at least so many"),
         count("--max-speakers", "at most so many"),
         argument("--known-speakers", KNOWN, "FILE=NAME", type=_clips, action="extend"),
@@ -180,7 +182,9 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
             dest="diarize",
         ),
         argument("--channels", CHANNELS, "CHANNELS", type=one_of("mix", "separate")),
-        argument("--channel-names", "names of separate channels, separated by commas", "NAMES"),
+        argument(
+            "--channel-names", "names of separate channels, with commas between them", "NAMES"
+        ),
     ),
     ("thresholds", "as openai/whisper and faster-whisper call them"): (
         argument(
@@ -193,10 +197,12 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
             "NUMBER",
         ),
         argument("--no-speech-threshold", SILENT, "NUMBER"),
-        argument("--length-penalty", "0 to 1: how much beam search favours long text", "NUMBER"),
-        flag("--vad-filter", "decode speech alone (default)"),
-        flag("--no-vad-filter", "decode silence and noise, too", const=False, dest="vad_filter"),
-        argument("--vad-parameters", "what counts as speech, as faster-whisper's", "JSON"),
+        argument(
+            "--length-penalty", "0 to 1: how strongly beam search favours long text", "NUMBER"
+        ),
+        flag("--vad-filter", "decode only speech (default)"),
+        flag("--no-vad-filter", "also decode silence and noise", const=False, dest="vad_filter"),
+        argument("--vad-parameters", "settings of speech detection, as in faster-whisper", "JSON"),
     ),
     ("subtitles", "layout of srt and vtt, as openai/whisper's"): (
         count("--max-line-width", "characters of a line"),
@@ -218,7 +224,7 @@ def _names(options: tuple[Option, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-# The parameters of a request that have an option, and those of the layout of subtitles.
+# The request's parameters that have an option, and those for the layout of subtitles.
 PARAMETERS = tuple(name for options in GROUPS.values() for name in _names(options))
 LAYOUT = _names(GROUPS["subtitles", "layout of srt and vtt, as openai/whisper's"])
 
@@ -229,7 +235,7 @@ def add_parameters(parser: CommandParser) -> None:
     option(
         parser,
         "--parameters",
-        "any parameters of docs/api.md; options go before them",
+        "any parameters of docs/api.md; options override them",
         type=_json_object,
         default={},
         metavar="JSON",
@@ -258,7 +264,7 @@ def add_models(parser: CommandParser) -> None:
 
 def _models_beside_embedded(options: argparse.Namespace) -> str | None:
     others = options.model or options.assistant or options.diarization
-    return "--embedded: goes without other models" if options.embedded and others else None
+    return "--embedded: cannot be used with other models" if options.embedded and others else None
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:

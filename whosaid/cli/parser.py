@@ -1,7 +1,7 @@
 """The parser of all command lines: help with examples, one line and status 2 for a mistake.
 
-An option that stands for a variable of the environment names it in the help and has no default:
-the settings read the variable if the option is not given.
+An option for an environment variable names the variable in its help and has no default: the
+settings read the variable if the option is not given.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 from whosaid.model_reference import ModelReference
 
 HELP_WIDTH = 80
-VARIABLES = "A name in brackets is the variable that is read where the option is not given."
-# An option: its name, its help, and what `option` needs besides.
+VARIABLES = "A name in brackets is the variable that is read if the option is not given."
+# An option: its name, its help, and further arguments of `option`.
 Option = tuple[str, str, dict[str, Any]]
-# A wrong command line; a command that could not do its work ends with FAILED.
+# Exit status for a wrong command line; FAILED is for a command that could not do its work.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 OPTION = re.compile(r"--?[^\s\d-]\S*")
 BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
@@ -31,10 +31,9 @@ MOST_SUGGESTED = 4
 class CommandParser(argparse.ArgumentParser):
     """argparse's parser without abbreviations, which suggests known options for an unknown one.
 
-    `examples` are pairs of what a command line does and the command line. `operands` is what the
-    usage shows after the options. `variables` maps options that do not exist to the environment
-    variables that do what such an option says. `checks` return what is wrong with the options
-    together, if anything.
+    `examples` are pairs of a description and a command line. The usage shows `operands` after the
+    options. `variables` maps options that do not exist to environment variables with their effect.
+    `checks` return an error if options contradict each other.
     """
 
     def __init__(
@@ -96,8 +95,8 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(WRONG, f"{self.prog}: {line} ({self.prog} --help lists the options)\n")
 
     def _without_booleans(self, arguments: list[str]) -> list[str]:
-        """`--flag True` and `--flag=True`, as openai/whisper writes flags, become `--flag`;
-        `--flag False` becomes `--no-flag` or, where there is none, is left out.
+        """Rewrite flags in openai/whisper's style: `--flag True` and `--flag=True` become `--flag`;
+        `--flag False` becomes `--no-flag`, or is dropped if that does not exist.
         """
         written: list[str] = []
         for each in arguments:
@@ -117,7 +116,7 @@ class CommandParser(argparse.ArgumentParser):
         return action is not None and action.nargs == 0
 
     def _suggestion(self, name: str) -> str:
-        """Suggest a variable or options; return nothing if none is like `name`."""
+        """Suggest a variable or options; return "" if none is similar to `name`."""
         if variable := self.variables.get(name):
             return f"; set the variable {variable} instead"
         known = [each for each in self._option_string_actions if each != _opposite(name)]
@@ -137,7 +136,7 @@ def _opposite(name: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean KNOWN?` for the name most like `name`, or nothing."""
+    """Return `; did you mean KNOWN?` for the most similar name, or ""."""
     nearest = get_close_matches(name, list(known), 1, 0.6)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
@@ -156,7 +155,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def some_of(*names: str) -> Callable[[str], list[str]]:
-    """Return an option's type: some of `names` with commas between them, each once."""
+    """Return an option's type: some of `names`, separated by commas, each once."""
     read = one_of(*names)
 
     def read_all(text: str) -> list[str]:
@@ -185,7 +184,7 @@ def web_address(text: str) -> str:
 
 
 def model(text: str) -> str:
-    """Read a folder, as an absolute path, or a Hub id, to which a short name is completed."""
+    """Return a folder's absolute path, or a Hub id; short names are completed."""
     folder = Path(text).expanduser()
     if folder.is_dir():
         return str(folder.resolve())
@@ -203,8 +202,8 @@ def option(
     also: Sequence[str] = (),
     **how: Any,  # noqa: ANN401
 ) -> None:
-    """Add an option with the names `also` of other programs. The help tells of the environment's
-    `variable`, which counts if the option is not given. `how` goes to argparse.
+    """Add an option with the names `also` of other programs. The help names the environment
+    `variable` that is read if the option is not given. `how` goes to argparse.
     """
     shown = f"{help_text} [{variable}]" if variable else help_text
     group.add_argument(name, *also, help=shown, **how)

@@ -67,7 +67,7 @@ class Diarization:
         if not lowest <= found <= highest:
             warnings.append(f"speaker hints could not be met: {found} found")
         if found == self.most_speakers:
-            warnings.append(f"{found} speakers were found, the most that the model can tell apart")
+            warnings.append(f"{found} speakers were found, the most that the model can distinguish")
         return tuple(warnings)
 
     def renamed(self, names: Mapping[str, str]) -> Diarization:

@@ -50,7 +50,7 @@ MARGIN = 0.05  # least lead in similarity of a name over the next name
 MIN_SECONDS_ALONE = 2.0
 MAX_LABELS = 8  # in a warning
 NO_THRESHOLD = (
-    "known_speakers: nobody is named, because this diarization model has no default threshold;"
+    "known_speakers: no name was assigned, because this diarization model has no default threshold;"
     " set known_speaker_threshold"
 )
 

@@ -53,9 +53,9 @@ GPU_BATCH, CPU_BATCH = 32, 8
 MASK_RATE = 100  # frames a second of the mask under which a clip is embedded
 
 # Least cosine at which two embeddings count as one voice, by the embedding model's class and mel
-# bands. A cosine depends on the model, and a loaded model reveals only its architecture. 80 bands:
-# pyannote's published WeSpeaker, by scripts/bench voices on the same network before its last
-# fine-tuning, which changed little. 32 bands: the demo's model, by a benchmark that is gone.
+# bands, because a loaded model reveals only its architecture. 80 bands: pyannote's published
+# WeSpeaker, measured by scripts/bench voices on the same network before its last fine-tuning, which
+# changed little. 32 bands: the demo's model, measured by a benchmark that no longer exists.
 SAME_VOICE = {
     ("WeSpeakerResNet34", 80): 0.45,
     ("WeSpeakerResNet34", 32): 0.78,

@@ -215,7 +215,7 @@ class SessionSpeakers:
         self._client.leave()
 
 
-# What diarizers share while they compute
+# Shared by all diarizers
 
 
 @contextmanager

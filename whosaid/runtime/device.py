@@ -83,7 +83,9 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
     if not reason:
         return torch.int8 if wanted == "int8" else torch.bfloat16
     if wanted != "auto":
-        raise StartError(f"DTYPE={wanted} needs {reason} (DTYPE=auto chooses what there is)")
+        raise StartError(
+            f"DTYPE={wanted} needs {reason} (DTYPE=auto chooses an available precision)"
+        )
     logger.info("computing in float32: bfloat16 needs %s", reason)
     return torch.float32
 

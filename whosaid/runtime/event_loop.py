@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have no loop or must not block theirs."""
+"""An event loop in its own thread, for callers that have no loop or must not block theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps models in memory while requests use them, and gives the memory back after a time without.
+"""Keeps models in memory while requests use them, and frees the memory after an idle time.
 
 async with models.use() as loaded:
     ...
@@ -27,7 +27,8 @@ M = TypeVar("M")
 
 
 class OnDemand(Generic[M]):
-    """`models`, which `unload` ends after `seconds` without use and `load` makes anew.
+    """`models`, which are unloaded by `unload` after `seconds` without use, and loaded again by
+    `load`.
 
     Safe to use from any thread. Without `seconds` the models stay.
     """
@@ -43,7 +44,7 @@ class OnDemand(Generic[M]):
         self._load, self._unload, self._seconds = load, unload, seconds
         self._users = 0
         self._timer: Timer | None = None
-        self._lock = Lock()  # held for moments
+        self._lock = Lock()  # held briefly
         self._changing = Lock()  # held while models load or unload
         self._rest()
 
@@ -87,11 +88,11 @@ class OnDemand(Generic[M]):
                 except StartError as error:
                     logger.error("the models cannot be loaded again: %s", error)
                     raise ModelError(
-                        "the models cannot be loaded again; the log of the endpoint says why"
+                        "the models cannot be loaded again; the endpoint's log says why"
                     ) from error
                 logger.info("models loaded again in %.1f s", time.perf_counter() - began)
             models = self._models
-        self._rest()  # the request may have left meanwhile
+        self._rest()  # the request may have been cancelled meanwhile
         return models
 
     def _rest(self) -> None:

@@ -60,7 +60,7 @@ def restart_without_graphs(reason: str) -> None:
     """Replace this process; return if that was done before or cannot be done."""
     if not began_by_command_line() or not turn_graphs_off():
         return
-    logger.critical("the start failed (%s): the process begins again %s", reason, ADVICE)
+    logger.critical("the start failed (%s): the process starts again %s", reason, ADVICE)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Work in small steps: coroutines that give way to other work, resumed by hand, without asyncio.
+"""Runs work in small steps: coroutines that yield to other work, resumed by hand, without asyncio.
 
     async def decode(data: bytes) -> Audio:
         for block in blocks(data):

@@ -2,7 +2,7 @@
 
 hf-serve has Python 3.12, torch 2.11 or later, transformers 5, huggingface_hub 2 and pyannote.audio
 4. huggingface-inference-toolkit has Python 3.11, torch 2.5, transformers 4.51, huggingface_hub 0.30
-and pyannote.audio 3.4. No other module asks for a version. The functions import the libraries, so
+and pyannote.audio 3.4. No other module looks up versions. The functions import the libraries, so
 that importing this module loads none of them.
 """
 

@@ -1,5 +1,5 @@
 """The endpoint behind an HTTP server of our own: the same answers, for many clients at once.
 
-`endpoint` decides what a request means. Here is what one process needs to serve many clients over
-HTTP: a queue, refusals, streams of progress, metrics and a page.
+`endpoint` interprets requests. This package has the parts that one process needs to serve many
+clients over HTTP: a queue, refusals, streams of progress, metrics and a page.
 """

@@ -1,6 +1,6 @@
 """`python -m whosaid.server`: loads the models; answers until SIGTERM, or until the engine stops.
 
-A wrong command line or a failed start is one line and a status that is not 0.
+For a wrong command line or a failed start it prints one line and exits with a nonzero status.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Serve what the options and the environment name.
+    """Serve with the options and the environment.
 
-    Raises SystemExit at the end, or if that cannot be.
+    Raises SystemExit at the end, or if the start fails.
     """
     log_to_stderr()
-    # Until requests are accepted there is nothing to drain.
+    # While no requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
     try:
         settings = read_settings(options)
         with modules_that_stay():
-            from whosaid.server.serving import serve  # takes seconds, which end in order too
+            from whosaid.server.serving import serve  # takes seconds; signals end these cleanly too
 
         sys.exit(serve(options, settings))
     except StartError as error:

@@ -1,4 +1,4 @@
-"""Every rule by which a request is refused before a byte of its body is read.
+"""The rules that refuse a request before a byte of its body is read.
 
 Only a request's head decides, so a server under load spends nothing on a refusal. `server.gate`
 applies the rules, the cheapest first: framing, host and origin, API key, draining, queue, announced
@@ -25,40 +25,40 @@ from whosaid.server.errors import Kind, Refusal
 from whosaid.server.realtime.places import LivePlace, LivePlaces
 from whosaid.server.settings import ServerSettings
 
-# Requests for these are answered whatever the load: by which routes, and whether without a token.
+# Routes that are answered under any load, and whether they need no token.
 PROBES = ("/health", "/ready", "/metrics")
 WITHOUT_TOKEN = ("/", "/health", "/ready", "/docs", "/openapi.json")
 JOBS = "/v1/jobs"
 TRANSCRIBING = ("/", "/predict", "/v1/audio/transcriptions", "/v1/audio/translations", JOBS)
 FORM = "multipart/form-data"
-# Types that say that the body is no sound; all others are looked into.
+# Media types that exclude audio; bodies of all other types are probed.
 SILENT_TYPES = ("text", "image", "font", "model", "message", "multipart")
-# Parameters, a form's other fields, and up to four voices that OpenAI's clients may add.
+# Room for parameters, a form's other fields, and up to four voices that OpenAI's clients may add.
 SLACK_BYTES = 16 * 2**20
 
-# Probes reveal nothing of any request, and a cluster asks for them by the container's address.
+# Probes reveal nothing about requests, and a cluster sends them to the container's address.
 ASKED_BY_ADDRESS = ("/health", "/ready")
 READING = ("GET", "HEAD")
 ANY = "*"
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^][:@/\s]+)(?::(?P<port>[0-9]*))?")
 ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/\s]+)")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
-# What a page of an allowed origin may send, and read of an answer beside its body.
+# Methods and headers that a page of an allowed origin may send, and headers that it may read.
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
-    # The star does not stand for the key's header, by the Fetch standard.
+    # By the Fetch standard * does not include the key's header.
     (b"access-control-allow-headers", b"Authorization, *"),
     (b"access-control-max-age", b"600"),
 )
 EXPOSED = b"Location, Retry-After, X-Error-Message, X-Request-Id, X-Should-Retry, X-Warnings"
 
-# OpenAI's client waits up to two minutes if it is told to, and else gives up.
+# OpenAI's client waits if Retry-After is at most two minutes, else it gives up.
 LONGEST_WAIT_S = 120
-NEWEST = 0.2  # weight of the newest pause between two answers
+NEWEST = 0.2  # weight of the newest interval between two answers
 
 
 class Permit:
-    """One request's place in the queue, and the `size` in bytes that is held of its body."""
+    """One request's place in the queue, and the `size` in bytes of its body in memory."""
 
     def __init__(self, permits: Permits) -> None:
         self.size = 0
@@ -71,24 +71,23 @@ class Permit:
         self.size = size
 
     def give_bytes_back(self) -> None:
-        """Hold no bytes any more, because nobody holds the body."""
+        """Release the bytes, because the body is no longer in memory."""
         self._permits.held_bytes -= self.size
         self.size = 0
 
     def leave(self) -> None:
-        """Give the place and its bytes back, once."""
+        """Release the place and its bytes; further calls do nothing."""
         self.give_bytes_back()
         self._permits.taken -= not self._left
         self._left = True
 
 
 class Permits:
-    """At most `most` requests without an answer, whose bodies have `max_bytes` together.
+    """Limits requests without an answer to `most`, and their bodies to `max_bytes` together.
 
-    Only bytes that have arrived count. A body may grow while as many bytes again as it has are
-    free, or if there is no other, so that small bodies find room beside large ones. Nobody waits
-    for bytes: a request that finds no room is refused, and of several half-sent bodies the others
-    go on. `now` returns seconds.
+    Only received bytes count. A body may grow while as many bytes as it already has are free, or if
+    it is the only one, so that small bodies find room beside large ones. A request without room is
+    refused instead of waiting, so other half-sent bodies can complete. `now` returns seconds.
     """
 
     def __init__(
@@ -101,11 +100,9 @@ class Permits:
 
     @contextmanager
     def take(self) -> Iterator[Permit]:
-        """Yield a permit for the block. Raises Refusal with the seconds after which one may be
-        free.
-        """
+        """Yield a permit for the block. Raises Refusal with the seconds until one may be free."""
         if self.taken >= self.most:
-            raise self._busy(f"{self.most} requests are waiting, and no more may")
+            raise self._busy(f"{self.most} requests are waiting, the most allowed")
         if not self.taken:
             self._last_answer = self.now()
         permit = Permit(self)
@@ -125,8 +122,8 @@ class Permits:
             raise self._busy(f"the bodies of all requests may have {self.max_bytes} bytes")
 
     def _busy(self, reason: str) -> Refusal:
-        """Return a refusal with `Retry-After`. Each refused client gets a later time, by the
-        average seconds between answers.
+        """Return a refusal with `Retry-After`, which grows for each refused client by the mean
+        seconds between answers.
         """
         now = self.now()
         latest = now + LONGEST_WAIT_S
@@ -136,7 +133,7 @@ class Permits:
 
 
 class Admission:
-    """The permits of requests and the places of live sessions, and whether the server drains.
+    """Holds the permits of requests and live sessions, and knows whether the server is draining.
 
     `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
     """
@@ -162,11 +159,11 @@ class Admission:
 
     def check_draining(self) -> None:
         if self.draining:
-            raise Refusal(Kind.DRAINING, "the server is about to stop")
+            raise Refusal(Kind.DRAINING, "the server is shutting down")
 
     def check_live(self) -> None:
         if not self.live.most:
-            raise Refusal(Kind.NOT_FOUND, "this server holds no live sessions")
+            raise Refusal(Kind.NOT_FOUND, "this server has no live sessions")
         self.check_draining()
         self.live.check()
 
@@ -197,14 +194,14 @@ class Admission:
 
 
 def announced(headers: Headers) -> int:
-    """Return the length that a head announces; 0 if it announces none."""
+    """Return the body's length according to the request's head; 0 without Content-Length."""
     length = headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
 
 
 def check_framing(http_version: str, headers: Headers) -> None:
-    """Raise InvalidRequest if a proxy before the server may find another end of the body, and so
-    another request after it (RFC 9112, section 6.1). h11 refuses everything else that is unclear.
+    """Raise InvalidRequest if a proxy may see the end of the body elsewhere, and so smuggle another
+    request after it (RFC 9112, section 6.1). h11 refuses all other ambiguous requests.
     """
     if "transfer-encoding" in headers and ("content-length" in headers or http_version == "1.0"):
         raise InvalidRequest(
@@ -213,11 +210,9 @@ def check_framing(http_version: str, headers: Headers) -> None:
 
 
 def check_type(path: str, headers: Headers) -> None:
-    """Raise Refusal if the head says that the body holds no sound."""
+    """Raise Refusal if by its media type or encoding the body is not audio."""
     if headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refusal(
-            Kind.UNSUPPORTED_MEDIA_TYPE, "bodies are read as they are, without Content-Encoding"
-        )
+        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, "send the body without Content-Encoding")
     kind = media_type(headers)
     if path.startswith("/v1/audio/") and kind != FORM:
         raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, f"this route reads {FORM}")
@@ -234,7 +229,7 @@ def too_large(limit: int) -> Refusal:
 
 
 class ApiKey:
-    """The key that clients must send; without a `key` every client is let in."""
+    """The key that clients must send; without a `key` every client is accepted."""
 
     def __init__(self, key: SecretStr | None) -> None:
         self._key = key.get_secret_value().encode() if key else b""
@@ -253,8 +248,8 @@ class ApiKey:
 
 
 def token_of(headers: Headers) -> bytes:
-    """Return the key in a request's head, empty if there is none: a bearer token or, because
-    browsers can send that, the password of HTTP's Basic scheme.
+    """Return the key in a request's head, "" if there is none: a bearer token or, for browsers, the
+    password of HTTP's Basic scheme.
     """
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     given = credentials.strip().encode("latin-1")
@@ -269,12 +264,12 @@ def token_of(headers: Headers) -> bytes:
 class OriginPolicy:
     """Checks a request's host and the web page that sent it against `settings`.
 
-    A browser sends requests to any address on behalf of any page, to loopback too. Two things
-    reveal a foreign page: the name in `Host` if a stranger's DNS points here (DNS rebinding), and
-    else `Origin` and `Sec-Fetch-Site`, which no script can set.
+    For any page a browser sends requests to any address, loopback included. A foreign page is
+    recognised by the name in `Host` if an attacker's DNS points here (DNS rebinding), or else by
+    `Origin` and `Sec-Fetch-Site`, which scripts cannot set.
 
-    With an API key every host is answered unless `allowed_hosts` names some, because a page that
-    came by a foreign name has no key to send.
+    With an API key every host is accepted unless `allowed_hosts` is set, because a foreign page
+    does not have the key.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -291,7 +286,7 @@ class OriginPolicy:
         if not self._answers_to(host_name(headers.get("host", ""))):
             raise Refusal(
                 Kind.HOST_NOT_ALLOWED,
-                "requests for this host are not answered: name it in ALLOWED_HOSTS, or set API_KEY",
+                "this host is not allowed: add it to ALLOWED_HOSTS, or set API_KEY",
             )
         if not self._is_listed(headers) and is_foreign(method, headers):
             raise Refusal(
@@ -301,7 +296,7 @@ class OriginPolicy:
             )
 
     def is_preflight(self, method: str, headers: Headers) -> bool:
-        """Return whether a browser asks if a page of an allowed origin may send a request."""
+        """Return whether this is a CORS preflight request of an allowed origin."""
         asks = method == "OPTIONS" and "access-control-request-method" in headers
         return asks and self._is_listed(headers)
 
@@ -346,13 +341,13 @@ def is_loopback(name: str) -> bool:
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
-    """Return whether a browser sends a request for a page of another site or port.
+    """Return whether a browser sends this request for a page of another site or port.
 
-    A link to the page here is no such request: the browser goes there and shows it by itself.
+    Following a link to this server's page does not count.
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None:
-        # Browsers tell the site to https and loopback alone.
+        # Browsers send Sec-Fetch-Site only to https and loopback.
         return site != "same-origin" if site else not _is_same(origin, headers.get("host", ""))
     follows_link = (
         method in READING

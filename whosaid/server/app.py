@@ -1,7 +1,6 @@
-"""All routes as one app.
+"""Builds the app from all routes.
 
-The routers know nothing of load, tokens, deadlines or logs; these stand around all of them, the
-page's files included.
+Load, tokens, deadlines and logs are handled around the routers, for the page's files too.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def create_app(
     app = FastAPI(
         title="Transcription with speakers",
         version="1",
-        docs_url=None,  # its scripts are another site's; docs_page.py has ours
+        docs_url=None,  # its scripts come from another site; docs_page.py has ours
         redoc_url=None,
         redirect_slashes=False,
         lifespan=runner.running if runner else None,
@@ -89,7 +88,7 @@ def _fail(request: Request, error: Exception) -> Response:
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """Return the framework's refusals in our words, because its own may repeat the request."""
+    """Reword the framework's refusals, because its own texts may repeat the request."""
     path = request.scope["path"]
     if not isinstance(error, HTTPException):
         return ErrorResponse(
@@ -97,7 +96,7 @@ def _refuse(request: Request, error: Exception) -> Response:
         )
     known: dict[int, EndpointError] = {
         404: Refusal(Kind.NOT_FOUND, "there is nothing here"),
-        405: Refusal(Kind.METHOD_NOT_ALLOWED, "this path takes other methods"),
+        405: Refusal(Kind.METHOD_NOT_ALLOWED, "this path has other methods"),
     }
     answer: Response = ErrorResponse(
         known.get(error.status_code, InvalidRequest("cannot be read")), path
@@ -110,7 +109,7 @@ def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Return the methods that a path has; a route that refuses one knows only of its own."""
+    """Return the methods of a path, which may have several routes."""
     routes = request.app.routes
     wanted = [{**request.scope, "method": method} for method in METHODS]
     return [

@@ -1,7 +1,7 @@
-"""The bodies of answers and requests as FastAPI describes them in `/openapi.json`.
+"""Describes the bodies of requests and answers for `/openapi.json`.
 
-Routes read bodies themselves, so that nothing reads a body before a request is admitted, or repeats
-it in an error. The parameters are `InferenceConfig`, which checks them.
+Routes read bodies themselves, so that FastAPI neither reads a body before the request is admitted
+nor repeats it in an error. `InferenceConfig` describes and checks the parameters.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ PARAMETERS: dict[str, Any] = InferenceConfig.model_json_schema()
 REFUSALS = {
     400: "The audio, a parameter or the form is wrong",
     401: "The bearer token is missing or wrong",
-    403: "The server does not answer to this host, or for pages of this origin",
+    403: "The host, or the origin of the page, is not allowed",
     404: "The key has no such job",
-    408: "The body does not arrive",
+    408: "The body arrives too slowly",
     409: "With `format`: the job has no answer, or none yet",
     413: "The body is too large",
-    415: "The body is of a type that is not read",
+    415: "The body's media type is not supported",
     422: "The body is not a JSON object",
-    429: "The queue is full; Retry-After says when to come again",
+    429: "The queue is full; retry after Retry-After",
     500: "The endpoint failed",
-    503: "The server has not loaded its models yet, or is about to stop",
-    504: "The request took longer than the server allows",
-    507: "The disk takes no more",
+    503: "The server is loading its models, or shutting down",
+    504: "The request exceeded the server's time limit",
+    507: "The server's disk is full or fails",
 }
 # Refusals of a route that takes audio.
 ANY_BODY = (400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
 class Detail(BaseModel):
-    """An error of the contract's routes."""
+    """An error of the routes of hf-serve's contract."""
 
     detail: str = Field(examples=["INVALID_AUDIO: no audio stream found"])
 
 
 class OpenAIError(BaseModel):
-    """An error in the form that OpenAI's clients read."""
+    """An error as OpenAI's clients expect it."""
 
     message: str = Field(examples=["NOT_FOUND: there is no such job"])
     type: str
@@ -136,9 +136,7 @@ def refusals(*statuses: int, model: type[BaseModel] = Detail) -> dict[int | str,
 
 
 def bodies(**more: object) -> dict[str, Any]:
-    """Return the OpenAPI of the three kinds of bodies; `more` are parameters beside the endpoint's
-    own.
-    """
+    """Return the OpenAPI of the three kinds of bodies; `more` are additional parameters."""
     properties = {**PARAMETERS["properties"], **more}
     json_body = {
         "type": "object",

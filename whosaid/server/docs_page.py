@@ -1,7 +1,7 @@
-"""`GET /docs`: the OpenAPI description as a page, rendered here.
+"""`GET /docs`: renders the OpenAPI description as a page.
 
-FastAPI's own page loads its scripts from another site, which neither the server's content policy
-nor a machine without the internet allows.
+FastAPI's own page loads scripts from another site, which the server's content policy forbids and a
+machine without internet cannot reach.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def render(description: Schema) -> str:
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}: API</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f'<h1>{title}</h1><p>The same for programs: <a href="openapi.json">openapi.json</a>.'
+        f'<h1>{title}</h1><p>For programs: <a href="openapi.json">openapi.json</a>.'
     ]
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
@@ -77,9 +77,7 @@ def _operation(name: str, operation: Schema) -> Iterator[str]:
 
 
 def _fields(schema: Schema, within: str = "") -> Iterator[tuple[str, ...]]:
-    """Yield a row for each field of an object, and for each of theirs: its name, type and
-    description.
-    """
+    """Yield name, type and description of each field of an object, nested fields included."""
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         star = "" if name in required else " (optional)"

@@ -1,8 +1,8 @@
-"""How an error looks on the wire.
+"""Renders errors for clients.
 
-Every refusal and every failure of every route is rendered here, in the shape that the route's
-clients read: the contract's `{"detail": "CODE: text"}`, or OpenAI's `{"error": {...}}` under /v1.
-The header X-Error-Message has the same line, because the hub's client shows that and nothing else.
+Every error of every route is rendered here, in the format of the route's clients: hf-serve's
+`{"detail": "CODE: text"}`, or OpenAI's `{"error": {...}}` under /v1. The header X-Error-Message
+repeats the line, because the Hub's client shows only that header.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from whosaid.errors import AudioTooLong, EndpointError, InvalidAudio, InvalidRef
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.errors import Kind
 
-# Headers of every answer that has no others of these names, so that no browser takes it for a page
-# or a part of one. Answers hold transcripts and secrets, so no browser may keep one on its disk.
+# Default headers of every answer. Browsers must not treat an answer as a page or a part of one, nor
+# store it, because answers hold transcripts and secrets.
 GUARDED = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -27,7 +27,7 @@ GUARDED = (
 )
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 HEADERS = {
-    # OpenAI's client would send the whole body again.
+    # Otherwise OpenAI's client would send the whole body again.
     Kind.DEADLINE_EXCEEDED.code: {"X-Should-Retry": "false"},
     Kind.UPGRADE_REQUIRED.code: {"Upgrade": "websocket"},
     Kind.UNAUTHORIZED.code: {"WWW-Authenticate": "Bearer"},
@@ -35,7 +35,7 @@ HEADERS = {
 
 
 class ErrorResponse(JSONResponse):
-    """The answer to a failed request. The gate finds the `code` in the scope's state."""
+    """The answer to a failed request; passes its `code` to the gate in the scope's state."""
 
     def __init__(self, error: EndpointError, path: str) -> None:
         headers = {"X-Error-Message": str(error), **HEADERS.get(error.code, {})}
@@ -51,7 +51,7 @@ class ErrorResponse(JSONResponse):
 
 
 def translated(error: BaseException) -> EndpointError:
-    """Return the error that a client reads; the log says where an unexpected one came from."""
+    """Return the error for the client; log where an unexpected exception came from."""
     try:
         with endpoint_errors():
             raise error
@@ -60,9 +60,9 @@ def translated(error: BaseException) -> EndpointError:
 
 
 def openai_body(error: EndpointError) -> dict[str, Any]:
-    """Return an error as OpenAI's clients read it: `{"error": {message, type, param, code}}`.
+    """Return an error in OpenAI's format: `{"error": {message, type, param, code}}`.
 
-    The SDK's exceptions take their attributes from it. `code` is the contract's on every route.
+    The SDK's exceptions take their attributes from it. `code` is the same on every route.
     """
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     fields = {
@@ -75,7 +75,7 @@ def openai_body(error: EndpointError) -> dict[str, Any]:
 
 
 def _param(error: EndpointError) -> str | None:
-    """Return the field at fault, as OpenAI's routes call it."""
+    """Return the name of the field at fault on OpenAI's routes."""
     if isinstance(error, InvalidAudio | AudioTooLong):
         return "file"
     if isinstance(error, InvalidReference) and error.param:

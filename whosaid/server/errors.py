@@ -28,7 +28,7 @@ class Kind(Enum):
     )
     BODY_TOO_LARGE = (
         "BODY_TOO_LARGE",
-        "over `MAX_AUDIO_BYTES` (7/5 of it in base64) and 16 MiB for the rest",
+        "over `MAX_AUDIO_BYTES` (7/5 of it in base64) plus 16 MiB for the rest",
         413,
     )
     UNSUPPORTED_MEDIA_TYPE = (
@@ -45,29 +45,29 @@ class Kind(Enum):
         "host of `callback_url` not in `CALLBACK_HOSTS`",
         403,
     )
-    STORAGE_FAILED = "STORAGE_FAILED", "disk of `DATA_DIR` full or failing, also for DELETE", 507
+    STORAGE_FAILED = "STORAGE_FAILED", "`DATA_DIR`'s disk is full or fails (DELETE too)", 507
     DEADLINE_EXCEEDED = (
         "DEADLINE_EXCEEDED",
-        "`REQUEST_TIMEOUT` is over (`X-Should-Retry: false`)",
+        "`REQUEST_TIMEOUT` has passed (`X-Should-Retry: false`)",
         504,
     )
-    NOT_READY = "NOT_READY", "models load; or the engine has stopped", 503, 5
-    NO_REPLICA = "NO_REPLICA", "Ray Serve only: send it again", 503, 1
+    NOT_READY = "NOT_READY", "models are loading, or the engine has stopped", 503, 5
+    NO_REPLICA = "NO_REPLICA", "Ray Serve only: no replica answers; retry", 503, 1
     NOT_FOUND = "NOT_FOUND", "no such path or job", 404
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED", "`Allow` lists the methods", 405
-    MODEL_NOT_FOUND = "MODEL_NOT_FOUND", "`/v1/models/{id}` of a model that is not loaded", 404
+    MODEL_NOT_FOUND = "MODEL_NOT_FOUND", "`/v1/models/{id}`: this model is not loaded", 404
     JOB_NOT_DONE = "JOB_NOT_DONE", "the job has no answer yet", 409
     UPGRADE_REQUIRED = "UPGRADE_REQUIRED", "`/v1/realtime` without a WebSocket", 426
 
-    # Of live sessions, with OpenAI's codes where OpenAI has one.
+    # Codes of live sessions: OpenAI's, if it has one.
     INVALID_JSON = (
         "invalid_json",
-        "not a JSON object, over 1 MiB beside audio, or over 1,000 values",
+        "not a JSON object, over 1 MiB besides audio, or over 1,000 values",
     )
     UNKNOWN_EVENT = "unknown_event", "an unknown `type`"
     UNSUPPORTED_EVENT = (
         "unsupported_event",
-        "an event that a transcription session does not have (`response.create`)",
+        "an event that transcription sessions lack (`response.create`)",
     )
     UNKNOWN_PARAMETER = "unknown_parameter", "no such field; the update changes nothing"
     MISSING_PARAMETER = "missing_required_parameter", "a field is missing"
@@ -81,7 +81,7 @@ class Kind(Enum):
     APPEND_TOO_LARGE = "append_too_large", "over `MAX_APPEND_BYTES`; this `audio` is dropped"
     SESSION_ENDING = "session_ending", "an event after the last commit"
     SESSION_IDLE = "session_idle", "`LIVE_IDLE_SECONDS` without an event; close status 1001"
-    SESSION_EXPIRED = "session_expired", "`LIVE_SESSION_SECONDS` are over; close status 1001"
+    SESSION_EXPIRED = "session_expired", "`LIVE_SESSION_SECONDS` have passed; close status 1001"
 
     def __init__(
         self, code: str, when: str, status: int = 400, retry_after: int | None = None
@@ -90,7 +90,7 @@ class Kind(Enum):
 
 
 class Refusal(EndpointError):
-    """The server does not take or does not finish a request. `retry_after` replaces the kind's."""
+    """The server refuses or aborts a request. `retry_after` replaces the kind's."""
 
     def __init__(
         self, kind: Kind, reason: str, param: str | None = None, retry_after: int | None = None

@@ -1,13 +1,13 @@
-"""The gate: plain ASGI around the whole app. Nothing is parsed before a request is admitted, and no
-answer leaves unseen.
+"""The gate: plain ASGI around the whole app. Nothing is parsed before a request is admitted, and
+every answer passes through the gate.
 
     request ID -> framing -> host, origin -> key -> permit -> deadline -> route
     access log, metrics <- headers <- status <- answer, or the error that ended the request
 
-The gate handles every early end of a request: a client that leaves, a body that is too large or too
-slow, the deadline, the end of draining, an exception. It cancels the task that answers the request,
-which frees its rows. The client gets a status if no answer has begun, an error event if a stream
-has begun, or nothing.
+The gate handles every early end of a request: a disconnected client, a body that is too large or
+too slow, the deadline, the end of draining, an exception. It cancels the task that answers the
+request, which frees its rows. The client gets a status if no answer has begun, an error event if a
+stream has begun, or nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.metrics import Metrics
 from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
-from whosaid.server.realtime.handshake import UPGRADED, Handshake
+from whosaid.server.realtime.handshake import NO_STATUS, UPGRADED, Handshake
 from whosaid.server.settings import ServerSettings
 
 logger = logging.getLogger("server")
@@ -66,21 +66,21 @@ ROUTES = {
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 LINE = "%s %s %s %s in %.2f s%s, id %s"  # of the access log
-# Of an event that appends audio, beside the audio.
+# Bytes of an append event besides its audio.
 SLACK_MESSAGE_BYTES = 64 * 1024
-# What nginx logs of a client that did not wait for its answer.
+# The status that nginx logs for a client that disconnected before its answer.
 CLIENT_GONE = 499
 # A body must keep up with this rate, and may fall so many seconds behind.
 SLOWEST_BYTES_PER_S, PATIENCE_S = 1024, 30.0
 # A client must take a part of an answer in so many seconds, once uvicorn's buffer is full.
 SECONDS_TO_TAKE = 60.0
-# Up to so many bytes of a body that nobody asks for, uvicorn reads so that the connection is kept.
-# Of more, the client sends on for so many seconds until its answer ends.
+# Unread bytes of a body up to which uvicorn reads the rest to keep the connection. For a longer
+# rest, seconds for which a client may send on until its answer ends.
 LITTLE_BYTES, LINGER_S = 64 * 1024, 30.0
 
 
 class IncomingBody:
-    """The bytes of a body that have arrived, of at most `limit`; `permit` counts them."""
+    """The received bytes of a body, at most `limit`; `permit` counts them."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.received, self.complete = limit, 0, asyncio.Event()
@@ -88,7 +88,7 @@ class IncomingBody:
         self._due = time.monotonic() + PATIENCE_S
 
     async def next(self, receive: Receive) -> Message:
-        """Return the next part, or that the client is gone.
+        """Return the next message: a part of the body, or a disconnect.
 
         Raises Refusal if the body is too large or too slow, or if there is no room for it.
         """
@@ -96,7 +96,7 @@ class IncomingBody:
             async with asyncio.timeout(self._due - time.monotonic()):
                 message = await receive()
         except TimeoutError:
-            raise Refusal(Kind.BODY_TIMEOUT, "the body does not arrive") from None
+            raise Refusal(Kind.BODY_TIMEOUT, "the body arrives too slowly") from None
         size = len(message.get("body", b""))
         self.received += size
         self._due = min(self._due + size / SLOWEST_BYTES_PER_S, time.monotonic() + PATIENCE_S)
@@ -109,7 +109,7 @@ class IncomingBody:
         return message
 
     def has_more(self, headers: Headers) -> bool:
-        """Return whether more may come than is worth keeping the connection for."""
+        """Return whether the rest may be too long to read just to keep the connection."""
         if self.complete.is_set():
             return False
         if "transfer-encoding" in headers or "expect" in headers:
@@ -118,8 +118,8 @@ class IncomingBody:
 
 
 class RequestContext:
-    """One request and its answer. `status` is the answer's; `gone` says that the client left before
-    the answer was complete. `routed` says that the app was asked.
+    """One request and its answer. `status` is the answer's. `gone`: the client disconnected before
+    the answer was complete. `routed`: the app got the request.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
@@ -152,12 +152,12 @@ class RequestContext:
         return self._ended.done() and self._ended.result() is None
 
     def end(self, error: EndpointError | None) -> None:
-        """End the request now, with `error`; None if nobody waits for an answer any more."""
+        """End the request now, with `error`; None if the client is gone."""
         if not self._ended.done():
             self._ended.set_result(error)
 
     async def run(self, app: ASGIApp, timeout: float | None = None) -> None:
-        """Let `app` answer, for at most `timeout` seconds and while the client is there.
+        """Let `app` answer, for at most `timeout` seconds and while the client is connected.
 
         Raises EndpointError if the request failed before its answer was complete.
         """
@@ -180,12 +180,12 @@ class RequestContext:
             if why := self._ended.result():
                 raise why
         elif not in_time:
-            raise Refusal(Kind.DEADLINE_EXCEEDED, "the request took longer than the server allows")
+            raise Refusal(Kind.DEADLINE_EXCEEDED, "the request exceeded the server's time limit")
         elif error is not None and not self._complete:
             raise translated(error)
 
     async def fail(self, error: EndpointError) -> None:
-        """Answer with `error`, as far as an answer can still say it."""
+        """Answer with `error`, if the answer has not gone too far for that."""
         with suppress(ClientDisconnect):
             if self.status is None:
                 response = ErrorResponse(error, self.scope["path"])
@@ -195,7 +195,7 @@ class RequestContext:
                 await self.send({"type": "http.response.body", "body": error_event(error)})
 
     async def receive(self) -> Message:
-        """Return the next part of the body, or that the client is gone. Raises Refusal."""
+        """Return the next message: a part of the body, or a disconnect. Raises Refusal."""
         if self.body.complete.is_set():
             await asyncio.wait({self._ended})
             return {"type": "http.disconnect"}
@@ -205,14 +205,16 @@ class RequestContext:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass a part of the answer on. Raises ClientDisconnect if the client does not take it."""
+        """Send a part of the answer. Raises ClientDisconnect if the client does not read it in
+        time.
+        """
         if message["type"] == "http.response.start":
             message = self._with_headers(message)
         elif message["type"] == "http.response.body":
             if self._streams and self.first_event_s is None:
                 self.first_event_s = self.seconds
             self._complete = not message.get("more_body", False)
-            # A client that expects to be told to go on sends nothing after a refusal.
+            # After a refusal a client with `Expect: 100-continue` sends no body.
             if self._complete and self.body.has_more(self.headers) and "expect" not in self.headers:
                 await self._send_on({**message, "more_body": True})
                 await self._discard()
@@ -228,8 +230,8 @@ class RequestContext:
             raise ClientDisconnect from None
 
     async def _discard(self) -> None:
-        """Read the rest of a body that is refused. A connection that closes with unread bytes is
-        reset by TCP, which discards what the client has not read of its answer.
+        """Read the rest of a refused body. TCP resets a connection that is closed with unread
+        bytes, and the client then loses the unread part of its answer.
         """
         if self.body.permit:
             self.body.permit.leave()
@@ -253,7 +255,7 @@ class RequestContext:
         return {**message, "headers": [*message["headers"], *added]}
 
     async def _watch(self) -> None:
-        """Wait for the message after the body: the client left, or has its answer."""
+        """Wait for the message after the body: a disconnect, or the end of the answer."""
         await self.body.complete.wait()
         await self._receive()
         if not self._complete:
@@ -261,9 +263,9 @@ class RequestContext:
 
 
 class Gate:
-    """The ASGI app that clients reach. `app` answers the requests that pass, and holds the sessions
-    that the API key opens or one of `secrets`. `running` are the requests without an answer;
-    `jobs` runs the jobs of the app.
+    """The outermost ASGI app. `app` answers the requests that pass, and serves the sessions that
+    the API key or one of `secrets` opens. `running` are the requests without an answer; `jobs` runs
+    the app's jobs.
     """
 
     def __init__(
@@ -284,7 +286,7 @@ class Gate:
         self._origins = OriginPolicy(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, hold one session, or pass on what is neither."""
+        """Serve one request or session; pass other scopes to the app."""
         if scope["type"] == "websocket":
             await self._hold(Handshake(_without_last_slash(scope), receive, send))
             return
@@ -336,7 +338,7 @@ class Gate:
             await context.run(self.app, self.deadline)
 
     async def _hold(self, handshake: Handshake) -> None:
-        """Hold a session, or refuse it as a request is refused."""
+        """Serve a session, or refuse it like a request."""
         request_id = self._name(handshake)
         try:
             self._check_sender(handshake)
@@ -352,7 +354,7 @@ class Gate:
             self._log_session(handshake, request_id)
 
     def _open(self, handshake: Handshake) -> ClientSecret | None:
-        """Return the secret that a client sends; None if it sends the key or needs none.
+        """Return the client's secret; None if it sends the key or needs none.
 
         Raises Refusal.
         """
@@ -367,7 +369,7 @@ class Gate:
         return None
 
     def _check_sender(self, asked: RequestContext | Handshake) -> None:
-        """Raise EndpointError for unclear framing, and for foreign hosts and pages."""
+        """Raise EndpointError for ambiguous framing, and for foreign hosts and pages."""
         scope, headers = asked.scope, asked.headers
         check_framing(scope["http_version"], headers)
         self._origins.check(scope["method"], scope["path"], headers)
@@ -395,14 +397,15 @@ class Gate:
         self._metrics.requests.labels(route, status, code).inc()
         audio = ""
         if status == UPGRADED and place is not None:
-            audio = f", {place.audio_seconds:.1f} s of audio, closed with {handshake.close_status}"
+            closed = handshake.close_status or NO_STATUS
+            audio = f", {place.audio_seconds:.1f} s of audio, closed with {closed}"
         logger.info(LINE, "GET", route, status, code, handshake.seconds, audio, request_id)
 
 
 def route_of(path: str) -> str:
-    """Return the name of the route that a path belongs to, "other" if there is none.
+    """Return the name of a path's route, "other" if it has none.
 
-    Logs and metrics name routes, never paths, queries or file names, which may be secrets.
+    Logs and metrics show route names, because paths, queries and file names may be secrets.
     """
     if path in ROUTES:
         return path
@@ -412,11 +415,11 @@ def route_of(path: str) -> str:
 
 
 def _without_last_slash(scope: Scope) -> Scope:
-    """Rewrite `/predict/` to `/predict`. `/app/` stays, because the page has it."""
+    """Rewrite `/predict/` to `/predict`, but keep `/app/`, the page's path."""
     path = scope["path"].rstrip("/") or "/"
     return {**scope, "path": path, "raw_path": path.encode()} if path in ROUTES else scope
 
 
 def _is_open(path: str, method: str) -> bool:
-    """Return whether no token is asked for: the page's files are no secret."""
+    """Return whether a path needs no token; the page's files are public."""
     return route_of(path) == PAGE or (path in WITHOUT_TOKEN and method in ("GET", "HEAD"))

@@ -1,7 +1,7 @@
-"""Routes about the server's own state, for platforms and people.
+"""Routes about the server's state, for platforms and people.
 
-No answer waits for the engine, so all come at once under any load. A full queue does not make the
-server unready.
+They never wait for the engine, so they answer at once under any load. With a full queue the server
+is still ready.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from whosaid.server.metrics import Metrics
 
 
 def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: bool) -> APIRouter:
-    """`/health`, `/ready`, `/metrics`, and `/` for whoever looks in."""
+    """Return the routes `/health`, `/ready`, `/metrics` and `/`."""
     routes = APIRouter()
 
     @routes.head("/health", include_in_schema=False)
-    @routes.get("/health", summary="200 while the process lives")
+    @routes.get("/health", summary="200 while the process runs")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
@@ -51,7 +51,7 @@ def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: boo
     @routes.head("/", include_in_schema=False)
     @routes.get(
         "/",
-        summary="A sign of life",
+        summary="OK",
         response_class=PlainTextResponse,
         responses=refusals(403),
     )

@@ -1,5 +1,5 @@
-"""`GET /info`: what this server's models can do and what it takes, so that a client can offer just
-that. The page lays its form out by it.
+"""`GET /info`: the features and limits of this server and its models. The page builds its form from
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Info(BaseModel):
 
     model: str = Field(description="The loaded model: a hub id, or the name of a folder")
     embedded: bool = Field(description="True for the demonstration model of 133 words")
-    multilingual: bool = Field(description="True if the model knows other languages than English")
+    multilingual: bool = Field(description="True if the model knows languages besides English")
     languages: list[Language] = Field(description="The languages of the model, by name")
     tasks: list[str] = Field(description="The accepted values of `task`")
     prompts: bool = Field(description="True if `prompt` and `hotwords` are accepted")
@@ -39,15 +39,15 @@ class Info(BaseModel):
     diarization: bool = Field(description="True if diarization is available")
     known_speakers: bool = Field(description="True if clips can name speakers")
     live_places: int | None = Field(
-        description="The number of live sessions that may open now; null: no live sessions here"
+        description="The number of live sessions that can open now; null: no live sessions"
     )
-    jobs: bool = Field(description="True if `/v1/jobs` takes recordings")
+    jobs: bool = Field(description="True if `/v1/jobs` accepts recordings")
     max_audio_seconds: float
     max_audio_bytes: int
 
 
 def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
-    """Return the route, which never waits for the engine. `admission` has the live sessions."""
+    """Return the route, which never waits for the engine. `admission` counts live sessions."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)
@@ -59,8 +59,8 @@ def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
 
 
 def describe(endpoint: Endpoint, live_places: int | None = None, jobs: bool = False) -> Info:
-    """Return the values that this endpoint accepts without a refusal or a warning. `live_places`
-    more live sessions may be opened; `jobs` says whether jobs are kept.
+    """Return the values that this endpoint accepts without refusal or warning. `live_places` is the
+    number of live sessions that can open; `jobs` tells whether jobs are enabled.
     """
     models = endpoint.recogniser.transcriber.models
     tokens = models.special_tokens

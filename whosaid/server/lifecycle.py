@@ -1,13 +1,13 @@
-"""How the server begins to listen and how it ends.
+"""Starts and stops the server.
 
-While models load, a server of its own answers `/health`, so that platforms do not restart a process
-that downloads them; all else is 503. Then the port is the server's.
+While models load, a separate small server answers `/health`, so that platforms do not restart a
+process that downloads models; other requests get 503. Then the real server takes the port.
 
-Draining is the server's own phase before uvicorn's shutdown begins. On SIGTERM the port stays open:
-accepted requests are computed and answered, new ones get 503, and so does `/ready`. Then, or after
-the time limit, uvicorn closes connections. The process ends with status 0, as nothing was lost; a
-second signal ends it at once. If the engine has stopped, the process ends by itself with another
-status, because platforms restart only processes that end.
+On SIGTERM the server drains before uvicorn's shutdown. The port stays open: accepted requests are
+answered, new ones and `/ready` get 503. Then, or after the time limit, uvicorn closes connections.
+The process exits with status 0, because nothing was lost; a second signal ends it at once. If the
+engine has stopped, the process ends by itself with another status, because platforms restart only
+processes that end.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from whosaid.asr import stopped
 from whosaid.endpoint import Endpoint
@@ -40,23 +41,36 @@ from whosaid.server.settings import ServerSettings
 
 logger = logging.getLogger("server")
 
-# Proxies keep a connection on which something comes so often.
+# Seconds between pings, which keep proxies from closing a connection.
 PING_S = 20.0
-# uvicorn answers 503 beyond so many connections, or before files run short.
+# Beyond so many connections, or when file descriptors run short, uvicorn answers 503.
 MOST_CONNECTIONS, OTHER_FILES = 10_000, 256
-# Connections that the system keeps until they are accepted; uvicorn's default.
+# The listen backlog; uvicorn's default.
 BACKLOG = 2048
-# For answers on their way to clients, after the last one is computed.
+# Seconds to send the last answers to clients.
 SECONDS_TO_LEAVE = 5
 
 
-# uvicorn 0.54 says so of every WebSocket that is refused with a whole answer.
+# uvicorn 0.54 logs this for every WebSocket that is refused with an HTTP answer.
 FALSE_ALARM = "ASGI callable returned without completing handshake."
 logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != FALSE_ALARM)
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, which also frees the place of a client whose connection is lost. The
+    session does not notice while it does not read, because the audio is far ahead of real time.
+    """
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.handshake_initiated and (place := self.scope["state"].get("place")):
+            place.leave()
+
+
 # uvicorn's own protocols and bounds.
 UVICORN: dict[str, Any] = {
     "http": "h11",
-    "ws": "websockets-sansio",
+    "ws": WebSocketProtocol,
     "log_config": None,
     "log_level": logging.WARNING,
     "access_log": False,
@@ -66,14 +80,13 @@ UVICORN: dict[str, Any] = {
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which drains before it shuts down; it does so too when the engine stops.
+    """uvicorn's server, which drains before it shuts down, or when the engine stops.
 
-    `exit_status` is what the process should end with. With `page` the log names the page's
-    address.
+    `exit_status` is the process's. With `page` the log shows the page's address.
     """
 
     exit_status = 0
-    _end = "the server ends before it drained"
+    _end = "the server stopped before it had drained"
 
     def __init__(
         self,
@@ -87,9 +100,9 @@ class DrainingServer(uvicorn.Server):
                 gate,
                 limit_concurrency=most_connections(),
                 ws_max_size=gate.most_message_bytes,
-                ws_per_message_deflate=False,  # a few bytes would be any number of zeros
+                ws_per_message_deflate=False,  # a few compressed bytes could expand without limit
                 ws_ping_interval=PING_S,
-                # A client that is far ahead of real time is not read, and so are its pongs.
+                # While a client is too far ahead of real time, its pongs are not read either.
                 ws_ping_timeout=None,
                 **UVICORN,
             )
@@ -111,10 +124,9 @@ class DrainingServer(uvicorn.Server):
             logger.info("listening on %s%s", where, f", page {where}{PAGE}" if self._page else "")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain; the second time, end the process as the signal does by itself.
+        """Begin to drain; on the second signal end the process as the signal does by default.
 
-        It may come in the middle of a line of the log, where no other can be written: `on_tick`
-        says it.
+        The handler may interrupt the write of a log line, so `on_tick` logs the drain.
         """
         if self.gate.admission.draining:
             signal.signal(sig, signal.SIG_DFL)
@@ -124,7 +136,7 @@ class DrainingServer(uvicorn.Server):
         self._says_draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server has to shut down. Uvicorn calls this ten times a second."""
+        """Return True if the server has to shut down; uvicorn calls this ten times a second."""
         await super().on_tick(counter)
         if not self.endpoint.alive and not self.exit_status:
             self._engine_stopped()
@@ -132,50 +144,50 @@ class DrainingServer(uvicorn.Server):
             return False
         if self._says_draining:
             self._says_draining = False
-            logger.info("draining: %d requests are not answered", self.gate.admission.permits.taken)
+            logger.info("draining: %d requests are unanswered", self.gate.admission.permits.taken)
             self.begin_to_drain()
         if self.busy and time.monotonic() < self._drain_ends:
             return False
-        self._end = "drained" if not self.busy else "the time to drain is over"
+        self._end = "drained" if not self.busy else "DRAIN_TIMEOUT has passed"
         self.end_all(stopped() if self.exit_status else None)
         return True
 
     def begin_to_drain(self) -> None:
-        """Let every live session complete the audio that it has, and end. Jobs wait for another
+        """Let every live session complete its received audio and end. Jobs are left to the next
         process.
         """
         if self.gate.jobs:
             self.gate.jobs.stop()
-        why = Refusal(Kind.DRAINING, "the server is about to stop")
+        why = Refusal(Kind.DRAINING, "the server is shutting down")
         self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
-        """Answer whatever is not answered yet with `error`, or that the server drains; streams end
-        with an error event.
+        """Answer the remaining requests with `error`, by default DRAINING; streams end with an
+        error event.
         """
-        why = error or Refusal(Kind.DRAINING, "the server stops before this request is answered")
+        why = error or Refusal(Kind.DRAINING, "the server stops before it can answer this request")
         for context in self.gate.running:
             context.end(why)
         status = INTERNAL_ERROR if error else GOING_AWAY
         self.gate.admission.live.end_all(Ending(status, why))
 
     def close(self) -> None:
-        """End the endpoint's threads, or the process if one does not end; how it drained is the
-        last that is said.
+        """End the endpoint's threads, or the process if a thread does not end. The last log line
+        tells how the server drained.
         """
         closing = threading.Thread(target=self.endpoint.close, daemon=True)
         closing.start()
         closing.join(SECONDS_TO_LEAVE)
         if closing.is_alive():
-            logger.warning("a computation does not end, the process does")
+            logger.warning("a computation does not end: the process ends anyway")
         logger.info(self._end)
         if closing.is_alive():
             logging.shutdown()
             os._exit(self.exit_status)
 
     def _engine_stopped(self) -> None:
-        """Begin to end the process. Requests that waited for the engine have got their errors; the
-        others are about to.
+        """Begin to end the process. Requests that waited for the engine have failed; the others
+        fail now.
         """
         logger.critical("the engine has stopped, so the process ends")
         self.exit_status = EXIT_STATUS
@@ -184,8 +196,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return the number of connections: the limit of open files, less those of models, libraries
-    and uploads.
+    """Return the limit of connections: that of open files, less files of models, libraries and
+    uploads.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
@@ -195,7 +207,7 @@ def most_connections() -> int:
 def answering_health(bound: socket.socket) -> Iterator[None]:
     """Answer `/health` on `bound` in a thread during the block, and refuse all other requests."""
     server = uvicorn.Server(uvicorn.Config(_while_loading, lifespan="off", **UVICORN))
-    # uvicorn closes the socket that it is given; the other one goes on to listen.
+    # uvicorn closes this duplicate; the original socket keeps listening.
     thread = threading.Thread(target=server.run, args=([bound.dup()],), daemon=True)
     thread.start()
     try:
@@ -206,9 +218,12 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 
 
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve while models load. Each answer closes its connection, because this server ends soon."""
+    """Serve while models load; close each connection after its answer, because this server ends
+    soon.
+    """
     loading = Refusal(
-        Kind.NOT_READY, "the models are still loading; /ready says when the server takes requests"
+        Kind.NOT_READY,
+        "the models are still loading; /ready is 200 when the server accepts requests",
     )
     if scope["type"] == "websocket":
         await Handshake(scope, receive, send).fail(loading)
@@ -222,9 +237,9 @@ async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Return the server's socket, which listens: clients wait until they are answered.
+    """Return the server's listening socket, on which clients wait.
 
-    Raises StartError if the address is taken, or is not one of this machine.
+    Raises StartError if the address is in use, or is not one of this machine.
     """
     host, port = settings.host, settings.port
     try:
@@ -234,7 +249,7 @@ def bind(settings: ServerSettings) -> socket.socket:
         both = family is socket.AF_INET6
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        reason = str(error.strerror).partition(" (while ")[0]  # which names the address again
+        reason = str(error.strerror).partition(" (while ")[0]  # drops the repeated address
         raise StartError(f"HOST={host} PORT={port}: {reason}") from error
 
 

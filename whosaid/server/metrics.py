@@ -1,7 +1,7 @@
 """Metrics for Prometheus at `/metrics`.
 
-Every label has a small fixed set of values (routes by name, never a path as it came), so that no
-client can make series; and histograms of seconds reach the ten minutes that a long recording takes.
+Every label has a small fixed set of values (names of routes instead of paths), so that clients
+cannot create series. Histograms of seconds reach the ten minutes that a long recording takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from whosaid.server.jobs.store import JobStore
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 BYTES = tuple(10.0**power for power in range(3, 10))
 
-# A series each for the time at which a counter began would double the page.
+# The _created series of the counters would double the page.
 disable_created_metrics()
 
 
@@ -51,7 +51,10 @@ class EngineMetrics(Collector):
         running, waiting = (scheduler.running, scheduler.waiting) if scheduler else (0, 0)
         gauges = {
             "asr_requests_in_progress": ("Requests admitted", self.admission.permits.taken),
-            "asr_held_body_bytes": ("Bytes of their bodies", self.admission.permits.held_bytes),
+            "asr_held_body_bytes": (
+                "Bytes of held request bodies",
+                self.admission.permits.held_bytes,
+            ),
             "asr_queue_requests": ("Requests read, not answered", self.endpoint.outstanding),
             "asr_running_rows": ("Windows being decoded", running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
@@ -65,7 +68,7 @@ class EngineMetrics(Collector):
         counters: dict[str, tuple[str, float]] = {
             "asr_windows": ("Windows decoded", counts.windows),
             "asr_rounds": ("Decoding steps of the whole batch", counts.steps),
-            "asr_batch_rows": ("Rows of all steps; by steps, their mean", counts.rows),
+            "asr_batch_rows": ("Rows of all steps; divided by steps, the mean batch", counts.rows),
             "asr_tokens": ("Tokens decoded", counts.decoded.tokens),
             "asr_live_sessions": ("Live sessions begun", self.admission.live.opened),
             "asr_live_audio_seconds": ("Seconds of live audio", self.admission.live.audio_seconds),
@@ -87,17 +90,15 @@ class JobMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts, kept = self._store.counts()
-        jobs = GaugeMetricFamily("asr_jobs", "Jobs that are kept", labels=["status"])
+        jobs = GaugeMetricFamily("asr_jobs", "Jobs kept", labels=["status"])
         for status, count in counts.items():
             jobs.add_metric([status.value], count)
         yield jobs
-        yield GaugeMetricFamily("asr_jobs_bytes", "Bytes of their recordings and answers", kept)
+        yield GaugeMetricFamily("asr_jobs_bytes", "Bytes of recordings and answers of jobs", kept)
 
 
 class Metrics:
-    """The series of one server, on registries of their own: `on_disk` has those that a disk is
-    asked for.
-    """
+    """The series of one server; those in the registry `on_disk` need a disk."""
 
     def __init__(self, engine: Collector) -> None:
         self.registry, self.on_disk = CollectorRegistry(), CollectorRegistry()
@@ -110,9 +111,9 @@ class Metrics:
             ["route", "status", "code"],
         )
         self.refused = counter(
-            "asr_refused", "Requests refused before their body was understood", ["code"]
+            "asr_refused", "Requests refused before parsing their body", ["code"]
         )
-        self.cancelled = counter("asr_cancelled", "Requests whose client left")
+        self.cancelled = counter("asr_cancelled", "Requests whose client disconnected")
         self.audio_seconds = counter("asr_audio_seconds", "Seconds of audio answered")
         self.seconds = seconds(
             "asr_request_duration_seconds",
@@ -128,24 +129,28 @@ class Metrics:
         )
         self.body_bytes = Histogram(
             "asr_body_bytes",
-            "Bytes of the bodies of requests",
+            "Size of request bodies",
             buckets=BYTES,
             registry=self.registry,
         )
         build = Gauge(
-            "asr_build_info", "Versions of what runs here", ["versions"], registry=self.registry
+            "asr_build_info",
+            "Versions of Python and libraries",
+            ["versions"],
+            registry=self.registry,
         )
         build.labels(describe_versions()).set(1)
 
     async def text(self) -> bytes:
-        # No request waits for the disk; the others are of the thread that counts them.
+        # In a thread, so that no request waits for the disk; the other metrics belong to this
+        # thread.
         on_disk = await asyncio.to_thread(generate_latest, self.on_disk)
         return generate_latest(self.registry) + on_disk
 
 
 @dataclass(frozen=True)
 class Service:
-    """The endpoint as the routes see it: its requests are counted."""
+    """The endpoint for the routes, with counted requests."""
 
     endpoint: Endpoint
     metrics: Metrics
@@ -157,8 +162,8 @@ class Service:
     async def stream(
         self, request: TranscriptionRequest, permit: Permit | None = None
     ) -> AsyncGenerator[Event]:
-        """Yield the endpoint's events. The `permit` gives the body's bytes back once its audio is
-        decoded; those of a body with clips stay, because the clips may be parts of it.
+        """Yield the endpoint's events. The `permit` releases the body's bytes once its audio is
+        decoded, except for a body with clips, because the clips may be slices of it.
         """
         began = time.monotonic()
         async with aclosing(self.endpoint.stream(request)) as events:

@@ -1,7 +1,7 @@
 """The contract's routes: POST `/` and `/predict`, with hf-serve's answers to the byte.
 
-A route takes only the bare request, so that no framework reads a body before it is admitted, or
-repeats it in an error.
+Routes take the bare request, so that FastAPI neither reads a body before the request is admitted
+nor repeats it in an error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/", **TRANSCRIPTION, operation_id="transcribe")
     @routes.post("/predict", **TRANSCRIPTION, operation_id="predict")
     async def predict(request: Request) -> Response:
-        # No variable holds the body, which is freed once its audio is decoded.
+        # No variable refers to the body, so that it is freed once its audio is decoded.
         transcription = await asyncio.to_thread(service.endpoint.parse, *await read_body(request))
         if wants_events(request):
             return await native_stream(service, transcription, request.state.permit)
@@ -69,5 +69,5 @@ def wants_events(request: Request) -> bool:
 
 
 def encode(answer: dict[str, Any]) -> bytes:
-    """Return the JSON that hf-serve makes of a handler's dict, by the serializer that it uses."""
+    """Serialize a handler's dict as hf-serve does, with the same serializer."""
     return to_json(answer, inf_nan_mode="null")

@@ -1,4 +1,4 @@
-"""The command line of scripts/serve, which is that of `python -m whosaid.server`."""
+"""The command line of scripts/serve and `python -m whosaid.server`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SETTINGS = (
 
 
 def read(arguments: Sequence[str] | None = None) -> Namespace:
-    """Return the options; each stands for a variable, and what is not given is read from there."""
+    """Return the options; an option that is not given is read from its variable."""
     made = CommandParser(
         "scripts/serve",
         "Serve one set of models to many clients: the endpoint's JSON, audio files, OpenAI's audio"
         " API, and a page for the browser. Answers until SIGTERM or Ctrl+C.",
         (
             (
-                "Whisper base, fetched once, with speakers, on http://127.0.0.1:8000",
+                "Whisper base, downloaded once, with speakers, on http://127.0.0.1:8000",
                 "scripts/serve",
             ),
             (
@@ -55,7 +55,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
                 "for other machines, with a key",
                 "scripts/serve --host 0.0.0.0 --api-key-file key.txt",
             ),
-            ("jobs, which are kept in a folder", "DATA_DIR=jobs scripts/serve"),
+            ("jobs, kept in a folder", "DATA_DIR=jobs scripts/serve"),
             ("the demo models of this repository", "scripts/serve --embedded"),
         ),
         "docs/server.md has the other variables and all routes. The exit status is 2 for a wrong"
@@ -66,7 +66,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     option(
         made,
         "--port",
-        "default: 8000; 0: any free one",
+        "default: 8000; 0: any free port",
         "PORT",
         type=whole_number(0, 65535),
         metavar="N",
@@ -83,7 +83,7 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     option(
         made,
         "--no-speakers",
-        "load no pipeline, and find no speakers",
+        "load no pipeline; do not find speakers",
         also=("--no-diarize",),
         dest="diarize",
         action="store_const",

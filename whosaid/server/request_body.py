@@ -1,11 +1,11 @@
 """Reads the three kinds of bodies with audio and parameters: JSON, a form, or the file itself.
 
-A body is JSON if its type says so, which a foreign page cannot say without asking first (CORS). Any
-other type is a hint that nobody relies on: the decoder looks. Because no audio format begins with a
-brace, a client that forgot the type gets an error that says so.
+A body is JSON only if its media type says so, because a foreign page cannot send this type without
+a CORS preflight. Other types are not trusted: the decoder probes the file. No audio format begins
+with a brace, so a client that forgot the type of its JSON gets an error that says so.
 
-Nothing of a form touches the disk. The framework's own reader writes files beyond a MiB there, and
-refuses longer texts, which clips of known speakers are.
+Forms never touch the disk. Starlette's own parser writes files over 1 MiB to disk, and refuses
+texts over 1 MiB, such as clips of known speakers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
 from whosaid.server.admission import FORM, media_type
 from whosaid.server.errors import Kind, Refusal
 
-# Not of the transcription: how the answer comes.
+# Not a parameter of transcription: it selects a stream.
 ANSWER_PARAMETERS = {"stream"}
-# What a form or JSON has in its body.
+# Fields that belong in the body.
 PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
 MOST_FILES, MOST_FIELDS = 1, 100
-# A clip of a known speaker, 30 s of 48 kHz stereo as a data URL, fits twice.
+# Room for two clips of known speakers, 30 s of 48 kHz stereo as data URLs.
 MAX_FIELD_BYTES = 16 * 2**20
 LONGEST_LINE = 2000  # bytes
 LISTS = {
@@ -43,10 +43,11 @@ LISTS = {
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
-    """Return a body as `Endpoint.parse` takes it, and whether its parameters are text.
+    """Return a body for `Endpoint.parse`, and whether its parameters are text.
 
-    Raises InvalidBody for what is no JSON object, UnsupportedMediaType for JSON that does not say
-    so, and InvalidRequest for a form that cannot be read, or parameters beside form and JSON.
+    Raises InvalidBody if JSON is not an object, UnsupportedMediaType for JSON with another media
+    type, and InvalidRequest for an unreadable form, or parameters in the query string of a form or
+    JSON.
     """
     kind = media_type(request.headers)
     if kind == FORM:
@@ -60,7 +61,9 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
     if is_json:
         return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
-        raise Refusal(Kind.UNSUPPORTED_MEDIA_TYPE, "a JSON body has Content-Type: application/json")
+        raise Refusal(
+            Kind.UNSUPPORTED_MEDIA_TYPE, "send a JSON body with Content-Type: application/json"
+        )
     return {
         "inputs": body,
         "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
@@ -68,19 +71,17 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
 
 
 def refuse_in_query(request: Request) -> None:
-    """Raises InvalidRequest for a parameter in the query string, which would be ignored."""
+    """Raise InvalidRequest for a parameter in the query string, where it would be ignored."""
     for name in request.query_params:
         if name in PARAMETERS:
-            raise InvalidRequest(
-                f"{name}: is in the query string, and should be in the body as its other parameters"
-            )
+            raise InvalidRequest(f"{name}: is in the query string, but should be in the body")
 
 
 def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     """Return a JSON object; long texts in it, such as `inputs`, are each a Base64Text. Errors call
     the object `what`.
 
-    Raises InvalidRequest for what is not UTF-8, BodyTooLarge for too much beside such texts, else
+    Raises InvalidRequest if it is not UTF-8, BodyTooLarge for too much besides such texts, else
     InvalidBody.
     """
     try:
@@ -102,14 +103,14 @@ async def _read_all(request: Request) -> bytes:
     body = BytesIO()
     async for part in request.stream():
         body.write(part)
-    return body.getvalue()  # which takes no copy
+    return body.getvalue()  # without a copy
 
 
 def _text_parameters(
     entries: ImmutableMultiDict[str, Any], others: Collection[str]
 ) -> dict[str, str]:
-    """Return the parameters among the entries of a query string or form, where `others` are none;
-    lists may be given in several entries. Raises InvalidRequest if another entry is repeated.
+    """Return the parameters among the entries of a query string or form, without `others`. Lists
+    may have several entries. Raises InvalidRequest if another entry is repeated.
     """
     given: dict[str, list[str]] = {}
     for name, value in entries.multi_items():
@@ -122,8 +123,8 @@ def _text_parameters(
 
 
 def _form_body(form: FormData) -> dict[str, Any]:
-    """Return a form's `file` and its parameters, those of the JSON text `parameters` and other
-    fields, as the JSON body would have them.
+    """Return a form as a JSON body: its `file`, and the parameters from the JSON text `parameters`
+    and from other fields.
     """
     file, parameters = form.get("file"), form.get("parameters", "{}")
     if not isinstance(file, UploadFile):
@@ -150,7 +151,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
 
 class _InMemoryParser(MultiPartParser):
     """Holds files in memory, because the size of the whole body is limited before it is parsed. A
-    part called `file` is a file, too, if it has no file name.
+    part named `file` is a file even without a file name.
     """
 
     spool_max_size = 2**62
@@ -187,7 +188,7 @@ async def multipart_form(
 
 
 def _in_utf8(headers: Headers) -> Headers:
-    """Return the type without a charset, which RFC 7578 does not know: Python's slowest takes
+    """Return the media type without a charset: RFC 7578 has none, and Python's slowest codec takes
     minutes.
     """
     kind, parameters = parse_options_header(headers.get("content-type"))
@@ -197,8 +198,8 @@ def _in_utf8(headers: Headers) -> Headers:
 
 
 def is_text(part: UploadFile, data: bytes) -> bool:
-    """Return True if the `data` of a part called `file` are a line of text, for example from curl's
-    `-F file=talk.mp3`, which lacks the at sign.
+    """Return True if the `data` of a part named `file` is a line of text, for example from curl's
+    `-F file=talk.mp3` without the at sign.
     """
     if part.filename or len(data) > LONGEST_LINE:
         return False
@@ -209,7 +210,7 @@ def is_text(part: UploadFile, data: bytes) -> bool:
 
 
 def content(file: BinaryIO) -> bytes:
-    """Return the bytes of a file, of which no call copies more than a slice."""
+    """Return the bytes of a file; no single call copies more than a slice."""
     read = BytesIO()
     while part := file.read(SLICE):
         read.write(part)

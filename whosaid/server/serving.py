@@ -1,6 +1,6 @@
-"""Serves what a command line and the environment name, until SIGTERM or until the engine stops.
+"""Serves with a command line and the environment, until SIGTERM or until the engine stops.
 
-The address is taken before models are fetched or loaded; until then only `/health` is answered.
+The port is bound before models are downloaded and loaded; meanwhile only `/health` is answered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
 
 
 def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServer:
-    """Return a server that has loaded its models, and does not listen yet.
+    """Return a server with loaded models that does not listen yet.
 
     Raises StartError, or SystemExit if a model does not load.
     """

@@ -14,20 +14,20 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from config import EnvironmentSettings
 
-# Shorter keys are warned of: 16 random letters and digits have 95 bits.
+# Characters; shorter keys cause a warning. 16 random letters and digits have 95 bits.
 SAFE_KEY = 16
-# What a server may be called, and where a web page may come from.
+# Hosts of a server, and origins of a web page.
 HOST_PATTERN = re.compile(
     r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f.]*:[0-9a-f:.]+|\[[0-9a-f:.]+\]"
 )
 ORIGIN_PATTERN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
-# Of TCP, up to 65535.
+# A TCP port, up to 65535.
 PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
 CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
 
 
 def _names(pattern: re.Pattern[str], should_be: str) -> BeforeValidator:
-    """Splits a variable's text at commas into lower-case names that match `pattern`."""
+    """Return a validator that splits text at commas into lower-case names that match `pattern`."""
 
     def check(value: object) -> object:
         names = value.lower().split(",") if isinstance(value, str) else value
@@ -49,9 +49,7 @@ CALLBACK_HOSTS = _names(CALLBACK_PATTERN, "names, or names with ports")
 
 
 def callback_key(secret: SecretStr) -> bytes:
-    """Return the bytes that sign callbacks, of a secret as Standard Webhooks writes it; empty if
-    it is no base64.
-    """
+    """Return the signing key in a secret of Standard Webhooks; b"" if it is not base64."""
     try:
         return b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
     except ValueError:
@@ -61,18 +59,17 @@ def callback_key(secret: SecretStr) -> bytes:
 class ServerSettings(EnvironmentSettings):
     """How the server listens and what it accepts."""
 
-    # Else the line feed that ends a secret's file would be part of the key, and let nobody in.
+    # Otherwise a line feed at the end of a secret's file would be part of the key.
     model_config = SettingsConfigDict(str_strip_whitespace=True)
 
     host: str = "127.0.0.1"
     """Address."""
     port: int = Field(default=8000, ge=0, le=65535)
-    """0 is any free one."""
+    """0: any free port."""
     api_key: SecretStr | None = Field(default=None, min_length=1)
-    """Sent as `Authorization: Bearer ...` or Basic password. Use a long random key: nothing limits
-    how often a client may guess."""
+    """Sent as bearer token or Basic password. Use a long random key: guesses are not limited."""
     max_queue: int = Field(default=64, ge=1)
-    """Accepted requests without an answer."""
+    """Requests that wait or run."""
     max_queue_bytes: int = Field(default=2 * 2**30, ge=1)
     """Received bytes of waiting requests; a single request may exceed it."""
     max_decoded_bytes: int = Field(default=2 * 2**30, ge=1)
@@ -96,19 +93,19 @@ class ServerSettings(EnvironmentSettings):
     live_ahead_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
     """How far a live client may be ahead of real time."""
     live_idle_seconds: float = Field(default=300, gt=0, allow_inf_nan=False)
-    """Seconds without an event that end a live session."""
+    """Seconds without an event after which a live session ends."""
     live_session_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
     """Length of a live session."""
     data_dir: Path | None = None
     """Folder for jobs; no jobs without it."""
     max_jobs: int = Field(default=1000, ge=1)
-    """Jobs that are kept."""
+    """Jobs kept."""
     max_job_bytes: int = Field(default=10 * 2**30, ge=1)
     """Bytes of the jobs' recordings and answers."""
     max_running_jobs: int = Field(default=2, ge=1)
     """Jobs running at once."""
     job_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
-    """How long a job is kept after its end."""
+    """Seconds for which an ended job is kept."""
     callback_hosts: Annotated[frozenset[str], NoDecode, CALLBACK_HOSTS] = frozenset()
     """Hosts for job callbacks: `hooks.example, 10.0.0.7:8443`; the default port is 443."""
     callback_secret: SecretStr | None = None
@@ -130,5 +127,5 @@ class ServerSettings(EnvironmentSettings):
     @property
     def warning(self) -> str | None:
         if self.api_key and len(self.api_key.get_secret_value()) < SAFE_KEY:
-            return f"API_KEY has less than {SAFE_KEY} characters, and may be guessed"
+            return f"API_KEY has less than {SAFE_KEY} characters and can be guessed"
         return None

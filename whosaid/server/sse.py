@@ -1,7 +1,7 @@
-"""Server-sent events: how they are written, kept alive and closed, and those of the native routes.
+"""Server-sent events: format, keep-alive and close, and the events of the native routes.
 
-A stream is read by one task from its first event to its last, whatever the client does. Pings go
-out beside that task, and a client that leaves closes it, which frees the request's rows.
+One task reads a request's events from first to last. Pings are sent beside that task. If the client
+disconnects, the task ends, which frees the request's rows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from whosaid.server.metrics import Service
 from whosaid.transcript import Chunk
 
 PING = b": ping\n\n"
-PING_SECONDS = 15.0  # nginx closes a connection on which nothing came for 60
-# Without the second nginx keeps events until a buffer is full.
+PING_SECONDS = 15.0  # nginx closes a connection that is silent for 60 s
+# Without the second header nginx holds events back until a buffer is full.
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 Events = AsyncGenerator[Event, None]
@@ -38,9 +38,9 @@ Parts = AsyncGenerator[bytes, None]
 
 
 class EventStream(StreamingResponse):
-    """Sends `parts` as they come, and a comment wherever none came for PING_SECONDS.
+    """Sends `parts` as they come, and a comment after PING_SECONDS without a part.
 
-    `parts` and the `events` they are made of are closed when the client leaves.
+    Closes `parts` and their source, `events`, when the client disconnects.
     """
 
     def __init__(self, events: Events, parts: Parts) -> None:
@@ -60,9 +60,7 @@ class EventStream(StreamingResponse):
 async def native_stream(
     service: Service, request: TranscriptionRequest, permit: Permit | None
 ) -> EventStream:
-    """Return the answer of the native routes as events. Raises EndpointError until the audio is
-    read.
-    """
+    """Return the native answer as events. Raises EndpointError until the audio is decoded."""
     events = service.stream(request, permit)
     decoded = await wait_for_audio(events)
     return EventStream(events, encode_all(native_messages(decoded, events, request.config)))
@@ -71,7 +69,7 @@ async def native_stream(
 async def wait_for_audio(events: Events) -> Decoded:
     """Return the first of a request's events.
 
-    Up to then an error can have a status of its own. Raises EndpointError, with `events` closed.
+    Until then an error can still set the HTTP status. Raises EndpointError, with `events` closed.
     """
     try:
         first = await anext(events)
@@ -105,9 +103,8 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
 
 
 async def encode_all(messages: Messages) -> Parts:
-    """Yield the messages as events; if one fails, an error event is the last.
-
-    Status and headers have left by then, so that there is no other way to say it.
+    """Yield the messages as events, and an error event if they fail, because status and headers
+    have already been sent.
     """
     try:
         async with aclosing(messages):

@@ -1,3 +1,3 @@
-"""`scripts/transcribe` and `scripts/demo`: recordings in, transcripts out, by models loaded here or
-by a running server.
+"""`scripts/transcribe` and `scripts/demo`: transcribe recordings with models loaded here or by a
+running server.
 """

@@ -1,7 +1,7 @@
 """Prints answers for scripts/demo, and writes files for scripts/transcribe.
 
-Both ask models of this process or, with `--url`, a server. All lines but the answers go to stderr,
-one for every failure.
+Both use models in this process or, with `--url`, a server. Everything but the answers goes to
+stderr, one line for every failure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PARALLEL = 4
 class Job:
     """The request for every recording, and the formats of its answer.
 
-    `text` is the file of a given text. `names` are those of speakers, by label.
+    `text` is the file of a given text. `names` maps speakers' labels to names.
     """
 
     endpoint: Client | LocalEndpoint
@@ -109,7 +109,7 @@ class Job:
 
 @contextmanager
 def shown_failures(path: Path, run: Run) -> Iterator[None]:
-    """Show what goes wrong with a recording in a block; only Unusable ends the run."""
+    """Show an error of a recording in the block; only Unusable ends the run."""
     try:
         yield
     except Unusable:
@@ -138,7 +138,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
     this process compute in this thread.
     """
     waiting = deque(recordings)
-    ended: queue.SimpleQueue[Unusable | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -146,7 +146,7 @@ def write_all(job: Job, recordings: Sequence[Recording], parallel: int, run: Run
                 while True:
                     job.write(waiting.popleft(), run)
             ended.put(None)
-        except Unusable as error:
+        except BaseException as error:  # rich ends the process if nobody reads its lines
             waiting.clear()
             ended.put(error)
 
@@ -211,7 +211,7 @@ def _write_kept(work: Work, request: kept.Request) -> tuple[Path, str] | None:
 
 def _tell_left_out(named: Sequence[Path]) -> None:
     if files := left_out(named):
-        says = "left out by name; a file that is named itself is transcribed"
+        says = "skipped because of their names; name a file to transcribe it"
         say(f"{files[0]}{_and_more(files[1:])}: {says}")
 
 
@@ -219,7 +219,7 @@ def _tell_again(works: Sequence[Work]) -> None:
     again = sorted((each for each in works if each.why), key=lambda each: each.why)
     for why, same in groupby(again, key=lambda each: each.why):
         first, *others = (each.recording.path for each in same)
-        say(f"{first}{_and_more(others)}: transcribed again; the answer there {why}")
+        say(f"{first}{_and_more(others)}: transcribed again, because the answer {why}")
     if edited := [path for each in works for path in each.edited]:
         are = "stay as they are" if edited[1:] else "stays as it is"
         says = "the text there is not this program's; --force overwrites it"
@@ -231,7 +231,7 @@ def _and_more(others: Sequence[Path]) -> str:
 
 
 def _keep_text(text: Path | None, found: Sequence[Recording], formats: Sequence[str]) -> None:
-    """Raise Failed if the given text lies in the place of an output."""
+    """Raise Failed if an output would overwrite the given text."""
     written = [each.output(name).resolve() for each in found for name in formats]
     if text is not None and text.resolve() in written:
         raise Failed(f"{text}: would be overwritten; --output-dir writes elsewhere")
@@ -254,7 +254,7 @@ def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal
             sys.stdout.write("".join(texts.values()))
         else:
             if len(found) > 1:
-                print(f"{path}:")
+                print(f"{os.fsencode(path).decode(errors='replace')}:")
             show(answer, seconds, Console())
     return status
 
@@ -293,7 +293,7 @@ def read_text(file: Path) -> str:
         data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
         return data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
         raise WrongParameter("text", f"{file}: {reason}") from error
 
 
@@ -308,7 +308,7 @@ def make_endpoint(options: Namespace, terminal: Terminal) -> Client | LocalEndpo
 
 
 def choose_models(options: Namespace, terminal: Terminal) -> ModelSettings:
-    """Return the models of the command line, which are about to be loaded. Raises StartError."""
+    """Choose the command line's models, and announce their load. Raises StartError."""
     speakers = options.diarize is not False
     settings = choose(options, say, is_bundled(options), speakers, terminal.without_bars)
     say(f"Loading {loaded_models(options, settings)} ...")
@@ -324,7 +324,7 @@ def say(line: str) -> None:
 
 
 def _by_option(error: Failed | WrongParameter, options: Namespace) -> str:
-    """Return the reason, with the name of an option in place of a wrong parameter's."""
+    """Return the reason, with the option's name in place of the wrong parameter's."""
     param = (error.param or "").partition("[")[0]
     if param in {*InferenceConfig.model_fields, "speaker_names"}:
         return f"{option_name(param, options)}: {error.reason}"
@@ -353,7 +353,7 @@ def run(options: Namespace) -> int:
         why = _by_option(error, options)
         say(why if options.url else as_given(why, options))
     except BrokenPipeError:
-        # The reader has closed the pipe; and there is nothing to flush at the end.
+        # The reader has closed the pipe; leave nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except InTheWay as error:
         say(f"{options.program}: {error}")
@@ -366,7 +366,7 @@ def run(options: Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the first argument names; return the exit status."""
+    """Run the command named by the first argument; return the exit status."""
     name, *given = sys.argv[1:] if arguments is None else arguments
     return run({"demo": read_demo, "transcribe": read_transcribe}[name](given))
 

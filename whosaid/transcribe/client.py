@@ -1,7 +1,6 @@
-"""Sends recordings to a running server, ours or hf-serve, and follows what becomes of them.
+"""Sends recordings to a running server, ours or hf-serve, and follows their progress.
 
-It asks for events and takes whatever comes: a server that streams tells its progress, one that does
-not know events answers with the JSON alone. Nothing here needs torch.
+It requests events, but accepts plain JSON from a server without events. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ ACCEPT = b"text/event-stream, application/json;q=0.9"
 DONE, UNAUTHORIZED, RETRIED = (200, 202, 204), 401, (429, 503)
 CONNECT_SECONDS = 10.0
 JOBS, INFO = "/v1/jobs", "/info"
-# Between two looks at a job.
+# Seconds between two polls of a job.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SLOWER = 0.5, 5.0, 1.5
-# A full queue is waited for longer than a server that cannot be reached.
+# Tries: more for a full queue than for an unreachable server.
 MOST_REFUSALS, MOST_LOST_CONNECTIONS = 30, 3
-# A job that was sent may be there although its answer is not.
+# A job may have been created although its response was lost.
 MOST_LOST_JOBS = 2
-# A job is there when the server is again, which may have to load its models first.
+# A job survives a restart of the server, which may have to load its models first.
 MOST_LOST_LOOKS = 30
-# What a proxy answers while no server does: a GET is sent again, as that changes nothing.
+# A proxy's statuses for an unreachable server. GETs are sent again, because they change nothing.
 GATEWAY = (502, 504)
 LONGEST_WAIT_S = 120.0
 
-# Of the page, and of OpenAI's SDK.
+# Paths of the page and of OpenAI's SDK.
 ADDRESSES = ("/app", "/v1")
 ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
 NOBODY_LISTENS = "is a server running there? scripts/serve starts one"
-KEY_WANTED = "the server asks for its key: set API_KEY to it"
-KEY_REFUSED = "the server does not take the key that API_KEY holds"
+KEY_WANTED = "the server needs a key: set API_KEY"
+KEY_REFUSED = "the server does not accept the key in API_KEY"
 
-# An endpoint's refusal. REFUSE_ALL are of a parameter or a clip, which every recording would meet;
-# only the number of channels is a recording's own.
+# An endpoint's refusal. Codes in REFUSE_ALL concern a parameter or a clip, and so every recording;
+# only the number of channels depends on the recording.
 REFUSAL = re.compile(r"([A-Z_]+): (?:([a-z_]+)(?:\[\d+\](?:\.\w+)*)?: )?(.+)")
 REFUSE_ALL = ("INVALID_PARAMETER", "INVALID_REFERENCE", "UNSUPPORTED")
 
@@ -53,20 +52,20 @@ T = TypeVar("T")
 
 
 class Failed(Exception):
-    """A recording was not transcribed; `str()` of it is the reason, on one line.
+    """A recording was not transcribed; `str()` gives the reason on one line.
 
-    If a parameter is wrong, `param` is its name and `reason` what is wrong with it.
+    If a parameter is wrong, `param` is its name and `reason` the error.
     """
 
     param, reason = "", ""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(" ".join(reason.split()) or "no reason was given")
+        super().__init__(" ".join(reason.split()) or "no reason given")
 
 
 class Unusable(Failed):
-    """No recording can be transcribed: the models do not load, the server is not there or does not
-    let this client in, or a parameter of all requests is refused.
+    """No recording can be transcribed: the models do not load, the server is unreachable or refuses
+    this client, or it refuses a parameter of all requests.
     """
 
 
@@ -83,7 +82,7 @@ def failure(reason: str) -> Failed:
 
 
 class _Retry(Exception):
-    """Ask again after `seconds`, if the server named them; `lost` is whether it was not reached."""
+    """Try again, after `seconds` if the server set them. `lost`: the server was not reached."""
 
     def __init__(self, reason: str, lost: bool, seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -94,9 +93,9 @@ class _Retry(Exception):
 class Client:
     """A running server; safe to use from several threads.
 
-    `seconds` is the longest silence of a request. A server that was reached once may be restarted:
-    the client waits for it. With `jobs` no connection is held open during a transcription, which
-    proxies would end.
+    `seconds` is the read timeout of a request. Once the server was reached, the client waits for it
+    to restart. With `jobs` no connection stays open during a transcription, because proxies would
+    close it.
     """
 
     url: str
@@ -119,15 +118,15 @@ class Client:
             return None
 
     def prepare(self, data: bytes) -> None:
-        """Do nothing: the server checks the data itself."""
+        """Do nothing, because the server checks the data."""
 
     def transcribe(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
     ) -> dict[str, Any]:
         """Return the server's answer to an audio file.
 
-        `on_progress` takes the seconds done and in total. Raises Failed or Unusable. A server that
-        is full or drains (429, 503) is asked again after the time that it names.
+        `on_progress` takes the seconds done and in total. Raises Failed or Unusable. If the server
+        is full or drains (429, 503), the request is repeated after Retry-After.
         """
         inputs = base64.b64encode(data).decode()
         body = json.dumps({"inputs": inputs, "parameters": dict(parameters)}).encode()
@@ -159,11 +158,11 @@ class Client:
         read: Callable[[httpx2.Response], T],
         most_lost: int = MOST_LOST_CONNECTIONS,
     ) -> T:
-        """Ask until there is a response, and `read` it.
+        """Send a request until there is a response, and `read` it.
 
         Raises Failed after MOST_REFUSALS refusals or `most_lost` lost connections.
         """
-        attempts: Counter[bool] = Counter()  # by whether the connection was lost
+        attempts: Counter[bool] = Counter()  # keys: whether the connection was lost
         while True:
             try:
                 return self._ask_once(method, route, body, read)
@@ -218,12 +217,12 @@ class Client:
 
 @cache
 def _connections() -> httpx2.Client:
-    """Return what opens a connection for each request: one loads the certificates for all."""
+    """Return a factory of connections, one for each request; certificates are loaded once."""
     return httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 def endpoint(url: str) -> str:
-    """Return the address that takes recordings, given a server's, its page's or OpenAI's SDK's."""
+    """Return the URL for recordings, given the URL of a server, its page or OpenAI's SDK."""
     url = url.rstrip("/")
     return url.rpartition("/")[0] if url.endswith(ADDRESSES) else url
 
@@ -250,7 +249,7 @@ def _json_object(response: httpx2.Response) -> dict[str, Any]:
 
 
 def _follow(parts: Iterable[bytes], on_progress: OnProgress) -> dict[str, Any]:
-    """Return the answer that ends a stream of events. Raises Failed, also if there is none."""
+    """Return the answer at the end of a stream of events. Raises Failed, also if there is none."""
     total = 0.0
     for event in events(parts):
         kind = event.get("type")
@@ -277,7 +276,7 @@ def events(parts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines that end at line feeds alone: a transcript may hold Unicode's line separators."""
+    """Yield lines that end with line feeds; a transcript may contain Unicode's line separators."""
     begun: list[bytes] = []
     for part in parts:
         first, *others = part.split(b"\n")
@@ -294,7 +293,7 @@ def _answer(body: object) -> dict[str, Any]:
 
 
 def refusal_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
-    """Return the server's reason, in any of the shapes that servers of the contract use."""
+    """Return the server's error text, from any of the formats of hf-serve-like servers."""
     if message := headers.get("x-error-message"):
         return message
     try:

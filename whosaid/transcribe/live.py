@@ -1,6 +1,6 @@
 """`scripts/transcribe --live`: transcribes audio while it is spoken, and shows words as they come.
 
-Models of this process transcribe it, or with `--url` those of a running server.
+Models in this process transcribe it, or with `--url` a running server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from whosaid.transcribe.recordings import (
 )
 from whosaid.transcribe.screen import clock
 
-# For a source that is closed to give the rest.
+# Seconds for a closed source to deliver the rest.
 SECONDS_TO_CLOSE = 1.0
 ELSEWHERE = "--output-dir writes elsewhere"
 
@@ -45,10 +45,10 @@ ELSEWHERE = "--output-dir writes elsewhere"
 def transcribe_live(
     options: Namespace, choose: Callable[[], ModelSettings], say: Callable[[str], None]
 ) -> int:
-    """Show what is said, and write the files that are asked for; return the exit status.
+    """Show the transcript, and write the requested files; return the exit status.
 
-    `choose` names the models if no server is given, and `say` takes all lines but those of the
-    text. Raises Failed, Unusable if nothing can be transcribed, and InTheWay if a file would be
+    `choose` returns the models if no server is given; `say` prints all lines but the transcript's.
+    Raises Failed, Unusable if nothing can be transcribed, and InTheWay if a file would be
     overwritten.
     """
     if options.output_format:
@@ -70,7 +70,7 @@ def transcribe_live(
 class LiveRun:
     """The audio of a `source`, and its `transcript` on the screen.
 
-    `failed` is whether anything went wrong; `say` got a line about it.
+    `failed`: an error occurred, and `say` got a line about it.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class LiveRun:
         self._screen.show()
 
     def break_off(self, unheard: float) -> None:
-        """Keep the text of a session that was lost; the last `unheard` seconds may have no text."""
+        """Keep the text of a lost session; the last `unheard` seconds may have no text."""
         now = self.seconds
         since = max(self.transcript.break_off(now), now - unheard)
         self._screen.show()
@@ -174,7 +174,7 @@ def _refuse_to_overwrite(options: Namespace) -> None:
     refuse_to_overwrite([Work(files, ["json", *options.output_format])], ELSEWHERE)
     before = files.kept_answer() or {}
     if "made_with" in before and "live" not in before["made_with"]:
-        raise InTheWay(f"{files.output('json')} is the answer to the whole recording; {ELSEWHERE}")
+        raise InTheWay(f"{files.output('json')} has the answer to the whole recording; {ELSEWHERE}")
 
 
 def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float) -> None:
@@ -187,12 +187,13 @@ def _write_files(options: Namespace, transcript: LiveTranscript, seconds: float)
     recording = _output(options)
     made = {"live": True, **Request(None, given).to_json()}
     answer = transcript.answer(seconds, asked)
-    answer = {"recording": {"name": recording.path.name}, "made_with": made, **answer}
+    told = {"name": recording.name, "path_sha256": recording.path_digest}
+    answer = {"recording": told, "made_with": made, **answer}
     write_outputs(recording, answer, formats)
 
 
 def _output(options: Namespace) -> Recording:
-    """Return the place of the files: named by the file that is played, else by the time."""
+    """Return the outputs' path: named like the played file, or else by the time."""
     recordings: list[Path] = options.recordings
     path = Path(time.strftime("live-%Y%m%d-%H%M%S"))
     if recordings and recordings != [STANDARD_INPUT]:

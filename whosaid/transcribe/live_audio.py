@@ -30,23 +30,24 @@ from whosaid.transcribe.options import STANDARD_INPUT
 BLOCK_SECONDS = 0.1
 BYTES_PER_SAMPLE = 2
 WIRE_RATES = (16_000, 24_000)  # Hz
-# Blocks of a microphone that wait while a session takes none: an hour, 115 MB.
+# Blocks of a microphone buffered while no session reads: an hour, 115 MB.
 MOST_BLOCKS = 36_000
 # First bytes of audio files other than WAV.
 CONTAINERS = (b"OggS", b"fLaC", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff", b"RF64", b"RIFX")
 CONVERT = "ffmpeg -i FILE -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -"
 MOST_SECONDS, MOST_BYTES = 24 * 3600.0, 2**31  # of a file
 QUIET = ("-hide_banner", "-loglevel", "error", "-nostdin")
-# Each packet is written at once: ffmpeg would keep a second of audio.
+# Write each packet at once, because ffmpeg would buffer a second of audio.
 SAMPLES = ("-f", "s16le", "-ar", str(SAMPLE_RATE), "-ac", "1", "-flush_packets", "1")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Audio that is read once: `parts` are the samples per second, and then bytes of samples.
+    """Audio that can be read once: `parts` yields the samples per second, then bytes of samples,
+    and raises Failed and OSError.
 
-    `parts` raises Failed and OSError. `waits` is whether nothing is lost while nobody reads.
-    `close` ends the audio, from any thread, or does nothing.
+    `waits`: no audio is lost while it is not read. `close` ends the audio, from any thread, or does
+    nothing.
     """
 
     parts: Iterator[int | bytes]
@@ -69,8 +70,8 @@ def microphone(name: str | None) -> Source:
     program = shutil.which("ffmpeg")
     if program is None:
         raise Unusable(
-            "the microphone is read by the ffmpeg program, which is not installed; samples of"
-            " another can be sent to scripts/transcribe --live -"
+            "the microphone needs the ffmpeg program, which is not installed; another program can"
+            " pipe samples to scripts/transcribe --live -"
         )
     command = [program, *QUIET, *input_options(sys.platform, name), *SAMPLES, "-"]
     processes: list[subprocess.Popen[bytes]] = []
@@ -91,9 +92,9 @@ def microphone(name: str | None) -> Source:
         if processes:
             lines = told.decode("utf-8", "replace").split("\n")
             last = next((line for line in reversed(lines) if line.strip()), "it ended")
-            raise Failed(f"ffmpeg hears no microphone: {last}; --microphone NAME names another")
+            raise Failed(f"ffmpeg finds no microphone: {last}; choose one by --microphone NAME")
 
-    def close() -> None:  # ffmpeg first writes what it has recorded
+    def close() -> None:  # ffmpeg first writes the rest of its recording
         while processes:
             processes.pop().terminate()
 
@@ -103,16 +104,16 @@ def microphone(name: str | None) -> Source:
 def input_options(platform: str, name: str | None) -> list[str]:
     if platform == "darwin":
         return ["-f", "avfoundation", "-i", f":{name or 'default'}"]
-    # PipeWire has the socket too; without either, ALSA itself.
+    # PipeWire has this socket too; without it, use ALSA.
     pulse = Path(f"/run/user/{os.getuid()}/pulse/native").exists()
     return ["-f", "pulse" if pulse else "alsa", "-i", name or "default"]
 
 
 def piped(descriptor: int) -> Iterator[int | bytes]:
-    """Read samples at 16 kHz, or a WAV file with a rate of the wire's. Raises Failed.
+    """Read samples at 16 kHz, or a WAV file with a rate in WIRE_RATES. Raises Failed.
 
-    Python's buffered reader is not used: the thread that waits in a read would hold its lock, and
-    an interpreter that ends then aborts (python/cpython#86883).
+    Python's buffered reader is not used: a thread blocked in a read would hold its lock, and the
+    interpreter would abort at exit (python/cpython#86883).
     """
     head = _exactly(descriptor, 12)
     if head[:4] == b"RIFF" and head[8:] == b"WAVE":
@@ -160,8 +161,8 @@ def _blocks(descriptor: int, rate: int) -> Iterator[bytes]:
 
 
 def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int | bytes]:
-    """Decode a file, and yield it until it is `closed`; in `realtime` a block once it would have
-    been spoken. Raises Failed.
+    """Decode a file, and yield its blocks until `closed` is set, in `realtime` no faster than they
+    play. Raises Failed.
     """
     import numpy as np
 
@@ -188,8 +189,8 @@ def played(path: Path, realtime: bool, closed: threading.Event) -> Iterator[int 
 
 
 class Audio:
-    """A source's audio. A thread reads it that nothing waits for, because standard input may never
-    end: a block ahead of a source that waits, and all of any other.
+    """A source's audio, read by a daemon thread, because standard input may never end. The thread
+    reads one block ahead if the source waits, else without limit.
     """
 
     def __init__(self, source: Source) -> None:
@@ -241,7 +242,7 @@ class Audio:
         self._taken -= len(data)
 
     def end(self) -> None:
-        """End the audio after what was read, also if the source does not end."""
+        """End the audio after the part read so far, even if the source does not end."""
         self._ended = True
         with suppress(asyncio.QueueFull):
             self._parts.put_nowait(b"")

@@ -20,7 +20,7 @@ from whosaid.transcribe.client import Failed
 from whosaid.transcribe.live_audio import Audio
 from whosaid.transcribe.live_transcript import Event
 
-# Like a server's default: audio that does not wait in the session's memory.
+# Seconds of audio buffered in the session, like a server's default.
 MOST_AHEAD_SECONDS = 60.0
 
 

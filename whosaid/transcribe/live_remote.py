@@ -1,8 +1,8 @@
-"""Live sessions on a running server, by OpenAI's realtime transcription (docs/api.md).
+"""Live sessions on a running server, over OpenAI's Realtime protocol (docs/api.md).
 
-A server that is given more than it takes reads no more for a while, and then nothing more is read
-of a source that waits. A session that is lost, or as long as the server allows, is followed by
-another for the audio that was not sent yet.
+If the server has enough audio, it stops reading for a while, and then a source that waits is not
+read either. If a session is lost or reaches the server's time limit, a new session continues with
+the unsent audio.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
 PATH = "/v1/realtime"
 NOT_FOUND = 404
-MOST_MESSAGE = 2**26  # bytes; of the text of an item, with its words
+MOST_MESSAGE = 2**26  # bytes; the text of an item, with its words
 ANSWER_SECONDS = 30.0
 SECONDS_TO_CLOSE = 1.0
-# WebSocket's statuses (RFC 6455, section 7.4.1): done, and the server cannot go on.
+# WebSocket's close statuses (RFC 6455, section 7.4.1): done; the server shuts down or failed.
 NORMAL_CLOSURE, INTERNAL_ERROR = 1000, 1011
-# After one of these errors a server completes what it was sent, and refuses all else with
+# After one of these errors a server completes the received audio, and refuses more with
 # TAKES_NO_MORE.
 ENDINGS = ("DRAINING", "session_expired", "session_idle")
 TAKES_NO_MORE = "session_ending"
-# Between two attempts to open another session.
+# Seconds between two attempts to open a new session.
 LEAST_PAUSE, MOST_PAUSE = 2.0, 15.0
-# Without words or a session that lasts, until no other session is tried.
+# Seconds without words or a lasting session, after which no new session is tried.
 SECONDS_TO_RETRY = 300.0
 LEAST_AHEAD = 1.0  # seconds; a microphone's blocks may come late
 FINAL = json.dumps({"type": "input_audio_buffer.commit", "final": True})
@@ -73,7 +73,7 @@ class Lost:
 
 @dataclass
 class RemoteSessions:
-    """Sessions on the server at `url`, one after the other, for a run."""
+    """A run's sessions on the server at `url`, one after the other."""
 
     url: str
     key: str | None
@@ -83,11 +83,11 @@ class RemoteSessions:
     _played_at: float = field(default=0.0, init=False)  # when the sent audio would be played
 
     async def transcribe(self, audio: Audio) -> None:
-        """Send all audio, and take all events. Raises Failed."""
+        """Send all audio, and handle all events. Raises Failed."""
         lost = await self._hold(await self._open(audio.rate, INCLUDE), audio)
         while lost is not None:
             self.live.break_off(lost.unheard)
-            # Servers end sessions in which nothing comes for long: the next one waits for audio.
+            # Servers close idle sessions, so open the next one only when there is audio.
             if not await audio.more() or self.live.interrupted.is_set():
                 if lost.unheard:
                     self.live.fail(lost.reason)
@@ -96,11 +96,11 @@ class RemoteSessions:
             if another is None:
                 return
             now = clock(audio.seconds)
-            self.live.say(f"{lost.reason}; its text stays, another session goes on from {now}")
+            self.live.say(f"{lost.reason}; its text stays, a new session continues from {now}")
             lost = await self._hold(another, audio)
 
     async def _open(self, rate: int, include: list[str]) -> ClientConnection:
-        """Open a session. Raises Failed, or Unusable if there is no session to be had."""
+        """Open a session. Raises Failed, or Unusable if the server cannot have one."""
         connection = await self._connected()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -118,7 +118,7 @@ class RemoteSessions:
         return connection
 
     async def _open_again(self, rate: int, reason: str) -> ClientConnection | None:
-        """Open another session; print a message and return None if that fails."""
+        """Open a new session; print a message and return None if that fails."""
         live, pause, first = self.live, LEAST_PAUSE, True
         while time.monotonic() - live.last_words < SECONDS_TO_RETRY:
             with suppress(TimeoutError):
@@ -127,17 +127,17 @@ class RemoteSessions:
                 break
             pause = min(2 * pause, MOST_PAUSE)
             try:
-                # Words alone: a new session would call the same people something else.
+                # Only words: a new session would label the same people differently.
                 return await self._open(rate, INCLUDE[:1])
             except Failed as error:
                 if first:
-                    live.say(f"{reason}; another session is tried, Ctrl+C waits for none")
+                    live.say(f"{reason}; trying a new session, Ctrl+C stops")
                 first, reason = False, str(error)
         live.fail(reason)
         return None
 
     async def _hold(self, connection: ClientConnection, audio: Audio) -> Lost | None:
-        """Hold a session to its end; return how it was lost. Raises Failed."""
+        """Run a session to its end; return how it was lost. Raises Failed."""
         began, self._final = time.monotonic(), False
         sending = asyncio.ensure_future(self._send_all(connection, audio))
         try:
@@ -159,7 +159,8 @@ class RemoteSessions:
                 event = _event(await connection.recv())
                 code = _code(event)
                 if code in ENDINGS:
-                    # An error that ends a session which already ends does not let it be completed.
+                    # If the session was already ending, such an error means that it cannot be
+                    # completed.
                     complete = ending is None and not self._final
                     ending = Lost(error_message(event), self._unread() if complete else inf)
                     sending.cancel()
@@ -171,7 +172,8 @@ class RemoteSessions:
             if status == NORMAL_CLOSURE and self._final:
                 return None
             lost = ending or Lost("the server has ended the session" if error.rcvd else LOST)
-            # Without an error before it, it is a web server's, whose pings were not answered.
+            # Without an earlier error this close comes from a web server whose pings were not
+            # answered.
             if status != INTERNAL_ERROR or not failed:
                 return lost
             self.live.fail(lost.reason)
@@ -191,7 +193,7 @@ class RemoteSessions:
             await connection.send(FINAL)
 
     def _unread(self) -> float:
-        """Return sent seconds that a server, which reads in real time, may not have read."""
+        """Return the sent seconds that the server, which reads in real time, may not have read."""
         ahead = self._played_at - time.monotonic()
         return ahead if ahead > LEAST_AHEAD else 0.0
 
@@ -204,12 +206,12 @@ class RemoteSessions:
                 compression=None,
                 open_timeout=CONNECT_SECONDS,
                 close_timeout=SECONDS_TO_CLOSE,
-                ping_timeout=None,  # a server that has enough audio for now reads no pings either
+                ping_timeout=None,  # a server with enough audio does not read pings either
                 max_size=MOST_MESSAGE,
             )
         except InvalidStatus as error:
             raise _refusal(error, key) from error
-        except (InvalidProxy, ImportError) as error:  # SOCKS is read by a package of its own
+        except (InvalidProxy, ImportError) as error:  # SOCKS needs another package
             raise Unusable(f"{url}: {error}") from error
         except WebSocketException as error:
             raise Unusable(f"{url} does not answer as a transcription server") from error
@@ -238,7 +240,7 @@ def _refusal(error: InvalidStatus, key: str | None) -> Unusable:
 
 def session_update(options: Namespace, rate: int, include: list[str]) -> dict[str, Any]:
     words = [word.strip() for word in (options.hotwords or "").split(",")]
-    # The server takes clips if it is asked for segments.
+    # The server accepts clips only with segments.
     clips = options.known_speakers or [] if INCLUDE[1] in include else []
     threshold = options.known_speaker_threshold if clips else None
     given = {
@@ -269,7 +271,7 @@ def _event(message: str | bytes) -> Event:
     except ValueError:
         event = None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        raise Failed("the server sent what is no event")
+        raise Failed("the server sent an invalid event")
     return event
 
 

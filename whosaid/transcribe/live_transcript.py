@@ -1,8 +1,8 @@
-"""A live session's items so far, and the answer that a file would have got.
+"""Collects a live session's items, and makes an answer like a file's.
 
-The events are those of OpenAI's realtime transcription, and the server's own with words
-(docs/api.md). An item is a stretch of speech. Its text grows by deltas until `completed` replaces
-it. Items may be completed out of order.
+The events are OpenAI's Realtime events and the server's own with words (docs/api.md). An item is a
+stretch of speech. Its text grows by deltas until `completed` replaces it. Items may be completed
+out of order.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Item:
         return any(segment.speaker for segment in self.segments.values())
 
     def blocks(self) -> list[SpeakerSegment]:
-        """Return what each speaker says, in order; one block if nobody is named.
+        """Return the text of each speaker in order, one block if no speaker is known.
 
-        Segments cover the whole text; until it is complete, words have speakers.
+        Until the segments cover the whole text, the words' speakers are used.
         """
         if not self.text.strip():
             return []
@@ -88,8 +88,8 @@ def _block(speaker: str | None, words: tuple[Word, ...]) -> SpeakerSegment:
 
 
 class LiveTranscript:
-    """All items, in the order in which they were spoken. `names` are those of speakers, by the
-    session's label. `session_start` is the second of the audio at which the session began.
+    """All items, in the order in which they were spoken. `names` maps the session's labels to
+    names. `session_start` is the second of the audio at which the session began.
     """
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
@@ -97,11 +97,11 @@ class LiveTranscript:
         self.warnings: list[str] = []
         self.session_start = 0.0
         self._names = names or {}
-        self._labels: dict[str, None] = {}  # in the order in which they came
+        self._labels: dict[str, None] = {}  # in order of arrival
 
     def break_off(self, seconds: float) -> float:
-        """End the session after so many seconds of the audio: final text stays, guesses go. Return
-        the second up to which the text is final.
+        """End the session after so many seconds of the audio. Final text stays, guesses are
+        dropped. Return the second up to which the text is final.
         """
         until = self.session_start
         for name, item in list(self.items.items()):
@@ -116,9 +116,9 @@ class LiveTranscript:
         return until
 
     def take(self, event: Event) -> None:
-        """Add an event of the session; other events than those of items are ignored.
+        """Add an event of the session; ignore events that are not about items.
 
-        Raises KeyError, TypeError or ValueError for an event in another form.
+        Raises KeyError, TypeError or ValueError for a malformed event.
         """
         self._labels |= dict.fromkeys(labels(event))
         event = in_objects(event, self._names)
@@ -181,11 +181,11 @@ class LiveTranscript:
         return Word(str(given["word"]), start, end, given.get("speaker"), given.get("probability"))
 
     def _later(self, seconds: float) -> float:
-        """Return the time of all audio for a time of the session."""
+        """Convert a time of the session to a time of the whole audio."""
         return round(self.session_start + float(seconds), 2)
 
 
 def error_message(event: Event) -> str:
     error = event.get("error")
     message = error.get("message") if isinstance(error, dict) else None
-    return str(message or "the server tells of an error")
+    return str(message or "the server reports an error")

@@ -1,4 +1,4 @@
-"""Transcribes in this process, with models that are loaded for the first file that is audio."""
+"""Transcribes in this process; the models are loaded when the first audio file is found."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def load(choose: Callable[[], ModelSettings]) -> Endpoint:
 
 
 class LocalEndpoint:
-    """An endpoint of this process, as `Client` is one elsewhere. `choose` finds its models, which
-    have these `names` by the field of ModelSettings.
+    """The counterpart of `Client` in this process. `choose` returns its models; `names` are their
+    names by field of ModelSettings.
     """
 
     def __init__(self, choose: Callable[[], ModelSettings], names: Mapping[str, Any]) -> None:

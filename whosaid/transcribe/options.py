@@ -1,4 +1,4 @@
-"""The options of scripts/transcribe, which writes files, and of scripts/demo, which prints."""
+"""The options of scripts/transcribe (writes files) and scripts/demo (prints)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from whosaid.cli.parser import (
 FORMATS = ("json", "srt", "vtt", "txt", "tsv", "rttm")
 STANDARD_INPUT = Path("-")
 DEFAULT_FORMATS = ["json", "srt", "vtt", "txt"]
-# Parameters that a live session takes; it takes none of the other options of WHOLE_RECORDINGS.
+# Parameters that a live session accepts; it accepts no other options of WHOLE_RECORDINGS.
 LIVE = {"language", "prompt", "hotwords", "return_timestamps", "diarize", *LAYOUT}
 LIVE |= {"known_speakers", "known_speaker_threshold"}
 WHOLE_RECORDINGS = (
@@ -43,14 +43,14 @@ STATUSES = (
     " command line."
 )
 TRANSCRIBE_EXAMPLES = (
-    ("by Whisper base, fetched once, with speakers", "scripts/transcribe talk.mp3"),
+    ("with Whisper base, downloaded once, and speakers", "scripts/transcribe talk.mp3"),
     (
         "subtitles of a German interview, by a larger model",
         "scripts/transcribe talk.mp3 --model openai/whisper-small --language de"
         " --output-format srt",
     ),
     (
-        "names for the speakers of a transcript that is there",
+        "names for the speakers of an existing transcript",
         "scripts/transcribe talk.mp3 --speaker-names SPEAKER_00=Anna,SPEAKER_01=Bob",
     ),
     ("a folder, by a running server", "scripts/transcribe talks/ --url http://127.0.0.1:8000"),
@@ -58,15 +58,15 @@ TRANSCRIBE_EXAMPLES = (
         "a call with a person on each channel",
         "scripts/transcribe call.wav --channels separate --channel-names agent,customer",
     ),
-    ("the microphone, while somebody speaks", "scripts/transcribe --live"),
+    ("the microphone", "scripts/transcribe --live"),
     (
-        "samples, or a WAV file, of another program",
+        "samples, or a WAV file, from another program",
         "ffmpeg -i rtsp://camera -f s16le -ar 16000 -ac 1 - | scripts/transcribe --live -",
     ),
 )
 DEMO_EXAMPLES = (
     ("the bundled conversation, on the embedded models", "scripts/demo"),
-    ("your recording, by Whisper base, fetched once, with speakers", "scripts/demo talk.mp3"),
+    ("your recording, with Whisper base, downloaded once, and speakers", "scripts/demo talk.mp3"),
     (
         "subtitles by another model",
         "scripts/demo talk.mp3 --model openai/whisper-small --output-format srt",
@@ -86,9 +86,9 @@ JOB = (
     " the server needs DATA_DIR"
 )
 LIVE_HELP = (
-    "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words, a"
-    " second one waits for nothing. Files are written at the end, where --output-format or"
-    " --output-dir asks for them."
+    "Words appear while they are spoken. Ctrl+C ends the audio and waits for its last words; a"
+    " second one does not wait. Files are written at the end, if --output-format or"
+    " --output-dir is given."
 )
 LIVE_OPTIONS = (
     flag(
@@ -96,7 +96,7 @@ LIVE_OPTIONS = (
         "transcribe the microphone, which the ffmpeg program records; or FILE_OR_FOLDER if it is"
         " one file, or - for samples (s16le, mono, 16 kHz) or a WAV file from standard input",
     ),
-    argument("--microphone", "as ffmpeg names it; default: the system's", "NAME"),
+    argument("--microphone", "ffmpeg's name for it; default: the system's", "NAME"),
     flag("--realtime", "send a file no faster than it plays"),
 )
 
@@ -122,7 +122,7 @@ def read_transcribe(arguments: Sequence[str] | None = None) -> Namespace:
         return options
     for name in ("microphone", "realtime"):
         if getattr(options, name):
-            parser.error(f"--{name}: goes with --live")
+            parser.error(f"--{name}: needs --live")
     if not options.recordings:
         parser.error("the following arguments are required: FILE_OR_FOLDER")
     options.output_format = options.output_format or DEFAULT_FORMATS
@@ -141,8 +141,8 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
     )
     _add_options(
         parser,
-        "printed in place of the transcript, or written with --output-dir",
-        "write files there, and print no transcript",
+        "printed instead of the transcript, or written with --output-dir",
+        "write files there instead of printing",
     )
     options = _checked(parser, arguments)
     options.force, options.live = True, False
@@ -150,7 +150,7 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
         parser.error("--output-format: one can be printed; several need --output-dir")
     options.prints = options.output_dir is None
     if options.prints and options.parallel is not None:
-        parser.error("--parallel: goes with --output-dir; answers are printed one after the other")
+        parser.error("--parallel: needs --output-dir; answers are printed one by one")
     if not options.prints:
         options.output_format = options.output_format or list(FORMATS)
     return options
@@ -159,13 +159,13 @@ def read_demo(arguments: Sequence[str] | None = None) -> Namespace:
 def _check_live(parser: CommandParser, options: Namespace) -> None:
     for name in WHOLE_RECORDINGS:
         if getattr(options, name) != parser.get_default(name):
-            parser.error(f"{option_name(name, options)}: goes with recordings, not with --live")
+            parser.error(f"{option_name(name, options)}: cannot be used with --live")
     if len(options.recordings) > 1:
         parser.error("--live: takes one file, standard input (-) or the microphone")
     if options.microphone and options.recordings:
-        parser.error("--microphone: goes without a file")
+        parser.error("--microphone: cannot be used with a file")
     if options.realtime and options.recordings in ([], [STANDARD_INPUT]):
-        parser.error("--realtime: goes with a file")
+        parser.error("--realtime: needs a file")
     if options.output_dir is not None:
         options.output_format = options.output_format or DEFAULT_FORMATS
 
@@ -174,13 +174,13 @@ def _checked(parser: CommandParser, arguments: Sequence[str] | None) -> Namespac
     options: Namespace = parser.parse_args(arguments)
     options.program, options.written = parser.prog, parser.written
     if options.url is None and options.parallel is not None:
-        parser.error("--parallel: goes with --url; models loaded here take one file at a time")
+        parser.error("--parallel: needs --url; models loaded here transcribe one file at a time")
     several = len(options.recordings) > 1 or any(map(Path.is_dir, options.recordings))
     for name in ("text", "speaker_names"):
         if getattr(options, name) is not None and several:
-            parser.error(f"{option_name(name, options)}: goes with one recording")
+            parser.error(f"{option_name(name, options)}: needs exactly one recording")
     if options.url is None and options.job:
-        parser.error("--job: goes with --url")
+        parser.error("--job: needs --url")
     for name in ("embedded", "model", "assistant", "diarization"):
         if options.url is not None and getattr(options, name):
             parser.error(f"--{name}: the server of --url has its own models")
@@ -193,11 +193,11 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
         nargs="*",
         type=Path,
         metavar="FILE_OR_FOLDER",
-        help="any sound or video; all recordings of a folder",
+        help="any audio or video; all recordings of a folder",
     )
     add_parameters(parser)
     option(parser, "--text", TEXT, type=_text_file, metavar="FILE")
-    formats = f"some of {', '.join(FORMATS)} with commas between them, or all; {formats}"
+    formats = f"some of {', '.join(FORMATS)} separated by commas, or all; {formats}"
     names = {"type": partial(named_pairs, form="LABEL=NAME"), "action": "extend"}
     output = (
         argument("--output-format", formats, "FORMATS", also=("-f",), type=_read_formats),
@@ -208,10 +208,10 @@ def _add_options(parser: CommandParser, formats: str, folder: str) -> None:
     add_models(parser)
     server = (
         argument("--url", URL, "URL", type=web_address),
-        count("--parallel", "files at a time; default: 4", 64),
+        count("--parallel", "files at once; default: 4", 64),
         flag("--job", JOB),
     )
-    add_options(parser, "a running server, in place of models that are loaded here", "", server)
+    add_options(parser, "a running server, instead of loading models here", "", server)
 
 
 def _text_file(path: str) -> Path:

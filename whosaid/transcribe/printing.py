@@ -1,4 +1,4 @@
-"""A transcript as a person reads it on a terminal, also while it grows."""
+"""Prints a transcript on a terminal, also while it grows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock(seconds: float) -> str:
 
 
 def style_of(speaker: str, styles: dict[str, str]) -> str:
-    """Return the style of a speaker in `styles`, which get one more for a new speaker."""
+    """Return a speaker's style from `styles`, adding a style for a new speaker."""
     return styles.setdefault(speaker, SPEAKER_STYLES[len(styles) % len(SPEAKER_STYLES)])
 
 
@@ -79,27 +79,27 @@ def summary(response: dict[str, Any], wall: float) -> str:
 
 
 def show(response: dict[str, Any], wall: float, console: Console) -> None:
-    for line in word_lines(response) if "words" in response else transcript_lines(response):
+    lines = [*(word_lines(response) if "words" in response else transcript_lines(response))]
+    text = response["text"].strip()  # without times there are no lines
+    for line in lines or [Text(text) if text else Text("(no speech)", "dim")]:
         console.print(line, soft_wrap=True)
-    if not response["chunks"]:
-        console.print("(no speech)", style="dim")
     for note in notes(response):
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print(summary(response, wall), style="bold", highlight=False, soft_wrap=True)
 
 
 class LiveScreen:
-    """Shows a live session: words as they come, and dimmed the guess of the words that follow.
+    """Shows a live session: words as they come, then dimmed a guess of the next words.
 
-    Completed items stay as lines, in the order in which they were spoken; on a terminal the others
-    stand below them.
+    Completed items become lines, in the order in which they were spoken; on a terminal the other
+    items are shown below them.
     """
 
     def __init__(self, transcript: LiveTranscript, console: Console) -> None:
         self._transcript, self._console = transcript, console
-        self._printed = 0  # items whose lines stand
+        self._printed = 0  # items printed as lines
         self._styles: dict[str, str] = {}
-        self._nameless: list[Item] = []  # whose lines stand without speakers
+        self._nameless: list[Item] = []  # printed without speakers
         self._live: Live | None = None
         if console.is_terminal:
             self._live = Live(
@@ -108,7 +108,9 @@ class LiveScreen:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the transcript in a block. The end prints all items, again if speakers came late."""
+        """Show the transcript during the block. At the end print all items, again if speakers came
+        late.
+        """
         try:
             with self._live or nullcontext():
                 yield

@@ -1,8 +1,8 @@
 """Finds the recordings of a command line, and writes the files of each.
 
 A run may be interrupted and started again: a file is written under another name and then renamed,
-so existing files are complete. The JSON file with the answer is always written. It tells of which
-recording it is and how it was made (`answer.kept`), so the next run knows what is done.
+so existing files are complete. The JSON file with the answer is always written. It describes its
+recording and how it was made (`answer.kept`), so the next run knows which recordings are done.
 
 Files of the same names may be the user's own, for example the texts of a data set. A file is
 overwritten only if the JSON file beside it is an answer and keeps the same text. Therefore the
@@ -16,7 +16,7 @@ import os
 import secrets
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from mimetypes import guess_type
@@ -36,7 +36,7 @@ ANSWER = frozenset(("text", "chunks", "speakers", "duration"))
 
 
 class InTheWay(Failed):
-    """A file in the place of an output may be the user's own."""
+    """An existing file at an output's path may be the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ class Recording:
 
     path: Path
     stem: Path
+
+    @property
+    def name(self) -> str:
+        """Return the file's name; a replacement character stands for a byte that is not UTF-8."""
+        return os.fsencode(self.path.name).decode(errors="replace")
 
     def output(self, name: str) -> Path:
         return self.stem.with_name(f"{self.stem.name}.{name}")
@@ -60,15 +65,15 @@ class Recording:
 
     def described(self, data: bytes) -> dict[str, Any]:
         return {
-            "name": self.path.name,
+            "name": self.name,
             "size": len(data),
             "modified": self.path.stat().st_mtime_ns,
             "sha256": sha256(data).hexdigest(),
-            "path_sha256": self._path_digest,
+            "path_sha256": self.path_digest,
         }
 
     def is_of(self, answer: dict[str, Any]) -> bool:
-        """Return whether the answer is of this recording as it is now. Raises OSError."""
+        """Return whether the answer is for this recording in its current state. Raises OSError."""
         status = self.path.stat()
         return kept.is_of(
             answer, status.st_size, status.st_mtime_ns, self.is_place_of(answer), self._digest
@@ -76,14 +81,17 @@ class Recording:
 
     def is_place_of(self, answer: dict[str, Any]) -> bool:
         """Return whether the answer is of a recording at this path, changed or not. Answers beside
-        the recording are, and answers that tell no path.
+        the recording are if they have its name, because folders are moved; so are answers that tell
+        no path.
         """
         told = answer.get("recording")
-        told = told.get("path_sha256") if isinstance(told, dict) else None
-        return self.stem.parent == self.path.parent or told in (None, self._path_digest)
+        told = told if isinstance(told, dict) else {}
+        if self.stem.parent == self.path.parent:
+            return told.get("name") in (None, self.name)
+        return told.get("path_sha256") in (None, self.path_digest)
 
     @property
-    def _path_digest(self) -> str:
+    def path_digest(self) -> str:
         return kept.path_digest(str(self.path.parent.resolve() / self.path.name))
 
     def _digest(self) -> str:
@@ -91,7 +99,7 @@ class Recording:
             return file_digest(file, "sha256").hexdigest()
 
     def in_the_way(self, formats: Iterable[str]) -> Path | None:
-        """Return an existing file in the place of an output that may be the user's own."""
+        """Return an existing file at an output's path that may be the user's own."""
         there = [name for name in formats if os.path.lexists(self.output(name))]
         if not there:
             return None
@@ -119,25 +127,27 @@ def find_recordings(named: Sequence[Path], output: Path | None) -> list[Recordin
 
     Outputs stand beside a file or, under `output`, at the file's path below the common folder of
     all names. Recordings with outputs of one name keep their endings. Raises Failed for a name that
-    does not exist or a folder without recordings.
+    does not exist, and for a folder without recordings or one that cannot be read.
     """
-    found: dict[Path, Path] = {}  # by resolved folder
+    found: dict[Path, tuple[Path, Path]] = {}  # with the folder for outputs, by resolved folder
     tops = []
     for path in named:
         if not path.exists():
             raise Failed(f"{path}: there is no such file or folder")
-        tops.append((path if path.is_dir() else path.parent).resolve())
+        named_folder = path if path.is_dir() else path.parent
+        tops.append(named_folder.resolve())
         files = [path]
         if path.is_dir():
             files = [each for each in _visible(path) if ENDING.fullmatch(each.suffix)]
         if not files:
-            raise Failed(f"{path}: there is no recording in it")
+            raise Failed(f"{path}: has no recordings")
         for file in files:
-            found.setdefault(file.parent.resolve() / file.name, file)
+            below = tops[-1] / file.parent.relative_to(named_folder)
+            found.setdefault(file.parent.resolve() / file.name, (file, below))
     top = Path(os.path.commonpath(tops))
     placed = [
-        (file, file.parent if output is None else output / place.parent.relative_to(top))
-        for place, file in found.items()
+        (file, file.parent if output is None else output / below.relative_to(top))
+        for file, below in found.values()
     ]
     stems = Counter((folder.resolve(), _folded(file.stem)) for file, folder in placed)
     return [
@@ -188,16 +198,29 @@ def fitting(name: str) -> str:
     return f"{data[: LONGEST_STEM - 17].decode(errors='ignore')}-{digest}"
 
 
-def _visible(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and below it that are not hidden, in order."""
-    for file in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not hidden and file.is_file():
-            yield file
+def _visible(folder: Path) -> list[Path]:
+    """Return the files in a folder and below it that are not hidden, in order. Links are followed,
+    but no folder is read twice. Raises Failed for a folder that cannot be read.
+    """
+    found: list[Path] = []
+    read: set[str] = set()
+    for place, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+        folders.sort()
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if (real := os.path.realpath(place)) in read:
+            folders.clear()
+            continue
+        read.add(real)
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    return sorted(file for file in found if file.is_file())
+
+
+def _raise(error: OSError) -> None:
+    raise Failed(f"{error.filename}: {error.strerror}") from error
 
 
 def left_out(named: Sequence[Path]) -> list[Path]:
-    """Return files in the named folders that may be recordings in spite of their names."""
+    """Return files in the named folders that may be recordings despite their names."""
     return [
         file
         for folder in named
@@ -210,8 +233,8 @@ def left_out(named: Sequence[Path]) -> list[Path]:
 
 
 def asked_formats(formats: Sequence[str], speakers: bool) -> list[str]:
-    """Return the `output` of a request: all formats, because the JSON file keeps them, but RTTM
-    only with `speakers` or if it is one of `formats`.
+    """Return the `output` of a request: all formats, because the JSON file keeps them, except RTTM
+    without `speakers`, unless it is one of `formats`.
     """
     always = [name for name in FORMATS if name != "rttm" or speakers]
     return [name for name in dict.fromkeys((*always, *formats)) if name != "json"]
@@ -230,10 +253,10 @@ def write_outputs(
     formats: Sequence[str],
     keep: Path | None = None,
 ) -> None:
-    """Write JSON, which tells whose the other files are, and then every format.
+    """Write the JSON file, which identifies the other files as ours, and then every format.
 
-    Outputs of a replaced answer are removed before, but not `keep`, and written again if this
-    answer has them. Raises Failed, OSError.
+    Outputs of a replaced answer, except `keep`, are removed first, and written again if this answer
+    has them. Raises Failed, OSError.
     """
     texts = as_texts(answer, ["json", *formats, *_output(answer)])
     recording.stem.parent.mkdir(parents=True, exist_ok=True)
@@ -244,8 +267,8 @@ def write_outputs(
 
 
 def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]:
-    """Write a kept answer and its files again with names in place of labels; return the warnings.
-    A file without the answer's text stays. Raises Failed, OSError.
+    """Rewrite a kept answer and its files with names in place of labels; return the warnings. A
+    file without the answer's text is not changed. Raises Failed, OSError.
     """
     answer = recording.kept_answer()
     if answer is None or not recording.is_of(answer):
@@ -260,10 +283,11 @@ def rename_speakers(recording: Recording, names: Mapping[str, str]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A run's work for a recording: `write` these formats, after it is transcribed or from the kept
-    answer. `why` says why it is transcribed again. `edited` files were edited, and stay.
+    """A run's work for a recording: `write` these formats, after transcription or from the kept
+    answer. `why` is the reason to transcribe it again. `edited` files were edited by the user, and
+    stay.
 
-    Answers are read when they are written, because those of all recordings do not fit in memory.
+    Answers are read only when needed, because those of all recordings do not fit in memory.
     """
 
     recording: Recording
@@ -277,7 +301,7 @@ class Work:
         answer = self.recording.kept_answer()
         laid_out = {} if answer is None else request.laid_out(answer, self.write)
         if _output(laid_out).keys() < {*self.write}:
-            raise Failed(f"{self.recording.output('json')}: was changed meanwhile")
+            raise Failed(f"{self.recording.output('json')}: has changed meanwhile")
         write_outputs(self.recording, laid_out, self.write)
 
 
@@ -316,8 +340,8 @@ def refuse_to_overwrite(works: Iterable[Work], way_out: str) -> None:
         if answer and not recording.is_place_of(answer) and not recording.is_of(answer):
             told = answer["recording"]
             raise InTheWay(
-                f"{recording.output('json')} is the answer to another {told['name']}"
-                f" ({told['size']} bytes), and not to {recording.path}; {way_out}"
+                f"{recording.output('json')} is the answer to another recording, {told['name']},"
+                f" and not to {recording.path}; {way_out}"
             )
 
 
@@ -334,7 +358,7 @@ def _says(path: Path, text: object) -> bool:
 
 
 def write_file(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file that is whole or not there, by a temporary name that fits every file system."""
+    """Write a file atomically, through a temporary name that fits every file system."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:

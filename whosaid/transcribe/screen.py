@@ -1,7 +1,7 @@
-"""Shows on stderr, with rich, what becomes of the recordings of a run.
+"""Shows the progress of a run on stderr, with rich.
 
-Every recording that ended leaves a line: what it took, the warnings of its answer, or the reason
-why it failed. On a terminal bars below the lines show the recordings that are being transcribed.
+Every ended recording leaves a line: its time, its answer's warnings, or the reason of its failure.
+On a terminal bars below the lines show the recordings in progress.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ def _shortened(text: str) -> str:
 
 
 class Run:
-    """Counts and shows the recordings of a run; called from several threads.
+    """Counts and shows the recordings of a run; thread-safe.
 
-    `sizes` are bytes, by which the remaining time is estimated. `skipped` recordings were done
-    before.
+    `sizes`, in bytes, serve to estimate the remaining time. `skipped` recordings were done before.
     """
 
     def __init__(self, progress: Progress, sizes: Mapping[Path, int], skipped: int = 0) -> None:
@@ -76,7 +75,7 @@ class Run:
     def finish(
         self, path: Path, duration: float | None, seconds: float, notes: Sequence[str]
     ) -> None:
-        """Show that a recording took `seconds`; it lasts `duration` seconds, if that is known."""
+        """Show that a recording of `duration` seconds, if known, took `seconds`."""
         took = f"done in {seconds:.1f} s"
         if duration is not None:
             took = f"{clock(duration)} of audio in {seconds:.1f} s, {speed(duration, seconds)}"
@@ -114,7 +113,7 @@ class Run:
         self._say(f"{number}{path}: {told}{'' if style else self._left()}", style)
 
     def _left(self) -> str:
-        """Return the remaining time, if the rest is like the recordings that ended."""
+        """Estimate the remaining time from the ended recordings."""
         rest = sum(self._sizes.values()) - self._ended_bytes
         if self._ended == len(self._sizes) or not self._ended_bytes:
             return ""
@@ -168,7 +167,7 @@ class Terminal:
 
     @contextmanager
     def without_bars(self) -> Iterator[None]:
-        """Leave the terminal to others in a block that runs in one of `shown`."""
+        """Hide the bars during a block inside `shown`, so that others can use the terminal."""
         self._progress.stop()
         try:
             yield

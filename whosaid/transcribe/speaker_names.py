@@ -1,7 +1,7 @@
-"""Names for the speakers of an answer that is there: `--speaker-names SPEAKER_00=Anna`.
+"""Renames speakers of an existing answer: `--speaker-names SPEAKER_00=Anna`.
 
-Names replace the labels in the answer and in its files, so nothing is transcribed again. Characters
-that a format cannot hold are replaced as in `answer.subtitles`.
+Names replace the labels in the answer and its files, without a new transcription. Characters that a
+format cannot hold are replaced as in `answer.subtitles`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from whosaid.answer.subtitles import FORMULA_BEGINNINGS, SRT_LOOKALIKES
 
 
 def with_speaker_names(answer: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the answer with `names` in place of the labels that are their keys.
+    """Return the answer with labels replaced by `names`, which maps labels to names.
 
-    A warning of the answer names the labels that exist if `names` has one that does not.
+    If `names` has an unknown label, a warning lists the existing ones.
     """
     channels = answer.get("channels") or ()
     there = dict.fromkeys([*labels(answer), *(each["name"] for each in channels)])
@@ -38,14 +38,14 @@ def with_speaker_names(answer: Mapping[str, Any], names: Mapping[str, str]) -> d
 
 
 def warnings_of(names: Mapping[str, str], there: Collection[str]) -> list[str]:
-    """Return a warning if a key of `names` is not one of the labels that are `there`."""
+    """Return a warning if a key of `names` is not among the labels `there`."""
     missing = [label for label in names if label not in there]
     instead = f"the speakers are {', '.join(there)}" if there else "no speaker was found"
-    return [f"--speaker-names: there is no {', '.join(missing)}; {instead}"] if missing else []
+    return [f"--speaker-names: no {', '.join(missing)}; {instead}"] if missing else []
 
 
 def labels(value: Any) -> Iterator[str]:  # noqa: ANN401
-    """Yield every `speaker` in a JSON value, as often as it comes."""
+    """Yield every `speaker` in a JSON value, with repetitions."""
     if isinstance(value, list):
         for each in value:
             yield from labels(each)
@@ -82,7 +82,7 @@ def _in_file(format: str, text: str, names: Mapping[str, str]) -> str:
 
 
 def _in_table(text: str, names: Mapping[str, str]) -> str:
-    """TSV as `answer.subtitles` writes it, with the speaker in the last column."""
+    """Rename in TSV from `answer.subtitles`, which has the speaker in the last column."""
     shown = {_cell(label): _cell(name) for label, name in names.items()}
     file = io.StringIO()
     rows = csv.writer(file, delimiter="\t", lineterminator="\n")
@@ -95,7 +95,8 @@ def _cell(name: str) -> str:
     return f"'{name}" if name.startswith(FORMULA_BEGINNINGS) else name
 
 
-# For each format, patterns of what stands before and after a label, and how a name is written.
+# For each format, patterns for the text before and after a label, and a function that escapes a
+# name.
 PLACES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "txt": ("^", str, ": "),
     "srt": (r"^[\d:,]+ --> [\d:,]+\n", lambda name: name.translate(SRT_LOOKALIKES), ": "),

@@ -13,9 +13,9 @@ from whosaid.cli.options import add_models, read_voices
 from whosaid.cli.parser import FAILED, CommandParser, one_of, option, web_address
 
 EXAMPLES = (
-    ("a voice from a recording in which Anna speaks", "scripts/voices add Anna anna.wav"),
+    ("a voice from a recording of Anna", "scripts/voices add Anna anna.wav"),
     (
-        "a voice from an answer to a request with voices",
+        "a voice from an answer with voices",
         "scripts/voices add Anna --from talk.json --speaker SPEAKER_00",
     ),
     ("the names and models of all voices", "scripts/voices list"),
@@ -38,15 +38,15 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
     action = one_of("add", "list", "remove")
     parser.add_argument("action", type=action, metavar="ACTION", help="add, list or remove")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a person's name")
-    parser.add_argument("recording", nargs="?", type=Path, metavar="FILE", help="sound or video")
+    parser.add_argument("recording", nargs="?", type=Path, metavar="FILE", help="audio or video")
     for name, metavar, help_text, how in (
         ("--voices", "FILE", "default: voices.json", {"default": "voices.json", "type": Path}),
         ("--from", "FILE", "a JSON answer that has voices", {"dest": "answer", "type": Path}),
-        ("--speaker", "LABEL", "whose voice, if there are several", {}),
+        ("--speaker", "LABEL", "the speaker, if there are several", {}),
         (
             "--url",
             "URL",
-            "a server, in place of models; API_KEY holds its key",
+            "a server, instead of loading models; API_KEY holds its key",
             {"type": web_address},
         ),
     ):
@@ -57,13 +57,13 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         parser.error(f"{options.action}: takes {'no' if options.name else 'a'} NAME")
     sources = sum(each is not None for each in (options.recording, options.answer))
     if sources != (options.action == "add"):
-        parser.error("add: takes a FILE or --from; list and remove take neither")
+        parser.error("add needs a FILE or --from; list and remove need neither")
     options.recordings, options.job, options.diarize = [options.recording], False, None
     return options
 
 
 def run(options: Namespace) -> int:
-    """Do what the command line asks for; return the exit status."""
+    """Run the command line; return the exit status."""
     from config import InferenceConfig
     from whosaid.transcribe.client import Failed
     from whosaid.transcribe.recordings import write_file
@@ -89,8 +89,8 @@ def run(options: Namespace) -> int:
 
 
 def _new_voice(options: Namespace) -> dict[str, Any]:
-    """Return the voice of the one speaker, or of `--speaker`, in an answer: the one that is kept,
-    or the recording's. Raises OSError, ValueError, Failed.
+    """Return the voice of the only speaker, or of `--speaker`, in the given answer or the
+    recording's. Raises OSError, ValueError, Failed.
     """
     source: Path = options.answer or options.recording
     answer = json.loads(source.read_text("utf-8")) if options.answer else _ask(options)
@@ -98,7 +98,7 @@ def _new_voice(options: Namespace) -> dict[str, Any]:
     label = options.speaker or next(iter(voices), None)
     if label not in voices or (len(voices) > 1 and not options.speaker):
         there = ", ".join(voices) or "nobody"
-        raise ValueError(f"{source} has voices of {there}; --speaker should name one")
+        raise ValueError(f"{source} has voices of {there}; choose one by --speaker")
     voice: dict[str, Any] = voices[label]
     return voice
 

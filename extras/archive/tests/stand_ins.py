@@ -70,12 +70,12 @@ class StandIn:
 
 
 def stand_in(settings: dict[str, Any]) -> StandIn:
-    """In place of `load_handler`."""
+    """Replaces `load_handler`."""
     return StandIn()
 
 
 def no_model(settings: dict[str, Any]) -> StandIn:
-    """As the endpoint ends where it cannot load."""
+    """End like the endpoint if its model cannot be loaded."""
     raise SystemExit("START_FAILED: ASR_MODEL: there is no such model")
 
 

@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 class InProcess:
-    """In place of the cluster: one worker, here, which ends by its `fault` if there is one."""
+    """Replaces the cluster by one worker in this process, which ends with its `fault`, if any."""
 
     fault = None
     recordings = 0  # that were transcribed
@@ -111,7 +111,7 @@ def names(folder: Path, kind: str) -> list[str]:
         ),
         (["--num-speakers", "2", "--min-speakers", "3"], "--num-speakers: contradicts"),
         (["--out", "s3://key:secret@bucket/out"], "credentials"),
-        (["--out", "hf://datasets/owner/name"], "hf:// is only read"),
+        (["--out", "hf://datasets/owner/name"], "hf:// is read-only here"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
@@ -127,12 +127,12 @@ def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
     ("source", "reason"),
     [
         ("none", "none: there is no such file or folder"),
-        ("empty", "empty: there is no recording in it"),
-        ("list.jsonl", "list.jsonl: there is no recording in it"),
+        ("empty", "empty: has no recordings"),
+        ("list.jsonl", "list.jsonl: has no recordings"),
     ],
 )
 def test_a_source_without_recordings_is_refused(folder, capsys, source, reason):
-    """As a folder looks that is not mounted."""
+    """An unmounted folder looks like this."""
     (folder / "empty").mkdir()
     (folder / "list.jsonl").write_text("\n")
     assert main(arguments(folder, source=source)) == 2
@@ -149,13 +149,13 @@ def test_no_recording_may_take_longer_than_a_week(folder, capsys, seconds):
 @pytest.mark.parametrize(
     ("more", "status", "told"),
     [
-        ([], 2, "scripts/setup --archive, then start it by .venv/bin/python -m"),
+        ([], 2, "scripts/setup --archive, then .venv/bin/python -m"),
         (["--modle", "x"], 2, "did you mean --model?"),
         (["--help"], 0, ""),
     ],
 )
 def test_a_python_without_the_packages_says_how_to_start_it(folder, more, status, told):
-    """One that has nothing but its standard library reads the command line all the same."""
+    """The command line can be read with only the standard library."""
     script = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
         "from extras.archive.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -192,7 +192,9 @@ def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
     (folder / "lists").mkdir()
     write_list(folder / "lists", {"path": "../in/a.wav"})
     assert main(arguments(folder, source="lists/list.jsonl")) == 2
-    assert "list.jsonl, line 1: its path lies where --allow" in capsys.readouterr().err
+    assert (
+        "list.jsonl, line 1: its path is not under a folder of --allow" in capsys.readouterr().err
+    )
     allowed = prepared(folder, "--allow", str(folder / "in"), source="lists/list.jsonl")
     assert len(allowed.recordings) == 1
 
@@ -228,7 +230,7 @@ def test_what_is_done_needs_no_cluster_and_loads_neither_torch_nor_ray(folder, c
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith(
-        "2 recordings were done before, and nothing is left.\n1 of 2 recordings failed:\n"
+        "2 recordings were done before; nothing is left.\n1 of 2 recordings failed:\n"
     )
     assert "/in/b.wav: no audio stream found" in done.stdout
 
@@ -268,7 +270,7 @@ def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, c
     assert transcribed(cluster, folder) == 2
     assert transcribed(cluster, folder, "--formats", "srt") == 0
     stderr = capfd.readouterr().err
-    assert stderr.splitlines()[-1] == "2 recordings done from the answers that are there"
+    assert stderr.splitlines()[-1] == "2 recordings made from existing answers"
     subtitles = folder / "out" / "results" / "a.srt"
     assert subtitles.read_text() == "1\n00:00:00,000 --> 00:00:01,000\na\n"
     for _ in range(2):
@@ -278,8 +280,8 @@ def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, c
     assert transcribed(cluster, folder, "--formats", "vtt", "--batch-size", "4", "--words") == 0
     assert len(names(folder, "index")) == 2
     assert transcribed(cluster, folder, "--language", "de") == 2
-    why = "the answer there was made with other parameters (language)"
-    assert f"2 recordings transcribed again; {why}" in capfd.readouterr().err.splitlines()
+    why = "because the answer was made with other parameters (language)"
+    assert f"2 recordings transcribed again, {why}" in capfd.readouterr().err.splitlines()
     assert transcribed(cluster, folder, "--language", "de") == 0
     assert len(names(folder, "index")) == 2
 
@@ -309,9 +311,9 @@ def test_models_that_do_not_load_are_one_line_and_status_2(folder, cluster, caps
 @pytest.mark.parametrize(
     ("fault", "status", "told"),
     [
-        (ClusterError("node lost"), 1, "2 recordings have no record; start again"),
-        (OSError(28, "full"), 1, "2 recordings have no record; start again"),
-        (KeyboardInterrupt(), 130, "stopped; start again to go on"),
+        (ClusterError("node lost"), 1, "2 recordings have no record; run again"),
+        (OSError(28, "full"), 1, "2 recordings have no record; run again"),
+        (KeyboardInterrupt(), 130, "stopped; run again to continue"),
     ],
 )
 def test_a_run_that_ends_early_goes_on(folder, cluster, capsys, fault, status, told):

@@ -1,4 +1,4 @@
-"""Which recordings are found, and under which ids."""
+"""Finds recordings, and gives them ids."""
 
 from __future__ import annotations
 

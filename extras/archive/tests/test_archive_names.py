@@ -1,4 +1,4 @@
-"""What results are called: as their recordings, unique, and fit for any file system."""
+"""Results are named like their recordings, uniquely, and for any file system."""
 
 from __future__ import annotations
 

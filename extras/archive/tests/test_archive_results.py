@@ -100,6 +100,6 @@ def test_a_result_is_reused_where_the_recording_is_the_same(out, results):
     assert subtitles == b"1\n00:00:00,000 --> 00:00:01,000\none\n"
     storage.write(recorded, b"noise")
     changed = replace(touched, id="newer", modified=9)
-    assert results.reuse(changed, request) == "is of the recording before it changed"
+    assert results.reuse(changed, request) == "is for an earlier version of the recording"
     elsewhere = replace(touched, path=storage.join(out, "in", "b.wav"))
     assert results.reuse(elsewhere, request) == ""

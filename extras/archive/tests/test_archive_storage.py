@@ -38,9 +38,9 @@ def test_addresses_have_one_form(text, address):
         ("caf\udce9.wav", "UTF-8"),
         ("http://host/a.wav", "none of"),
         ("s3:///a.wav", "needs a bucket"),
-        ("s3://key:secret@bucket/a.wav", "no credentials: each machine has its own$"),
-        ("s3://key@bucket/a.wav", "no credentials"),
-        ("abfs://box:password@account/a", "no credentials"),
+        ("s3://key:secret@bucket/a.wav", "not have credentials: each machine has its own$"),
+        ("s3://key@bucket/a.wav", "not have credentials"),
+        ("abfs://box:password@account/a", "not have credentials"),
         ("s3://bucket/../other/a.wav", r"without \.\."),
     ],
 )

@@ -119,7 +119,7 @@ def test_own_parameters_are_laid_over_those_of_the_run(tmp_path):
 
 
 def test_a_process_that_ends_is_no_fault_of_the_recordings(tmp_path, monkeypatch):
-    """Its device is lost or its engine stopped: another process takes the recording."""
+    """If the device is lost or the engine has stopped, another process takes the recording."""
     (found,) = recordings(tmp_path, {"a.wav": "fail"})
     monkeypatch.setattr(worker, "process_ends", lambda: True)
     monkeypatch.setattr(worker.os, "_exit", sys.exit)

@@ -126,5 +126,5 @@ def test_an_encoder_is_trained_continued_and_read_by_the_endpoint(run, model_fol
 
 
 def test_one_voice_is_too_few(run):
-    with pytest.raises(SystemExit, match="two voices at least"):
+    with pytest.raises(SystemExit, match="at least two voices"):
         run(1, 0.01)

@@ -48,7 +48,7 @@ def bank():
 
 
 def test_turns_of_the_conversation_are_those_of_stock_pyannote(diarizer):
-    """In 12 s of it, in which all three speak: stock pyannote takes its time."""
+    """Only 12 s with all three speakers, because stock pyannote is slow."""
     pipeline = pyannote.audio.Pipeline.from_pretrained(FOLDER)
     assert type(pipeline) is SpeakerDiarization
     part = audio_files.conversation()[16 * 16_000 : 28 * 16_000]

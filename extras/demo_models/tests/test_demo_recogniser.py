@@ -71,7 +71,7 @@ def window_of(*segments: Spoken) -> Window:
     ],
 )
 def test_a_target_has_one_segment_a_sentence_or_plain_text(tokenizer, targets, window, texts):
-    """Of a sentence that the window cuts only the start."""
+    """A sentence cut by the window's end has only its start timestamp."""
     drawn = [targets.sequence(window, np.random.default_rng(seed)) for seed in range(20)]
     ids = [[token for token, _ in sequence] for sequence in drawn]
     assert {sequence[0] for sequence in ids} == {targets.special.start_of_transcript}

@@ -1,4 +1,4 @@
-"""Both commands as they are called, on a random Whisper and recordings of noise."""
+"""Runs both commands on a random Whisper and recordings of noise."""
 
 import json
 import subprocess

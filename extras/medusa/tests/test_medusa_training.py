@@ -47,9 +47,8 @@ def projection(teacher) -> Projection:
 
 
 def test_states_equal_a_fresh_pass_over_the_text_in_every_style(teacher, recordings, monkeypatch):
-    """With timestamps, without them, and after the text before. The pass is transformers' own, and
-    while texts are read the engine holds no rows.
-    """
+    """With timestamps, without them, and after previous text. The reference pass is
+    transformers'; while texts are read the engine holds no rows."""
     held = []
 
     def watched(*arguments):

@@ -30,7 +30,7 @@ DEFAULTS = {name: field.default for name, field in ServerSettings.model_fields.i
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Of a deployer who lets Ray tell of itself, and names a model."""
+    """Set a model, and allow Ray's usage reports."""
     monkeypatch.setenv("ASR_MODEL", str(DEMO_MODELS / "asr"))
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_BACKEND_LOG_LEVEL", CALLBACK):
         monkeypatch.setenv(name, "1")

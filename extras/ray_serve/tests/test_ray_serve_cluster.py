@@ -73,7 +73,7 @@ def ray_served(tmp_path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def recording() -> bytes:
-    """Of about half a minute."""
+    """About half a minute of audio."""
     return wav_file(conversation()[: 30 * 16_000], 16_000)
 
 
@@ -173,7 +173,8 @@ def test_a_live_session_is_held_by_one_replica(both):
 
 
 def test_a_killed_replica_loses_nothing_that_is_asked_again(both, recording):
-    """Who was with it is told to ask again, at once; asked again, each has one answer, the same."""
+    """Its clients get an error at once that asks for a retry; each retry gets one answer, the
+    same."""
     served, command = both
     expected = ask(served.url, recording).content
     before = seconds_used(wait_until(lambda: replicas(command)))

@@ -1,5 +1,5 @@
-"""Loads what goes with a main model, and checks that it fits: an assistant or Medusa heads, which
-draft, and the conditioning of the encoder.
+"""Loads an assistant, Medusa heads or an encoder's conditioning, and checks that they fit the main
+model.
 
 An assistant is a smaller model. Distil-Whisper checkpoints keep the main model's encoder and a few
 of its decoder layers: only their decoder is kept, and reads the main model's encoder output (Gandhi
@@ -52,12 +52,12 @@ def with_assistant(models: WhisperModels, checkpoint: Checkpoint) -> WhisperMode
     own. Also raises errors of transformers.
     """
     if models.medusa is not None:
-        raise _misfit(models, checkpoint, "that model has Medusa heads of its own, which draft")
+        raise _misfit(models, checkpoint, "that model already drafts with its own Medusa heads")
     heads_config = heads_alone(checkpoint.source)
     if heads_config is not None:
         medusa = read_heads(checkpoint.source, heads_config, models.model)
         if heads_config["base_digest"] != main_digest(models):
-            raise _misfit(models, checkpoint, "its heads were made for another model")
+            raise _misfit(models, checkpoint, "its heads were trained for another model")
         return dataclasses.replace(models, medusa=medusa)
     config = AutoConfig.from_pretrained(**checkpoint.source)
     require_whisper(checkpoint, config)

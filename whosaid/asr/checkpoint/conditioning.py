@@ -1,4 +1,4 @@
-"""Reads what conditions an encoder on one speaker: our own file, or the layers of a DiCoW.
+"""Reads the weights that condition an encoder on one speaker: our own file, or a DiCoW's layers.
 
 DiCoW ("diarization-conditioned Whisper", Polok et al. 2024) scales and shifts every frame by the
 vectors of its class: silence, target speaker, others, overlap. A checkpoint of DiCoW v3 is a whole

@@ -99,7 +99,7 @@ def file_digest(source: Source) -> str:
     for key in keys:
         if key not in files.files:
             missing = PROJECTION if key == EMBEDDINGS else key
-            raise StartError(f"{files.name} has no {missing}: no heads can be made for it")
+            raise StartError(f"{files.name} has no {missing}: it cannot have heads")
     read = dict(files.read(dict.fromkeys(keys)))
     return _digest(read[key] for key in keys)
 
@@ -179,7 +179,7 @@ def _require_keys(files: TensorFiles, expected: Mapping[str, object]) -> None:
     known = (WHISPER_KEYS, LEFT_OVER_KEYS)
     odd = sorted(key for key in files.files if key not in expected and not key.startswith(known))
     if odd:
-        raise StartError(f"{files.name} holds {_first_of(odd)}, which nothing here reads")
+        raise StartError(f"{files.name} holds {_first_of(odd)}, which is not supported")
 
 
 def _first_of(keys: list[str]) -> str:

@@ -62,7 +62,7 @@ class AssistantDrafter(RowTensors):
         """
         for step in range(shape.drafts):
             ends = rows.length[:, None] + step
-            # Rows shorter than the lag read their first token several times, which changes nothing.
+            # Rows shorter than the lag read their first token several times, without effect.
             back = torch.arange(-shape.assistant_lag if step == 0 else -1, 0, device=ends.device)
             positions = (ends + back).clamp(min=0)
             tokens = rows.tokens.gather(1, positions)
@@ -99,7 +99,7 @@ class MedusaDrafter(RowTensors):
         self.newest.copy_(_at(states, chosen_at))
 
     def scores(self, rows: SequenceState, bias: Tensor, shape: StepShape) -> Iterator[Scored]:
-        """Score all drafts at once; what the filters allow still depends on the drafts before."""
+        """Score all drafts at once; the allowed tokens still depend on earlier drafts."""
         every = self.model.scores(self.newest, shape.drafts, bias)
         for step, scores in enumerate(torch.split(every, 1, dim=1)):
             yield rows.length[:, None] + step, scores

@@ -1,4 +1,4 @@
-"""Fallback: when a decoded text is rejected, how its window is decoded again, and what a loop is.
+"""Fallback: rejects texts, decodes their windows again, and finds loops.
 
 Whisper sometimes loops or makes words up. openai/whisper (`transcribe.py`, `decode_with_fallback`)
 then samples at rising temperatures, which costs several times the first pass and often makes the

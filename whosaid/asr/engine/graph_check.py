@@ -29,7 +29,7 @@ from whosaid.timebase import SAMPLE_RATE
 # Between log-probabilities, and as a share of an encoder's largest output. A float16 of the size of
 # a logit is as coarse.
 TOLERANCE = 0.02
-STEPS = 2  # of each shape; the second reads what the first has written
+STEPS = 2  # of each shape; the second reads the first one's results
 PROMPT = 4  # least tokens before a guess
 
 

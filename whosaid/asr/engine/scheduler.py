@@ -129,7 +129,9 @@ class LaneQueue:
         return any(each.session is session for each in self.running)
 
     def allowed(self, work: Work) -> abc.Iterator[tuple[Session, abc.Sequence[Sequence]]]:
-        """Yield what may enter, by session; only one session while a failed step is repeated."""
+        """Yield the sequences that may enter, by session; only one session while a failed step
+        repeats.
+        """
         isolated = next((each for each in self if each.isolated), None) if self.isolates else None
         self.isolates = isolated is not None
         for session, waiting in self.waiting[work].items():

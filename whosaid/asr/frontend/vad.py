@@ -236,7 +236,7 @@ def load_network() -> SileroNetwork:
 @dataclass(eq=False, slots=True)
 class ProbableSpeech:
     """Runs of probable steps from `start` up to `stop`, with only short pauses between them;
-    `likely` steps reach the threshold of a start, and a `certain` one that of a peak.
+    `likely` steps reach the threshold of a start, and a `certain` step the threshold of a peak.
     """
 
     start: int

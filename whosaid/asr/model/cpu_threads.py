@@ -71,7 +71,7 @@ class CpuThreads:
         return None if self._last is None else IDLE_INTERVAL
 
     def restore(self) -> None:
-        """Set `most` threads for other users of torch; call this when nothing is left to decode."""
+        """Set `most` threads for other users of torch; call this if nothing is left to decode."""
         self._idle = True
         if self.enabled and torch.get_num_threads() != self.most:
             set_threads(self.most)

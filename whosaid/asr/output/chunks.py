@@ -4,10 +4,10 @@ The rules are OpenAI's (openai/whisper, `transcribe.py`). A window that probably
 was decoded with low probability is dropped, as is a segment without duration. Text after the last
 closed segment is decoded again with the next window, if there is one.
 
-Four rules are added. A window is dropped if the model would rather have written a caption of
-laughter or music. A window without detected speech is dropped unless the model is sure of its text.
-A retry is dropped if its text is unlikely. Whisper often closes a sentence exactly where the window
-is cut, so a short last segment before such a cut is decoded again whole.
+Four rules are added. A window is dropped if a caption of laughter or music is likelier than its
+text. A window without detected speech is dropped unless the model is sure of its text. A retry is
+dropped if its text is unlikely. Whisper often closes a sentence exactly where the window is cut, so
+a short last segment before such a cut is decoded again whole.
 
 Reading changes nothing. `read` returns how far the window was decoded and what is unfinished there,
 the schedule decides whether that part is decoded again, and `chunks` turns the kept segments into
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from whosaid.asr.engine.request import DecodeResult
 from whosaid.asr.frontend.windows import Window
 from whosaid.asr.output.alignment import spoken_until, timed_words
 from whosaid.asr.output.segments import Segment, read_segments, split_sentences
-from whosaid.asr.output.words import split_words
+from whosaid.asr.output.words import pieces
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, Word
 
@@ -176,8 +176,13 @@ class ChunkReader:
         words = chunk.words[first:stop]
         if not words:
             return []
-        of_words = split_words(chunk.tokens, self.models.text_of, self.language)[first:stop]
-        tokens = slice(of_words[0].first, of_words[-1].stop)
+        # Not the reader's words: a chunk of another language was split by other rules.
+        begin = sum(len(word.text) for word in chunk.words[:first])
+        end = begin + sum(len(word.text) for word in words)
+        found = pieces(chunk.tokens, self.models.text_of)
+        stops = accumulate(len(piece.text) for piece in found)
+        inside = [piece for piece, stop in zip(found, stops, strict=True) if begin < stop <= end]
+        tokens = slice(inside[0].first, inside[-1].stop)
         return [
             replace(
                 chunk,

@@ -1,10 +1,10 @@
-"""Tells the hosts of `CALLBACK_HOSTS` that a job has ended, signed as Standard Webhooks says
-(standardwebhooks.com, 1.0.0); nothing else of the server calls anybody.
+"""Notifies hosts of `CALLBACK_HOSTS` that a job has ended, signed by Standard Webhooks 1.0.0
+(standardwebhooks.com). The server sends no other requests.
 
-A callback has the job's status and no word of its answer, which only the key opens. It goes to the
-host that the client named and the deployer allowed, over TLS unless that is this machine: no proxy
-of the environment is asked and no redirect is followed. It comes at least once, under the same
-`webhook-id` each time, until the receiver answers with a status of 2xx, or the PAUSES are over.
+A callback has the job's status but not its answer, which needs the key. It goes to the host that
+the client named and the deployer allowed, over TLS unless the host is this machine, without proxies
+of the environment and without redirects. It is sent at least once, and again under the same
+`webhook-id` until the receiver answers with a status of 2xx or the PAUSES are used up.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ URL = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 PORTS = {"http": 80, "https": 443}
-# Seconds from one try to the next; after the last there is none.
+# Seconds between tries; after the last pause comes the last try.
 PAUSES = (5, 30, 120, 600, 3600)
 SECONDS_TO_ANSWER = 10
-# Between two looks where nothing is due.
+# Seconds between two reads of the store if nothing is due.
 TICK_S = 60.0
 
 
 def read_target(url: str, allowed: Collection[str]) -> str:
-    """Return the host and port of `url`, if it is one of the hosts `allowed`: names, or names and
-    ports.
+    """Return the host and port of `url`, which must be among `allowed` (names, or names with
+    ports).
 
-    Raises InvalidParameter for anything but such an address, Refusal for other hosts.
+    Raises InvalidParameter for a malformed URL, Refusal for another host.
     """
     found = URL.fullmatch(url)
     if found is None or len(url) > LONGEST_URL or "#" in url:
@@ -61,7 +61,7 @@ def read_target(url: str, allowed: Collection[str]) -> str:
     port = int(found["port"] or PORTS[scheme])
     named = {f"{name}:{port}", *([name] if port == PORTS[scheme] else [])}
     if named.isdisjoint(allowed):
-        text = "CALLBACK_HOSTS of this server does not name it"
+        text = "is not in this server's CALLBACK_HOSTS"
         raise Refusal(Kind.CALLBACK_NOT_ALLOWED, text, "callback_url")
     if scheme == "http" and not is_loopback(name.strip("[]")):
         raise InvalidParameter("should be https", "callback_url")
@@ -69,7 +69,7 @@ def read_target(url: str, allowed: Collection[str]) -> str:
 
 
 def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a message that is called `name`, sent `now`."""
+    """Return the headers of the message `name`, sent at `now`."""
     signature = hmac.digest(secret, f"{name}.{now}.".encode() + body, "sha256")
     return {
         "webhook-id": name,
@@ -80,14 +80,14 @@ def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str,
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the context that trusts what this machine trusts; the list is read once."""
+    """Return a context with this machine's trusted certificates, which are read once."""
     return ssl.create_default_context()
 
 
 async def post(url: str, headers: dict[str, str], body: bytes) -> int:
-    """Return the status that the receiver answers with; nothing else of its answer is read.
+    """Return the status of the receiver's answer; the rest is not read.
 
-    Raises httpx2.HTTPError, and whatever a strange address makes of it.
+    Raises httpx2.HTTPError, and other exceptions for odd addresses.
     """
     tls = await asyncio.to_thread(_tls)
     headers = {**headers, "content-type": "application/json"}
@@ -99,8 +99,8 @@ async def post(url: str, headers: dict[str, str], body: bytes) -> int:
 
 
 class Callbacks:
-    """Sends what is due of a store: to each host one after the other, and to all hosts side by
-    side, so that one that does not answer holds up no other. CALLBACK_HOSTS names how many.
+    """Sends a store's due callbacks, one at a time to each host and to all hosts in parallel, so
+    that a host that does not answer delays no other. CALLBACK_HOSTS bounds their number.
     """
 
     def __init__(self, store: JobStore, hosts: Collection[str], secret: SecretStr | None) -> None:
@@ -110,7 +110,7 @@ class Callbacks:
         self._called: set[str] = set()  # hosts
 
     def wake(self) -> None:
-        """Look for callbacks to send, because a job has ended."""
+        """Look for due callbacks now, because a job has ended."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -118,7 +118,7 @@ class Callbacks:
             while True:
                 self._woken.clear()
                 seconds = TICK_S
-                # What goes wrong with the disk is logged, and tried again.
+                # Errors of the disk are logged, and the work is tried again.
                 with suppress(EndpointError), endpoint_errors():
                     seconds = await self._begin_due(calls)
                 with suppress(TimeoutError):
@@ -126,10 +126,10 @@ class Callbacks:
                         await self._woken.wait()
 
     async def _begin_due(self, calls: asyncio.TaskGroup) -> float:
-        """Begin to send what is due to hosts that are not called now. Return the seconds until more
-        is due.
+        """Start to send due callbacks to hosts that are not being called. Return the seconds until
+        the next is due.
         """
-        # What was being sent while the store was read may look due there when it has been sent.
+        # A callback that was sent while the store was read may still look due in the result.
         busy = set(self._called)
         waiting = await asyncio.to_thread(self._store.callbacks)
         now = time.time()
@@ -144,13 +144,13 @@ class Callbacks:
         return TICK_S
 
     def _host(self, job: Job) -> str:
-        """Return the host that a callback goes to; "" if today's settings allow no call to it."""
+        """Return a callback's host; "" if the current settings do not allow it."""
         with suppress(EndpointError):
             return read_target(job.callback_url or "", self._hosts)
         return ""
 
     async def _call(self, host: str, job: Job) -> None:
-        """Send a callback, and note how it went."""
+        """Send a callback, and store the result."""
         try:
             delivered = bool(host) and await self._is_delivered(job)
             pauses = PAUSES[job.callback_tries :]
@@ -168,7 +168,7 @@ class Callbacks:
         try:
             async with asyncio.timeout(SECONDS_TO_ANSWER):
                 return 200 <= await post(job.callback_url or "", headers, body) < 300
-        except Exception:  # whatever it is, others wait
+        except Exception:  # other callbacks must go on
             return False
 
 

@@ -1,8 +1,8 @@
-"""The folder `DATA_DIR`: who has it, and the recordings in it.
+"""The folder `DATA_DIR`: its lock, and the recordings in it.
 
-One server has the folder at a time. The lock is the kernel's, so it ends with the process. Files in
-it are for this user alone, because recordings and transcripts are private. The folder itself keeps
-its mode, because a volume may be another user's.
+One server uses the folder at a time. The kernel's lock ends with the process. Only this user can
+read the files, because recordings and transcripts are private. The folder itself keeps its mode,
+because a volume may belong to another user.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from whosaid.errors import StartError
 
 
 class DataFolder:
-    """The folder at `path`, which is made where there is none. Raises StartError if it cannot
-    be had.
-    """
+    """The folder at `path`, created if it is missing. Raises StartError if it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._audio = path, path / "audio"
@@ -37,8 +35,8 @@ class DataFolder:
         os.close(self._lock)
 
     def database(self) -> Path:
-        """Return the path of the database, which this user alone may read: a restored file may have
-        had another mode. SQLite gives the journal the mode of the database. Raises OSError.
+        """Return the path of the database, made readable by this user only, because a restored file
+        may have another mode. SQLite gives the journal the same mode. Raises OSError.
         """
         path = self.path / "jobs.sqlite"
         path.touch(0o600)
@@ -46,7 +44,7 @@ class DataFolder:
         return path
 
     def write(self, name: str, audio: bytes) -> None:
-        """Keep a recording, on the disk when this returns. Raises OSError, and then keeps none."""
+        """Write a recording and sync it to disk. If that raises OSError, no file is left."""
         path = self._audio / name
         try:
             with open(path, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
@@ -62,14 +60,14 @@ class DataFolder:
         return (self._audio / name).read_bytes()
 
     def remove(self, name: str) -> None:
-        """Keep a recording no longer; it may be gone already."""
+        """Delete a recording, if it still exists."""
         (self._audio / name).unlink(missing_ok=True)
 
     def names(self) -> set[str]:
         return {path.name for path in self._audio.iterdir()}
 
     def _sync(self) -> None:
-        """Sync the folder, because new names are on the disk only after that."""
+        """Sync the folder, so that new file names survive a crash."""
         folder = os.open(self._audio, os.O_RDONLY)
         try:
             os.fsync(folder)

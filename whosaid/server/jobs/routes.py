@@ -1,4 +1,4 @@
-"""Routes of jobs. A job is written to the disk before the client gets its id.
+"""Routes of jobs. A job is written to disk before the client gets its id.
 
 A client sees only the jobs of its own key.
 """
@@ -29,17 +29,17 @@ from whosaid.server.request_body import read_body
 JSON = "application/json"
 CALLBACK_URL = {
     "type": ["string", "null"],
-    "description": "The URL that is called after the job's end, on a host of CALLBACK_HOSTS",
+    "description": "The URL to call after the job's end, on a host of CALLBACK_HOSTS",
 }
 FORMAT = {
     "name": "format",
     "in": "query",
-    "description": "The answer alone: its JSON, or a file",
+    "description": "Return only the answer: its JSON, or a file",
     "schema": {"enum": ["json", *FORMATS]},
 }
 CREATE: dict[str, Any] = {
-    "summary": "Take a recording, and transcribe it later",
-    "description": "The bodies that `/` takes, with one more parameter, `callback_url`.",
+    "summary": "Transcribe a recording in the background",
+    "description": "The same bodies as for `/`, with one more parameter, `callback_url`.",
     "status_code": 202,
     "responses": {
         202: {"description": "The job", "model": JobBody},
@@ -67,10 +67,10 @@ READ: dict[str, Any] = {
     "operation_id": "read_job",
 }
 REMOVE: dict[str, Any] = {
-    "summary": "Cancel a job, or forget one that has ended",
+    "summary": "Cancel a job, or delete one that has ended",
     "responses": {
-        200: {"description": "It is cancelled", "model": JobBody},
-        204: {"description": "It had ended, and is forgotten"},
+        200: {"description": "The job is cancelled", "model": JobBody},
+        204: {"description": "The job had ended, and is deleted"},
         **refusals(401, 403, 404, 429, 507, model=ErrorBody),
     },
     "operation_id": "remove_job",
@@ -79,8 +79,8 @@ MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}
 
 
 def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str]) -> APIRouter:
-    """Return the routes. Without a `runner` every answer says that there are no jobs. Callbacks may
-    go to `hosts`.
+    """Return the routes. Without a `runner` every route answers JOBS_DISABLED. Callbacks may go to
+    `hosts`.
     """
     if runner is None:
         return _without_jobs()
@@ -102,7 +102,7 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
             store.add, owner(request), audio, kept, callback_url, time.time()
         )
         runner.wake()
-        # From the root, as the request may have come for `/v1/jobs/`, too.
+        # An absolute path, because the request may have been for `/v1/jobs/`.
         location = f"{request.scope['root_path']}/v1/jobs/{job.id}"
         return Response(_body(runner, job), 202, {"Location": location}, JSON)
 
@@ -140,8 +140,8 @@ def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str])
 
 
 def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | None:
-    """Take the callback's address out of a body's parameters, because the transcription does not
-    know it; None if there is none. Raises InvalidParameter, Refusal.
+    """Remove the callback's URL from a body's parameters, because it is not a parameter of
+    transcription, and return it; None if there is none. Raises InvalidParameter, Refusal.
     """
     parameters = body.get("parameters")
     url = parameters.pop("callback_url", None) if isinstance(parameters, dict) else None
@@ -154,7 +154,7 @@ def take_callback_url(body: dict[str, Any], hosts: Collection[str]) -> str | Non
 
 
 def job_json(runner: JobRunner, job: Job) -> dict[str, Any]:
-    """Return a job as `JobBody` describes it, without its answer."""
+    """Return a job in the form of `JobBody`, without its answer."""
     progress = runner.progress.get(job.id) if job.status is Status.RUNNING else None
     expires = None if job.ended is None else job.ended + runner.kept_seconds
     times = {"created": job.created, "started": job.started, "ended": job.ended, "expires": expires}
@@ -172,7 +172,7 @@ def job_json(runner: JobRunner, job: Job) -> dict[str, Any]:
 
 
 def _body(runner: JobRunner, job: Job, answer: bytes | None = None) -> bytes:
-    """Return a job as JSON; its `answer` has the bytes of an answer of `/`."""
+    """Return a job as JSON; its `answer` is byte for byte an answer of `/`."""
     body = to_json(job_json(runner, job))
     return body[:-1] + b',"answer":' + (answer or b"null") + b"}"
 
@@ -184,7 +184,7 @@ def _without_jobs() -> APIRouter:
     @routes.api_route("/jobs/{job}", methods=["GET", "DELETE"])
     async def refuse() -> None:
         raise Refusal(
-            Kind.JOBS_DISABLED, "this server keeps no jobs: DATA_DIR names the folder for them"
+            Kind.JOBS_DISABLED, "this server has no jobs: set DATA_DIR to a folder for them"
         )
 
     return routes

@@ -1,7 +1,7 @@
-"""Runs the jobs of a store, few at a time, as recordings among others.
+"""Runs the jobs of a store, a few at a time.
 
-A job goes the way of every request, so that short recordings go before it, and it before longer
-ones. It has no time limit: nobody holds a connection for it.
+A job is scheduled like a request: shorter recordings go before it. It has no time limit, because no
+connection waits for it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from whosaid.server.settings import ServerSettings
 logger = logging.getLogger("server")
 
 FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-# Between two looks for jobs that have expired.
+# Seconds between two searches for expired jobs.
 TICK_S = 60.0
 
 
 class JobRunner:
-    """Answers the jobs of a store by `service`, and has their callbacks sent.
+    """Answers the jobs of a store through `service`, and sends their callbacks.
 
-    `progress` is that of the running ones, by id.
+    `progress` has the progress of running jobs by id.
     """
 
     def __init__(self, service: Service, store: JobStore, settings: ServerSettings) -> None:
@@ -53,7 +53,7 @@ class JobRunner:
 
     @asynccontextmanager
     async def running(self, _: object = None) -> AsyncGenerator[None]:
-        """Jobs run meanwhile; those that are not done in the end are done by another process."""
+        """Run jobs during the block. At its end, unfinished jobs are left to the next process."""
         calling = asyncio.create_task(self._callbacks.run())
         running = asyncio.create_task(self._run())
         try:
@@ -68,7 +68,7 @@ class JobRunner:
         self._woken.set()
 
     def stop(self) -> None:
-        """Let go of the running jobs, and begin no other."""
+        """Stop the running jobs, and start no others."""
         self._stopped = True
         for task in self._tasks.values():
             task.cancel()
@@ -86,7 +86,7 @@ class JobRunner:
     async def _run(self) -> None:
         while not self._stopped:
             self._woken.clear()
-            # What goes wrong with the disk is logged, and tried again.
+            # Errors of the disk are logged, and the work is tried again.
             with suppress(EndpointError), endpoint_errors():
                 await asyncio.to_thread(self.store.expire, time.time() - self.kept_seconds)
                 await self._begin_jobs()
@@ -130,7 +130,7 @@ class JobRunner:
                 return
             told, end = error.code, partial(self.store.fail, job, str(error))
         seconds = time.monotonic() - began
-        # Until its end is written, a job holds its place among those that run.
+        # A job counts as running until its end is written.
         if await until_written(lambda: end(time.time())):
             logger.info("%s %s in %.2f s", job, told, seconds)
 
@@ -148,7 +148,9 @@ class JobRunner:
         raise AssertionError("a request ends with its answer")
 
     def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
-        """Return the request as it was sent, with the warnings of then and of today, each once."""
+        """Return the request as sent, with the warnings of its submission and of this parse, each
+        once.
+        """
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
         request = self._service.endpoint.request_of(self.store.audio(job), config)
@@ -160,14 +162,14 @@ def write_request(request: TranscriptionRequest) -> bytes:
     """Return a request without its audio as JSON, kept until the job ends. Clips of known speakers
     are included.
 
-    Only parameters that the client sent are written, so a newer server can read the file.
+    Only parameters that the client sent are written, so that a newer server can read the file.
     """
     parameters = request.config.model_dump(mode="json", exclude_unset=True)
     return json.dumps({"parameters": parameters, "warnings": request.warnings}).encode()
 
 
 def render(answer: Answer, config: InferenceConfig) -> Result:
-    """Return the body that `/` would answer with, and every file that can be made of it."""
+    """Return the body that `/` would return, and every file that can be made from it."""
     body = response(answer, config)
     files = response(answer, config.model_copy(update={"output": [*FORMATS]}))["output"]
     return Result(encode(body), encode(files))

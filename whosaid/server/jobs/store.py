@@ -1,10 +1,10 @@
-"""Jobs in SQLite, and their recordings in files.
+"""Keeps jobs in SQLite, and their recordings in files.
 
-Every change of a job is one statement that names the status it changes, so that of two that race
-one wins, and an answer is written once or not at all. A recording is on the disk before its job is,
-and is removed when the job has ended; whatever a crash left between the two is put right at the
-next start. A job that was running then runs again, by itself, as it may be what ended the process;
-the second time it has failed. Times are seconds since 1970 and come from the caller.
+Every change of a job is one statement whose WHERE has the expected status, so that only one of two
+racing changes succeeds, and an answer is written at most once. A recording is on disk before its
+job, and is removed when the job has ended; the next start repairs the leftovers of a crash. A job
+that was running then runs again, alone, because it may have caused the crash; after a second crash
+it fails. Times are seconds since 1970 and come from the caller.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from whosaid.server.jobs.folder import DataFolder
 logger = logging.getLogger("server")
 T = TypeVar("T")
 
-# Seconds between two tries to write to a disk that fails.
+# Seconds between two tries to write to a failing disk.
 TICK_S = 60.0
-# So often may the process end while a job runs.
+# Crashes of the process during a job after which the job fails.
 MOST_CRASHES = 2
 CRASHED = "JOB_CRASHED: the server ended twice while this job was running"
 VERSION = 1
@@ -92,9 +92,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job without what was sent and what was answered. `error` is `CODE: text` where it has
-    failed.
-    """
+    """A job without its request and answer. `error` is `CODE: text` if the job has failed."""
 
     id: str
     status: Status
@@ -122,8 +120,8 @@ class Result:
 
 
 class JobStore:
-    """The jobs in a folder: at most `most` of them, with about `most_bytes` of recordings and
-    answers. May be called from any thread.
+    """The jobs in a folder: at most `most` jobs, with about `most_bytes` of recordings and answers.
+    Thread-safe.
     """
 
     def __init__(self, folder: Path, most: int, most_bytes: int, now: float) -> None:
@@ -133,10 +131,10 @@ class JobStore:
         self._lock, self._recovered = threading.RLock(), False
         try:
             self._database, self._owner_key = _open(self._folder.database())
-            self._remove_leftovers()  # first: a full disk has room then
+            self._remove_leftovers()  # first, because it makes room on a full disk
             try:
                 self._recover(now)
-            except Refusal as error:  # on a full disk, `claim` recovers once there is room
+            except Refusal as error:  # if the disk is full, `claim` recovers later
                 if not isinstance(error.__cause__, sqlite3.OperationalError):
                     raise
         except (sqlite3.Error, OSError, Refusal) as error:
@@ -149,34 +147,34 @@ class JobStore:
         self._folder.close()
 
     def owner(self, token: bytes) -> bytes:
-        """Return the owner of jobs for a client's token: a digest by a key that is made with the
-        database. The database does not reveal the token.
+        """Return the owner of a token's jobs: a digest with the database's key, so that the
+        database does not reveal the token.
         """
         return hmac.digest(self._owner_key, token, "sha256")
 
-    # What clients ask
+    # Requests of clients
 
     def check_room(self, size: int) -> None:
         """Raise JobsFull if `size` bytes do not fit now, BodyTooLarge if they never fit."""
         if size > self._most_bytes:
             raise Refusal(
-                Kind.BODY_TOO_LARGE, f"the recordings of jobs may have {self._most_bytes} bytes"
+                Kind.BODY_TOO_LARGE, f"recordings of jobs may have {self._most_bytes} bytes"
             )
         with self._lock:
             count, kept = self._first("SELECT count(*), coalesce(sum(bytes), 0) FROM jobs")
             if count + len(self._arriving) >= self._most:
-                raise Refusal(Kind.JOBS_FULL, f"{self._most} jobs are kept, and no more may be")
+                raise Refusal(Kind.JOBS_FULL, f"{self._most} jobs are kept, the most allowed")
             if kept + sum(self._arriving) + size > self._most_bytes:
                 raise Refusal(
-                    Kind.JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, and no more may be"
+                    Kind.JOBS_FULL, f"{self._most_bytes} bytes of jobs are kept, the most allowed"
                 )
 
     def add(
         self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
     ) -> Job:
-        """Add a job and return it after it is on the disk.
+        """Add a job, and return it once it is on disk.
 
-        Raises Refusal if there is no room, or if the disk takes no more.
+        Raises Refusal if there is no room, or if the disk is full or fails.
         """
         job, size = f"job_{secrets.token_hex(16)}", len(audio) + len(request)
         with self._room(size):
@@ -216,23 +214,23 @@ class JobStore:
         return None if answer is None else Result(answer, files)
 
     def cancel(self, owner: bytes, job: str, now: float) -> bool:
-        """End one of the owner's jobs; False if it has ended before. Raises NotFound."""
+        """Cancel one of the owner's jobs; return False if it had ended. Raises NotFound."""
         return self._end(self.job(owner, job).id, Status.CANCELLED, now)
 
     def remove(self, owner: bytes, job: str) -> None:
-        """Forget one of the owner's jobs, which has ended."""
+        """Delete one of the owner's ended jobs."""
         self._rows(
             "DELETE FROM jobs WHERE id = ? AND owner = ? AND status NOT IN ('queued', 'running')",
             (job, owner),
         )
 
-    # What runs them
+    # Calls of the runner
 
     def claim(self, most: int, now: float) -> tuple[str, bytes] | None:
-        """Set the next job to running; return it with its request.
+        """Set the next job to running, and return it with its request.
 
-        None if no job may run: `most` are running, or one that was running when an earlier process
-        ended. Raises Refusal.
+        None if no job may start: `most` are running, or a job that a crash interrupted runs alone.
+        Raises Refusal.
         """
         if not self._recovered:
             self._recover(now)
@@ -243,19 +241,19 @@ class JobStore:
         return self._folder.read(job)
 
     def succeed(self, job: str, result: Result, now: float) -> bool:
-        """Keep a running job's answer; False if it runs no longer."""
+        """Store a running job's answer; return False if it is no longer running."""
         return self._end(job, Status.SUCCEEDED, now, result=result)
 
     def fail(self, job: str, error: str, now: float) -> bool:
-        """Keep why a running job has no answer; False if it runs no longer."""
+        """Store a running job's error; return False if it is no longer running."""
         return self._end(job, Status.FAILED, now, error=error)
 
     def put_back(self) -> None:
-        """Have all running jobs run again, by another process."""
+        """Queue all running jobs again, for the next process."""
         self._rows("UPDATE jobs SET status = 'queued', started = NULL WHERE status = 'running'")
 
     def expire(self, ended_before: float) -> int:
-        """Forget the jobs that ended before that time; how many."""
+        """Delete the jobs that ended before that time; return their number."""
         return len(self._rows("DELETE FROM jobs WHERE ended < ? RETURNING id", (ended_before,)))
 
     def counts(self) -> tuple[dict[Status, int], int]:
@@ -264,10 +262,10 @@ class JobStore:
         found = {Status(status): count for status, count, _ in rows}
         return {each: found.get(each, 0) for each in Status}, sum(row[2] for row in rows)
 
-    # Who is told
+    # Callbacks
 
     def callbacks(self) -> list[tuple[Job, float]]:
-        """Return the jobs whose callbacks are to be sent, and when, the first one first."""
+        """Return the jobs with pending callbacks and their times, the earliest first."""
         rows = self._rows(
             f"SELECT {COLUMNS}, callback_due FROM jobs WHERE callback_due IS NOT NULL"
             " ORDER BY callback_due"
@@ -275,7 +273,7 @@ class JobStore:
         return [(_job(row[:-1]), row[-1]) for row in rows]
 
     def called_back(self, job: str, delivered: bool, again: float | None) -> None:
-        """Note that a callback was sent; where it is to be sent `again`, when."""
+        """Record that a callback was sent; `again` is the time of the next try, if any."""
         self._rows(
             "UPDATE jobs SET callback_tries = callback_tries + 1, callback_delivered = ?,"
             " callback_due = ? WHERE id = ?",
@@ -304,8 +302,8 @@ class JobStore:
         return True
 
     def _recover(self, now: float) -> None:
-        """Queue or fail the jobs that were running when the last process ended, in one transaction:
-        each end counts once. Raises Refusal if the disk is full; `claim` tries again.
+        """Queue or fail the jobs that were running when the last process ended, in one transaction,
+        so that each crash counts once. Raises Refusal if the disk is full; `claim` tries again.
         """
         with self._lock, self._database:  # which rolls back
             self._rows("BEGIN IMMEDIATE")
@@ -320,14 +318,14 @@ class JobStore:
         self._recovered = True
 
     def _remove_leftovers(self) -> None:
-        """Remove the recordings without a job that has yet to run."""
+        """Remove the recordings that no queued job needs."""
         kept = self._rows("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
         for name in self._folder.names() - {job for (job,) in kept}:
             self._folder.remove(name)
 
     @contextmanager
     def _room(self, size: int) -> Iterator[None]:
-        """Room for a job that is being written. Raises what `check_room` raises."""
+        """Reserve room for a job that is being written. Raises the errors of `check_room`."""
         with self._lock:
             self.check_room(size)
             self._arriving.append(size)
@@ -344,7 +342,7 @@ class JobStore:
         return rows[0]
 
     def _rows(self, statement: str, values: Any = ()) -> list[Any]:  # noqa: ANN401
-        """Execute a statement, a transaction of its own, and return its rows.
+        """Execute a statement in its own transaction, and return its rows.
 
         Raises Refusal if the database cannot be read or written; the log has the reason.
         """
@@ -353,24 +351,24 @@ class JobStore:
                 return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             logger.error("DATA_DIR: jobs.sqlite: %s", error)
-            raise Refusal(Kind.STORAGE_FAILED, "the disk of the server is full or fails") from error
+            raise Refusal(Kind.STORAGE_FAILED, "the server's disk is full or fails") from error
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
-    """Open the database, or create it, and read the key that its owners' digests are made with.
+    """Open or create the database, and read the key of the owners' digests.
 
     Raises sqlite3.Error if the database is damaged.
     """
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    # A commit outlives a loss of power: the folder that the journal goes from is synced, too.
+    # Commits survive a power loss: EXTRA also syncs the folder after the journal is deleted.
     database.execute("PRAGMA synchronous = EXTRA")
-    # What is deleted is overwritten, and the file gets smaller.
+    # Overwrite deleted data, and shrink the file.
     database.execute("PRAGMA secure_delete = ON")
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version not in (0, VERSION):
         raise sqlite3.DatabaseError(f"jobs.sqlite is of version {version}, not {VERSION}")
     if not version:
-        database.execute("PRAGMA auto_vacuum = FULL")  # which writes, and a full disk may be opened
+        database.execute("PRAGMA auto_vacuum = FULL")  # this writes, but a full disk must open too
         key = f"INSERT INTO owner_key VALUES (x'{secrets.token_hex(32)}')"
         database.executescript(f"BEGIN; {SCHEMA}; {key}; COMMIT")
     found = database.execute("SELECT key FROM owner_key").fetchone()
@@ -384,12 +382,12 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
 
 
 def _job(row: tuple[Any, ...]) -> Job:
-    job = Job(*row)  # SQLite knows neither of the two
+    job = Job(*row)  # SQLite has neither type
     return replace(job, status=Status(row[1]), callback_delivered=bool(row[-1]))
 
 
 async def until_written(write: Callable[..., T], *values: object) -> T:
-    """Return what `write` returns, called in a thread as often as the disk asks for."""
+    """Call `write` in a thread until the disk accepts it, and return its result."""
     while True:
         with suppress(EndpointError), endpoint_errors():
             return await asyncio.to_thread(write, *values)

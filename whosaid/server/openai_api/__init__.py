@@ -1,5 +1,5 @@
-"""OpenAI's audio API over the same endpoint: what its SDK sends, and what it expects back.
+"""OpenAI's audio API on the same endpoint, as its SDK uses it.
 
-A field that asks for what cannot be served is refused by its name; one that means nothing here is
-ignored, and named in the answer's warnings.
+A field with an unsupported value is refused by name. A field without effect here is ignored, and
+named in the answer's warnings.
 """

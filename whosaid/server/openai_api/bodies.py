@@ -1,7 +1,7 @@
-"""The bodies of answers, by response format, typed as the SDK's classes say.
+"""The bodies of answers, by response format, typed like the SDK's classes.
 
-Numbers and times are made by `answer.response`, as those of the native answer are, so that all
-formats and routes agree on them. The SDK checks nothing, so nothing here may be None.
+Numbers and times come from `answer.response`, like the native answer's, so that all formats and
+routes agree. The SDK does not validate answers, so no value may be None.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from whosaid.server.openai_api.speakers import everyone_labelled, with_labels
 from whosaid.timebase import TOKENS_PER_SECOND
 from whosaid.transcript import Chunk, Transcript
 
-# OpenAI names a language always; where nobody speaks there is none.
+# OpenAI always names a language, but without speech there is none.
 NO_LANGUAGE = "unknown"
 SEEKS_PER_SECOND = 100  # OpenAI counts in frames of 10 ms
 
 
 def text_of(answer: Answer) -> str:
-    """Return the transcript without the tokenizer's space in front."""
+    """Return the transcript without the tokenizer's leading space."""
     return answer.transcript.text.strip()
 
 
 def file_of(answer: Answer, asked: AudioRequest) -> str:
-    """Return the answer as a file of subtitles, with speakers if they were asked for."""
+    """Return the answer as a subtitle file, with speakers if requested."""
     files: dict[str, str] = response(with_labels(answer), asked.request.config)["output"]
     return files[asked.format]
 
 
 def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the body of the formats that are JSON, without log-probabilities."""
+    """Return the body of a JSON format, without log-probabilities."""
     if asked.format == "verbose_json":
         return verbose(answer, asked)
     if asked.format == "diarized_json":
@@ -67,7 +67,7 @@ def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the verbose body, with the granularities that were asked for."""
+    """Return the verbose body, with the requested granularities."""
     answer = with_labels(answer)
     chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
     code = "en" if asked.task == TRANSLATE else answer.transcript.language
@@ -88,8 +88,8 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return what the client asked for besides OpenAI's fields: the results for known speakers, the
-    voices, both with the answer's labels, and the parts of its `text` that nobody says.
+    """Return the results that OpenAI's API lacks, if requested: known speakers and voices, both
+    with the answer's labels, and the unspoken parts of the client's `text`.
     """
     found: dict[str, Any] = {}
     labelled = with_labels(answer)
@@ -126,7 +126,7 @@ def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
 
 
 def languages(transcript: Transcript) -> list[dict[str, str]]:
-    """Return the codes of the spoken languages, in order; none if nobody speaks."""
+    """Return the codes of the spoken languages, in order; empty without speech."""
     codes = [chunk.language for chunk in transcript.chunks]
     codes = list(filter(None, dict.fromkeys(codes))) or [transcript.language]
     return [{"code": code} for code in codes if code]
@@ -173,7 +173,7 @@ def _segments(chunks: Sequence[Chunk], speakers: bool) -> list[dict[str, Any]]:
 def _words(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
     words = []
     said = [word for chunk in chunks for word in chunk.words]
-    for word in sorted(said, key=lambda word: word.start):  # of channels that speak at once
+    for word in sorted(said, key=lambda word: word.start):  # channels may overlap
         entry: dict[str, Any] = {"word": word.text.strip(), "start": word.start, "end": word.end}
         if word.speaker:
             entry["speaker"] = word.speaker

@@ -1,12 +1,12 @@
 """Forms of OpenAI's audio API, checked before any audio is decoded.
 
 `TranscriptionForm` and `TranslationForm` have OpenAI's fields. The endpoint's own parameters are
-fields too (the SDK's `extra_body`), except those that another field of the API already decides. A
-warning names the fields that nothing serves.
+fields too (the SDK's `extra_body`), except those that a field of OpenAI's API determines. A warning
+names the unsupported fields.
 
-One model is loaded, and it answers whatever model a request names, because clients insist on
-sending some name. OpenAI's names, and those under which other projects publish the loaded model,
-cause no warning; for any other name a warning says which model has answered.
+The loaded model answers whatever model a request names, because the field is mandatory in many
+clients. OpenAI's names, and names under which other projects publish the loaded model, cause no
+warning; for any other name a warning says which model has answered.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from whosaid.server.errors import Kind, Refusal
 from whosaid.server.request_body import LISTS, content, is_text, multipart_form, refuse_in_query
 
 MAX_FIELDS, MAX_FILES = 1000, 8
-# The fields whose texts are sound; all others, names included, have so many characters together.
+# The fields that hold audio as text; all others, names included, have so many characters together.
 NAMES, REFERENCES, MAX_CHARACTERS = "known_speaker_names", "known_speaker_references", 2**20
-# A list's name counts without its brackets: clients write `keywords[]`, `keywords[0]`, `keywords`.
+# The brackets of a list's name are dropped: clients write `keywords[]`, `keywords[0]`, `keywords`.
 LIST_INDEX = re.compile(r"\[\d*\]$", re.ASCII)
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 FILES = ("srt", "vtt")
@@ -48,14 +48,14 @@ SUBTITLES = (
     *("highlight_words", "subtitle_speakers"),
 )
 OWN_NAMES = (*InferenceConfig.model_fields, *OTHER_NAMES)
-# The fields that take the place of the endpoint's parameters.
+# The fields that replace parameters of the endpoint.
 INSTEAD = {
     "return_timestamps": "timestamp_granularities",
     "output": "response_format",
     "known_speakers": NAMES,
 }
 STRATEGY, LONGEST_STRATEGY = "chunking_strategy", 1000  # characters
-# Names of a clip's name or sound in the endpoint's refusals.
+# A clip's name or audio, as the endpoint's refusals call them.
 CLIP = re.compile(r"known_speakers(?:(?P<place>\[\d+\])\.(?P<part>\w+)(?:\.\w+)*)?", re.ASCII)
 OPENAI_NAMES = re.compile(
     r"(openai/)?(whisper-1|gpt-([\w.]+-)*(transcribe|realtime)(-[\w.]+)*)", re.ASCII
@@ -73,7 +73,9 @@ def _texts(values: Values) -> list[str]:
 
 
 def _entries(values: Values) -> list[str]:
-    """Return every value of a list whose places count, blank ones too; none if all are blank."""
+    """Return every value of a list in which positions count, blank ones too; empty if all are
+    blank.
+    """
     return [*values] if any(map(str.strip, values)) else []
 
 
@@ -135,17 +137,17 @@ class TranslationForm(BaseModel):
 
     @classmethod
     def described(cls) -> dict[str, Any]:
-        """Return the form's JSON schema, with the endpoint's parameters that it takes."""
+        """Return the form's JSON schema, including the endpoint's parameters that it accepts."""
         schema, own = cls.model_json_schema(), InferenceConfig.model_json_schema()["properties"]
         own = {name: each for name, each in own.items() if name not in (*INSTEAD, "task")}
         return {**schema, "properties": own | schema["properties"]}
 
     def texts(self, name: str) -> list[str]:
-        """Return the values, if any is not blank, of a field that is not OpenAI's."""
+        """Return the values of a field that is not OpenAI's; none if all are blank."""
         return _texts((self.model_extra or {}).get(name, ()))
 
     def parameters(self) -> dict[str, Any]:
-        """Return the endpoint's parameters, also those under other programs' names.
+        """Return the endpoint's parameters, including aliases from other programs.
 
         Raises InvalidParameter or Unsupported.
         """
@@ -158,7 +160,7 @@ class TranslationForm(BaseModel):
         return {name: ",".join(values) for name, values in found.items()}
 
     def unserved(self) -> list[str]:
-        """Return the names of all fields without a meaning."""
+        """Return the names of all fields without effect."""
         served = {*OWN_NAMES, *(f"{STRATEGY}[{name}]" for name in ServerVad.model_fields)}
         return [name for name in self.model_extra or {} if name not in served and self.texts(name)]
 
@@ -187,7 +189,7 @@ class ServerVad(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
-    """A request of the audio API: what the endpoint is asked, and what becomes of its answer.
+    """A request of the audio API: the endpoint's request, and the form of the answer.
 
     `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
     log-probability of every token.
@@ -205,7 +207,7 @@ class AudioRequest:
 
 
 async def read_form(request: Request, task: str, endpoint: Endpoint) -> AudioRequest:
-    """Return what the form in a request's body asks for on the route of `task`.
+    """Parse the form in a request's body, on the route of `task`.
 
     Raises InvalidRequest, InvalidParameter, Unsupported and Refusal.
     """
@@ -216,7 +218,7 @@ async def read_form(request: Request, task: str, endpoint: Endpoint) -> AudioReq
 
 
 def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:
-    """Return the file, and every value of every field by name, in order."""
+    """Return the file, and all values of each field by name, in order."""
     fields: dict[str, Values] = {}
     files: list[bytes] = []
     characters = 0
@@ -241,7 +243,7 @@ def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:
 
 
 def shown(name: str) -> str:
-    """Return a client's name for a field, in ASCII and cut short: it may hold anything."""
+    """Return a client's name for a field, in ASCII and cut short, because it may hold anything."""
     return ascii(name[:40])[1:-1] or "(no name)"
 
 
@@ -252,7 +254,7 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
 
 
 def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
-    """Return what a form asks for. Raises InvalidParameter or Unsupported."""
+    """Return the request of a form. Raises InvalidParameter or Unsupported."""
     wanted, task = form.response_format, form.task
     granularities, untimed = _granularities(form)
     if form.include and wanted != "json":
@@ -278,7 +280,7 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         "return_timestamps": "word" if "word" in granularities else True,
     }
     if wanted == "verbose_json":
-        parameters["group_by_speaker"] = False  # a speaker for each segment
+        parameters["group_by_speaker"] = False  # one segment per chunk, each with a speaker
     request = _parse(form, parameters, endpoint)
     unserved = form.unserved()
     warnings = (
@@ -291,8 +293,8 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
-    """Return the times of a verbose answer, and the field that asks for times of another format,
-    which has no place for them.
+    """Return the granularities of a verbose answer, and the name of a field that requests times in
+    a format without times, if any.
     """
     field, given = "timestamp_granularities", frozenset[str](form.timestamp_granularities)
     if form.word_timestamps and not given:
@@ -303,10 +305,10 @@ def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
 
 
 def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
-    """Return the endpoint's parameter of that name, of the options of `chunking_strategy`.
+    """Return `vad_parameters` from the options of `chunking_strategy`.
 
-    Audio is always cut where nobody speaks, so that `auto` and `server_vad` are the same. The SDK
-    sends a field for each option; other clients write the object as JSON, or as Python does.
+    Audio is always cut in pauses, so `auto` and `server_vad` mean the same. The SDK sends a field
+    for each option; other clients send the object as JSON or Python text.
     """
     strategy = form.chunking_strategy or "auto"
     options = {} if strategy == "auto" else _read_object(strategy)
@@ -328,7 +330,7 @@ def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
 
 
 def _read_object(text: str) -> dict[str, Any]:
-    """Read an object as JSON or as Python's `str` writes it, which is what httpx does with one."""
+    """Read an object from JSON or from Python's `str`, with which httpx writes it."""
     if len(text) > LONGEST_STRATEGY:
         raise InvalidParameter("is too long", STRATEGY)
     for read in (json.loads, ast.literal_eval):
@@ -342,7 +344,7 @@ def _read_object(text: str) -> dict[str, Any]:
 
 
 def one_language(language: str | None, languages: Sequence[str]) -> str | None:
-    """Return the language, given as one or as a list of one.
+    """Return the language from `language` or a `languages` list of one.
 
     Raises InvalidParameter or Unsupported, naming `languages`.
     """
@@ -356,9 +358,7 @@ def one_language(language: str | None, languages: Sequence[str]) -> str | None:
 
 
 def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dict[str, Any]]:
-    """Return the endpoint's `known_speakers`, of two lists. Raises InvalidParameter if their
-    lengths differ.
-    """
+    """Return `known_speakers` from two lists. Raises InvalidParameter if their lengths differ."""
     if len(names) != len(references):
         raise InvalidParameter(f"should be as many as {NAMES}", REFERENCES)
     return clips_of(names, references)
@@ -367,10 +367,10 @@ def paired_clips(names: Sequence[str], references: Sequence[object]) -> list[dic
 def _diarize(
     given: Mapping[str, object], diarize: bool | None, wanted: str, endpoint: Endpoint
 ) -> bool | None:
-    """Return the endpoint's parameter of that name: True if the format or a field asks for
-    speakers. Separate channels are their speakers, without any diarization.
+    """Return `diarize`: True if the format or a field requests speakers. Separate channels are
+    speakers without diarization.
 
-    Raises Unsupported if no model finds speakers, or if the format has no place for them.
+    Raises Unsupported if no diarization model is loaded, or if the format cannot show speakers.
     """
     separate = given.get("channels") == "separate"
     asked = [INSTEAD.get(name, name) for name in HINTS if name in given]
@@ -383,9 +383,9 @@ def _diarize(
     if "group_by_speaker" in given and wanted != "diarized_json":
         raise Unsupported("response_format should be diarized_json", "group_by_speaker")
     if "voices" in given and wanted in FILES:
-        raise Unsupported(f"response_format {wanted} has no place for voices", "voices")
+        raise Unsupported(f"response_format {wanted} cannot show voices", "voices")
     if asked and wanted in WITHOUT_SPEAKERS:
-        raise Unsupported(f"response_format {wanted} has no place for speakers", asked[0])
+        raise Unsupported(f"response_format {wanted} cannot show speakers", asked[0])
     if wanted == "diarized_json":
         if diarize is False:
             raise InvalidParameter("response_format diarized_json has speakers", "diarize")
@@ -399,8 +399,8 @@ def _diarize(
 def _parse(
     form: TranslationForm, parameters: dict[str, Any], endpoint: Endpoint
 ) -> TranscriptionRequest:
-    """Return the endpoint's request; errors name the field that the client sent: `keywords` instead
-    of hot words, the lists of names and references instead of `known_speakers`.
+    """Return the endpoint's request. Errors name the client's fields: `keywords` instead of
+    `hotwords`, the lists of names and references instead of `known_speakers`.
     """
     try:
         return endpoint.parse({"inputs": form.file, "parameters": parameters}, as_text=True)
@@ -414,14 +414,14 @@ def _parse(
 
 
 def model_id(endpoint: Endpoint) -> str:
-    """Return the hub id of the loaded model, or the name of its folder: paths stay here."""
+    """Return the Hub id of the loaded model, or its folder's name, because paths are private."""
     name = endpoint.recogniser.transcriber.models.name
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
 
 def means_loaded(name: str, endpoint: Endpoint) -> bool:
-    """Return whether `name` is the loaded model's: its own, another project's, or OpenAI's for a
-    model that transcribes.
+    """Return whether `name` means the loaded model: its own name, another project's for it, or any
+    transcription model of OpenAI.
     """
     if len(name) > LONGEST_NAME:
         return False
@@ -440,14 +440,16 @@ def require_model(name: str, endpoint: Endpoint) -> None:
         loaded = model_id(endpoint)
         raise Refusal(
             Kind.MODEL_NOT_FOUND,
-            f"{shown(name)} is not loaded; this server has {loaded} alone: send that name,"
+            f"{shown(name)} is not loaded; this server has only {loaded}: send that name,"
             " whisper-1, or none",
             "model",
         )
 
 
 def _size(name: str) -> str:
-    """Return what a model's names share: "large-v3" of "Systran/faster-whisper-large-v3"."""
+    """Return the part that all names of a model share: "large-v3" for
+    "Systran/faster-whisper-large-v3".
+    """
     return PUBLISHED.sub("", name.rpartition("/")[2].lower())
 
 

@@ -1,7 +1,7 @@
-"""How likely every token of the text was, with the token's bytes.
+"""Log-probabilities of the text's tokens, with the tokens' bytes.
 
-Bytes are read off the vocabulary and not off decoded text, because a token may hold a part of a
-character only.
+Bytes come from the vocabulary and not from decoded text, because a token may hold only a part of a
+character.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whosaid.transcript import Chunk
 def token_logprobs(
     chunks: Iterable[Chunk], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """Return an entry for every token of the chunks, in order; joined, the bytes are the text's."""
+    """Return an entry for each token of the chunks, in order; their joined bytes are the text's."""
     return [
         entry
         for chunk in chunks

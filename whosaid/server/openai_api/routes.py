@@ -86,7 +86,7 @@ async def _answer(request: Request, task: str, service: Service) -> Response:
 
 
 def _respond(answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase) -> Response:
-    """Return the answer in the response format; text is sent as it is, not as a JSON string."""
+    """Return the answer in the response format; text is sent raw, not as a JSON string."""
     if asked.format in (*FILES, "text"):
         text = text_of(answer) if asked.format == "text" else file_of(answer, asked)
         headers = _warning_header(answer.warnings + _unspoken(answer))
@@ -110,6 +110,6 @@ def _unspoken(answer: Answer) -> tuple[str, ...]:
 
 
 def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:
-    """Return the warnings as a header, because not every format has a field for them."""
+    """Return the warnings as a header, because some formats have no field for them."""
     line = "; ".join(warnings).encode("ascii", "backslashreplace").decode("ascii")
     return {"X-Warnings": " ".join(line.split())[:LONGEST_HEADER]} if line else {}

@@ -1,7 +1,7 @@
 """Speakers by OpenAI's labels: A, B, ... in the order in which they first speak, or by name.
 
-A segment there always has a speaker. Where diarization has none for it, it is given to whoever
-spoke before it, or else after it.
+In OpenAI's format every segment has a speaker. If diarization has none, the segment gets the
+speaker before it, or else after it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from whosaid.transcript import Chunk, SpeakerSegment, Word
 
 
 def with_labels(answer: Answer) -> Answer:
-    """Return the answer with labels in place of the diarization's. Known speakers keep their names,
-    and segments without a speaker get none. `known_speakers` has the labels of this answer.
+    """Return the answer with OpenAI's labels. Known speakers keep their names, and segments without
+    a speaker get none. `known_speakers` has the new labels too.
     """
     segments = answer.segments or ()
     found = [each.speaker for each in segments]
@@ -31,10 +31,11 @@ def with_labels(answer: Answer) -> Answer:
     def relabel_chunk(chunk: Chunk) -> Chunk:
         return replace(chunk, words=relabel(chunk.words))
 
-    labelled = [
-        replace(each, speaker=labels.get(each.speaker or ""), words=relabel(each.words))
-        for each in segments
-    ]
+    def relabel_segment(segment: SpeakerSegment) -> SpeakerSegment:
+        speaker = labels.get(segment.speaker or "")
+        voice = None if segment.voice is None else speaker or ""
+        return replace(segment, speaker=speaker, voice=voice, words=relabel(segment.words))
+
     chunks = tuple(map(relabel_chunk, answer.transcript.chunks))
     told = tuple(
         replace(each, label=named.get(each.label) or labels.get(each.label or ""))
@@ -45,13 +46,13 @@ def with_labels(answer: Answer) -> Answer:
         known_speakers=told,
         voices={labels[label]: each for label, each in answer.voices.items() if label in labels},
         transcript=replace(answer.transcript, chunks=chunks),
-        segments=None if answer.segments is None else labelled,
+        segments=None if answer.segments is None else [*map(relabel_segment, segments)],
     )
 
 
 def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
-    """Return each speaker's label: a known speaker's or a channel's name, and for others letters
-    that are nobody's name.
+    """Return each speaker's label: the name of a known speaker or channel, or letters that are no
+    such name.
     """
     channels = {each.name for each in answer.channels}
     names = channels | {each.name for each in answer.known_speakers}
@@ -61,7 +62,7 @@ def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
 
 
 def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
-    """Return a label for every one of the labelled segments."""
+    """Return a label for each segment, including segments without a speaker."""
     first = next((each.speaker for each in segments if each.speaker), label(0))
     found: list[str] = []
     for each in segments:
@@ -70,7 +71,7 @@ def everyone_labelled(segments: Sequence[SpeakerSegment]) -> list[str]:
 
 
 def label(place: int) -> str:
-    """Return a label by number: A to Z, then AA, AB and so on, as spreadsheets count."""
+    """Return a label by number: A to Z, then AA, AB and so on, like a spreadsheet's columns."""
     letters = ""
     while place >= 0:
         place, letter = divmod(place, len(ascii_uppercase))

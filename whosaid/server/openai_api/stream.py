@@ -1,8 +1,8 @@
-"""The events of an answer that is streamed: deltas, segments by speaker, and the whole.
+"""The events of a streamed answer: deltas, segments by speaker, and the whole answer.
 
-Deltas joined are the last event's text, whatever the response format, unless windows in which
-speakers overlap were decoded again. So a delta holds back the space at its end until text follows,
-and what a format adds comes with that event.
+In every response format the joined deltas equal the last event's text, unless windows with
+overlapping speakers were decoded again. So a delta holds back a trailing space until text follows,
+and the last event has everything else that a format adds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def stream_messages(
         async for event in events:
             if isinstance(event, Progress):
                 if asked.request.config.separate:
-                    continue  # what other channels said before may come later
+                    continue  # earlier text of other channels may arrive later
                 text += "".join(chunk.text for chunk in event.chunks)
                 delta = text.strip()[len(sent) :]
                 sent += delta
@@ -49,7 +49,7 @@ async def stream_messages(
                         message["logprobs"] = token_logprobs(event.chunks, tokenizer)
                     yield message
             elif isinstance(event, Finished):
-                if not sent:  # the first event is a delta, says the SDK
+                if not sent:  # by the SDK the first event is a delta
                     yield {"type": "transcript.text.delta", "delta": text_of(event.answer)}
                 if asked.format == "diarized_json":
                     for segment in await asyncio.to_thread(diarized_segments, event.answer):
@@ -60,7 +60,7 @@ async def stream_messages(
 def _done(
     answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Any]:
-    """Return the last event; of a verbose answer or a file it has the rest too."""
+    """Return the last event, with the keys of a verbose answer or the subtitle file."""
     message = {
         "type": "transcript.text.done",
         "text": text_of(answer),

@@ -1,7 +1,7 @@
-"""Reads what a client sends: its events, as JSON or, of audio alone, as bytes.
+"""Parses the client's events: JSON messages, or binary messages of audio.
 
-All types that OpenAI's clients send are known by name, including those without use in a
-transcription session. Time and memory of a read do not grow with the message (`payload.encodings`).
+All event types of OpenAI's clients are known by name, including those without use in a
+transcription session. Time and memory of a parse do not grow with the audio (`payload.encodings`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from whosaid.server.openai_api.form import shown
 from whosaid.server.realtime.session_config import Given, SessionGiven, Text
 from whosaid.server.request_body import read_json
 
-# OpenAI's bound on the name that a client gives an event.
+# OpenAI's limit for an event's id, in characters.
 LONGEST_ID = 512
 # Values of all objects and lists of an event together.
 MOST_VALUES = 1_000
-SPEAKS = "a transcription session says nothing"
+SPEAKS = "a transcription session has no responses"
 OLD_UPDATE = "transcription_session.update"  # of OpenAI's beta
 KEEPS = "items cannot be made or changed here: audio becomes items"
 REFUSED = {
@@ -74,7 +74,7 @@ class Commit(EventGiven):
 
 
 class Clear(EventGiven):
-    """`input_audio_buffer.clear`: forget the audio that is not committed."""
+    """`input_audio_buffer.clear`: drop the uncommitted audio."""
 
 
 SERVED: dict[str, type[EventGiven]] = {
@@ -101,7 +101,7 @@ def read_object(message: str) -> dict[str, Any]:
 
 
 def event_id(event: dict[str, Any]) -> str | None:
-    """Return the client's name of an event; None if it gave none that can be repeated."""
+    """Return the client's id of an event; None if it has none that can be repeated."""
     given = event.get("event_id")
     if not isinstance(given, str) or len(given) > LONGEST_ID:
         return None

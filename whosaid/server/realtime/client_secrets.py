@@ -1,8 +1,8 @@
-"""Secrets that live for minutes, for clients that should not have the server's key: browsers.
+"""Short-lived secrets for clients that should not have the server's key, such as browsers.
 
-A client with the API key makes a secret, with the settings of its sessions. Until it expires, the
-secret opens any number of sessions and nothing else. Secrets are kept in memory, so a server that
-starts anew knows none.
+A client with the API key creates a secret, with the settings of its sessions. Until it expires, the
+secret opens any number of sessions and nothing else. Secrets are kept in memory, so a restart of
+the server invalidates them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whosaid.server.errors import Kind, Refusal
 from whosaid.server.realtime.session_config import SessionConfig
 
 PREFIX = "ek_"
-# Beyond so many that have not expired, none is made. Each may keep settings of 64 KiB.
+# The most unexpired secrets. Each may have settings of 64 KiB.
 MOST_SECRETS = 1_000
 SHORTEST_S, LONGEST_S, DEFAULT_S = 10, 7200, 600
 RANDOM_BYTES = 32
@@ -37,18 +37,18 @@ class ClientSecrets:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        # By digest, so that the time of a look-up tells nothing of the secrets there are.
+        # By digest, so that the time of a look-up reveals nothing about existing secrets.
         self._secrets: dict[bytes, ClientSecret] = {}
 
     def create(self, seconds: int, config: SessionConfig) -> ClientSecret:
-        """Make a secret for so many seconds. Raises Busy if there are too many."""
+        """Create a secret for so many seconds. Raises Busy if there are too many."""
         self._forget_expired()
         if len(self._secrets) >= MOST_SECRETS:
             first = min(each.expires_at for each in self._secrets.values())
             wait = max(1, first - int(self._now()))
             raise Refusal(
                 Kind.BUSY,
-                f"{MOST_SECRETS} secrets have not expired, and no more may be",
+                f"{MOST_SECRETS} unexpired secrets exist, the most allowed",
                 retry_after=wait,
             )
         value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
@@ -57,9 +57,7 @@ class ClientSecrets:
         return secret
 
     def find(self, given: bytes) -> ClientSecret:
-        """Return the secret that a client sends. Raises Unauthorized if there is none, or no
-        more.
-        """
+        """Return the client's secret. Raises Unauthorized if it is unknown or expired."""
         secret = self._secrets.get(_digest(given))
         if secret is None or secret.expires_at <= self._now():
             raise Refusal(Kind.UNAUTHORIZED, "the client secret is unknown, or has expired")

@@ -1,4 +1,4 @@
-"""Live drivers on one endpoint's models: what all sessions share."""
+"""Opens live drivers on one endpoint's models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from whosaid.live.settings import TurnSettings
 from whosaid.live.turn_detection import TurnDetector
 from whosaid.runtime.device import set_threads
 
-# Threads that read audio and look for speech, a moment at a time each.
+# Threads that decode audio and detect speech, in short tasks.
 THREADS = 4
-# What an item's audio is transcribed with, as a file: its words are timed.
+# The options with which an item is transcribed, like a file with word times.
 PARAMETERS = {"return_timestamps": "word", "diarize": False}
 
 

@@ -1,7 +1,7 @@
-"""One WebSocket from the request for it to its close, between the HTTP library and the route.
+"""One WebSocket from its request to its close, between the HTTP library and the route.
 
-A refusal comes before the upgrade, as HTTP with a status; so it looks like every other refusal, and
-needs nothing of the client but HTTP.
+A refusal is an HTTP answer before the upgrade, so it looks like every other refusal, and a plain
+HTTP client can read it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from whosaid.server.realtime.places import INTERNAL_ERROR, LivePlace
 from whosaid.server.realtime.session_config import SessionConfig
 
 SUBPROTOCOL = "realtime"
-# Browsers cannot send headers with a WebSocket, but can name protocols.
+# Browsers cannot send headers with a WebSocket, but they can send subprotocols.
 KEY_PROTOCOL = "openai-insecure-api-key."
 UPGRADED, NO_STATUS = 101, 1005
 
 
 class Handshake:
-    """Knows what went out and how it ended: `status` is HTTP's, 101 if a session began, `code`
-    that of its error, and `close_status` WebSocket's.
+    """Records the outcome: the HTTP `status` (101 if a session began), the error's `code`, and
+    WebSocket's `close_status`.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +46,7 @@ class Handshake:
 
     @property
     def token(self) -> bytes:
-        """The key or secret that the client sends; empty if there is none."""
+        """Return the client's key or secret; "" if there is none."""
         for name in self.scope["subprotocols"]:
             if name.startswith(KEY_PROTOCOL):
                 given: str = name.removeprefix(KEY_PROTOCOL)
@@ -54,7 +54,7 @@ class Handshake:
         return token_of(self.headers)
 
     async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
-        """Let `app` hold the session that has `place`. Raises EndpointError before it begins."""
+        """Let `app` serve the session in `place`. Raises EndpointError before it begins."""
         self.place = place
         # The route's `socket.state`.
         config = secret.config if secret else SessionConfig()

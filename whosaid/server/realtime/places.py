@@ -1,4 +1,4 @@
-"""How many sessions there are, and how the server ends them."""
+"""Limits the number of live sessions, and ends them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from whosaid.server.errors import Kind, Refusal
 if TYPE_CHECKING:
     from whosaid.live.driver import LiveDriver
 
-# WebSocket's statuses (RFC 6455, section 7.4.1): done, the server stops or has waited too long for
-# the client, and the server has failed.
+# WebSocket's close statuses (RFC 6455, section 7.4.1): done; the server shuts down or the client
+# timed out; the server failed.
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011
-# After which a refused client may ask again: sessions end when people stop speaking.
+# Seconds after which a refused client may retry; sessions end when people stop speaking.
 RETRY_AFTER_S = 10
-# Where somebody's pass takes so many times as long as they asked for nobody new is let in.
+# If a pass takes this many times the session's cadence, no new session is accepted.
 MOST_SLOWED = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The `status` with which a session ends, and the `error` that its client gets before."""
+    """The `status` with which a session closes, and the `error` that its client gets first."""
 
     status: int
     error: EndpointError | None = None
 
 
 class Stage(IntEnum):
-    """A session's stages, which only advance. A session that is `FINISHING` completes the audio
-    that it has and takes no more. If it has `ENDED`, its client gets the status. `GONE` means that
-    the client left.
+    """A session's stages, which only advance. A `FINISHING` session completes its received audio
+    and accepts no more. When it has `ENDED`, its client gets the status. `GONE` means that the
+    client has disconnected.
     """
 
     OPEN = 0
@@ -45,8 +45,8 @@ class Stage(IntEnum):
 
 
 class LivePlace:
-    """A live session as the server sees it. Session and server move its `stage`; `ending` comes
-    from the last move. `audio_seconds` counts its audio, and `driver` transcribes it.
+    """A live session for the server. Session and server advance its `stage`; `ending` comes from
+    the last advance. `audio_seconds` counts its audio, and `driver` transcribes it.
     """
 
     driver: LiveDriver | None = None
@@ -57,18 +57,18 @@ class LivePlace:
         self._reached = {stage: asyncio.Event() for stage in Stage}
 
     def finish(self, ending: Ending) -> None:
-        """Complete the session's audio, then end with `ending`. No effect if it ends already."""
+        """Complete the session's audio, then end with `ending`; no effect if already ending."""
         self._move(Stage.FINISHING, ending)
 
     def end(self, ending: Ending) -> None:
-        """End at once, whatever is completed by now. Changes nothing if it has ended."""
+        """End at once, without completing audio; no effect if it has ended."""
         self._move(Stage.ENDED, ending)
 
     def leave(self) -> None:
         self._move(Stage.GONE, self.ending)
 
     async def wait_until(self, stage: Stage, seconds: float) -> None:
-        """Wait until it is so far, or so long."""
+        """Wait until the session reaches `stage`, at most so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._reached[stage].wait()
@@ -87,7 +87,7 @@ class LivePlaces:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.opened = 0  # sessions that are open, and that were
+        self.opened = 0  # sessions opened since the start
         self._ended_seconds = 0.0
         self._taken: set[LivePlace] = set()
 
@@ -97,18 +97,16 @@ class LivePlaces:
 
     @property
     def audio_seconds(self) -> float:
-        """The audio of all sessions that are open, and that were."""
+        """Return the audio of all sessions since the start."""
         return self._ended_seconds + sum(each.audio_seconds for each in self._taken)
 
     def check(self) -> None:
-        """Raises Busy if there is no place, or sessions lag behind."""
+        """Raise Busy if there is no place, or if sessions lag behind."""
         if self.taken >= self.most:
-            text = f"{self.most} live sessions are open, and no more may be"
+            text = f"{self.most} live sessions are open, the most allowed"
             raise Refusal(Kind.BUSY, text, retry_after=RETRY_AFTER_S)
         if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
-            raise Refusal(
-                Kind.BUSY, "live sessions wait for their words already", retry_after=RETRY_AFTER_S
-            )
+            raise Refusal(Kind.BUSY, "live sessions already lag behind", retry_after=RETRY_AFTER_S)
 
     @contextmanager
     def take(self) -> Iterator[LivePlace]:

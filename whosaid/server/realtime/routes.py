@@ -1,4 +1,4 @@
-"""`/v1/realtime`, where sessions are held, and `/v1/realtime/client_secrets`."""
+"""The routes `/v1/realtime`, for sessions, and `/v1/realtime/client_secrets`."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def router(
     secrets: ClientSecrets,
     open_driver: OpenDriver,
 ) -> APIRouter:
-    """Return the routes; a session's driver comes from `open_driver`. If `admission` would refuse a
-    session, its secret is refused too, because browsers hide why a socket was.
+    """Return the routes; `open_driver` returns a session's driver. If `admission` would refuse a
+    session, its secret is refused too, because browsers do not show why a WebSocket is refused.
     """
     routes = APIRouter(prefix="/v1/realtime")
 
@@ -81,7 +81,7 @@ def router(
 
     @routes.post(
         "/client_secrets",
-        summary="A secret that opens live sessions for some minutes",
+        summary="Create a secret that opens live sessions for some minutes",
         responses=refusals(400, 401, 403, 413, 429, 503),
     )
     async def create(request: Request) -> JSONResponse:
@@ -104,19 +104,19 @@ def router(
 
 
 def query_warnings(query: QueryParams, endpoint: Endpoint) -> tuple[str, ...]:
-    """Return a warning for everything in the address of a session that has no meaning here."""
+    """Return a warning for everything in a session's URL that has no effect."""
     others = [name for name in query if name not in ("intent", "model")]
     model = query.get("model")
     warnings = (
         f"intent: is {INTENT} here" if query.get("intent", INTENT) != INTENT else None,
         model_warning(model, endpoint) if model else None,
-        ignored_names("parameters of the address", others) if others else None,
+        ignored_names("parameters of the URL", others) if others else None,
     )
     return tuple(text for text in warnings if text)
 
 
 async def _read(request: Request) -> SecretGiven:
-    """Parse a request for a secret. Raises ClientError, BodyTooLarge."""
+    """Parse the request for a secret. Raises ClientError, BodyTooLarge."""
     body = b""
     async for part in request.stream():
         body += part

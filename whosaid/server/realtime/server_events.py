@@ -1,8 +1,8 @@
-"""The events that a client reads, typed as the SDK's classes say.
+"""The events sent to a client, typed like the SDK's classes.
 
-Beside OpenAI's there are three. Where `include` names words: `...words` with the times of what is
-final, and the guess of what follows, and `session.cadence`. Where it names segments, and after the
-last of them, `session.speakers`.
+Three are not OpenAI's. If `include` has words: `...words`, with final words and their times and a
+guess of the next words, and `session.cadence`. If it has segments: `session.speakers`, after the
+last segment.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from whosaid.transcript import Word
 
 Message = dict[str, Any]
 
-# What a session must include for an event.
+# The entry of `include` that an event needs.
 NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMENTS}
 
 
 def new_id(kind: str) -> str:
-    """Return a name that no other has: `kind`_..."""
+    """Return a unique id, `kind`_..."""
     return f"{kind}_{uuid.uuid4().hex[:24]}"
 
 
@@ -70,7 +70,7 @@ class EventEncoder:
         self._include, self._tokenizer = frozenset(include), tokenizer
 
     def message(self, event: LiveEvent) -> Message | None:
-        """Return the event as it is sent; None if the client did not ask for it."""
+        """Return the event's message; None if the client did not request it."""
         if (needed := NEEDED.get(type(event))) and needed not in self._include:
             return None
         message = named(event.kind)

@@ -1,9 +1,9 @@
 """One client's session, from its first event to the close of its socket.
 
-Two tasks talk through the driver: this one reads events and hands audio on, and the driver sends
-the transcript. Nothing is queued between them and the socket. While the client does not read, the
-driver waits and decodes nothing more for it. While the driver has enough audio, or the client is
-too far ahead of real time, nothing is read, so the client's own sending stops.
+This task reads events and passes audio to the driver; the driver's task sends the transcript.
+Nothing is queued between them and the socket. While the client does not read, the driver waits and
+decodes nothing for it. While the driver has enough audio, or the client is too far ahead of real
+time, nothing is read from the socket, so the client has to stop sending.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ from whosaid.server.realtime.server_events import (
 from whosaid.server.realtime.session_config import SessionConfig, below, ignored_wishes, merged
 from whosaid.server.settings import ServerSettings
 
-# A client that takes nothing of what is sent for so long is gone.
+# Seconds without reading after which a client counts as gone.
 STALLED_S = 60.0
-# Audio is handed on in pieces, so that others' is heard between them.
+# Bytes of audio passed on at once, so that other sessions get their turn between pieces.
 PIECE_SECONDS = 8
-# Longer messages are read in a thread of their own.
+# Longer messages are parsed in a thread.
 LONG = 2**16
 
 OpenDriver = Callable[[Send], LiveDriver]
 
 
 class Ahead:
-    """Audio as if it were played from when it comes on: at most `most` seconds of it may be left.
+    """Tracks how far a client is ahead of real time: at most `most` seconds of its audio may be
+    unplayed, if it is played from its arrival.
 
     `now` returns seconds.
     """
@@ -80,12 +81,12 @@ class Ahead:
 
     @property
     def wait(self) -> float:
-        """Seconds until more may come; 0 if it may now."""
+        """Return the seconds until more audio may be read."""
         return max(0.0, self._played_at - self._now() - self._most)
 
 
 class RealtimeSession:
-    """A session on an accepted `socket`, that begins as `config`, with a driver of its own."""
+    """A session on an accepted `socket`, with the initial `config` and its own driver."""
 
     def __init__(
         self,
@@ -107,8 +108,8 @@ class RealtimeSession:
         place.driver = self._driver = open_driver(self._send_events)
 
     async def run(self, warnings: tuple[str, ...] = ()) -> None:
-        """Serve the client until it or the server ends the session, then free all it had; the first
-        event has the `warnings`.
+        """Serve the client until it or the server ends the session, then free its resources. The
+        first event has the `warnings`.
         """
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
@@ -124,7 +125,7 @@ class RealtimeSession:
             await asyncio.wait({reading})
             await self._driver.close()
 
-    # How it ends
+    # The end
 
     async def _finish(self) -> None:
         """Complete the session's audio within a request's time limit; a drain may end earlier."""
@@ -132,7 +133,8 @@ class RealtimeSession:
         completing = asyncio.ensure_future(self._complete(self._place.ending.status))
         await self._place.wait_until(Stage.ENDED, self._settings.request_timeout)
         late = Refusal(
-            Kind.DEADLINE_EXCEEDED, "what was heard could not be completed within the time limit"
+            Kind.DEADLINE_EXCEEDED,
+            "the received audio could not be completed within the time limit",
         )
         self._place.end(Ending(INTERNAL_ERROR, late))
         completing.cancel()
@@ -158,10 +160,10 @@ class RealtimeSession:
         if error := self._place.ending.error:
             await self._send(error_event(error, None))
 
-    # What the client sends
+    # Events of the client
 
     async def _read_all(self, warnings: tuple[str, ...]) -> None:
-        """Handle what comes until the client is gone."""
+        """Handle events until the client is gone."""
         try:
             await self._read(warnings)
         except Exception as error:
@@ -177,7 +179,7 @@ class RealtimeSession:
             try:
                 message = await self._receive()
             except TimeoutError:
-                idle = Refusal(Kind.SESSION_IDLE, "nothing came for as long as may be")
+                idle = Refusal(Kind.SESSION_IDLE, "no event for LIVE_IDLE_SECONDS")
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
@@ -186,12 +188,12 @@ class RealtimeSession:
             await self._handle(message)
 
     async def _let_time_pass(self) -> None:
-        """Hold one message, and read no other, while the client is too far ahead."""
+        """Wait while the client is too far ahead; meanwhile no other message is read."""
         while (seconds := self._ahead.wait) and self._place.stage is Stage.OPEN:
             await self._place.wait_until(Stage.FINISHING, seconds)
 
     async def _receive(self) -> MutableMapping[str, Any]:
-        """Raises TimeoutError if nothing comes though something should."""
+        """Receive a message. Raises TimeoutError if the client is idle for too long."""
         if self._place.stage is not Stage.OPEN:
             return await self._socket.receive()
         async with asyncio.timeout(self._ahead.wait + self._settings.live_idle_seconds):
@@ -213,7 +215,9 @@ class RealtimeSession:
                 name = event_id(fields)
                 event = await asyncio.to_thread(read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
-                raise Refusal(Kind.SESSION_ENDING, "the session ends, and takes nothing more")
+                raise Refusal(
+                    Kind.SESSION_ENDING, "the session is ending, and accepts no more events"
+                )
             async with self._driving:
                 await self._do(event, name)
         except EndpointError as error:
@@ -243,8 +247,8 @@ class RealtimeSession:
                 await self._send(named(f"{OLD_UPDATE}d", **shown))
 
     async def _commit(self, name: str | None) -> None:
-        """End the item. Clients that commit beside the detector come too late at times, and take an
-        error for the end: they are warned.
+        """End the item. With turn detection an empty commit gets a warning, because such clients
+        sometimes commit too late and treat an error as fatal.
         """
         try:
             await self._driver.commit()
@@ -257,10 +261,10 @@ class RealtimeSession:
         await self._driver.change(config.settings, config.format)
         self._config = config
 
-    # What the client is told
+    # Events to the client
 
     def _shown(self, warnings: tuple[str, ...]) -> Message:
-        """Return the session as it is now, beside the `warnings`, if there are any."""
+        """Return the current session, and the `warnings` if there are any."""
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 
@@ -270,7 +274,7 @@ class RealtimeSession:
         await self._send(*filter(None, map(encoder.message, events)))
 
     async def _send(self, *messages: Message) -> None:
-        """Returns when the client has taken them, but for what the socket holds, or is gone."""
+        """Send the messages; return when they are in the socket's buffer, or the client is gone."""
         async with self._sending:
             for message in messages:
                 if self._place.stage is Stage.GONE:

@@ -38,7 +38,7 @@ LOGPROBS = "item.input_audio_transcription.logprobs"
 WORDS = "item.input_audio_transcription.words"
 SEGMENTS = "item.input_audio_transcription.segments"
 INCLUDES = (LOGPROBS, WORDS, SEGMENTS)
-# The flat fields of OpenAI's beta, and where they are now; and its names of formats.
+# The flat fields of OpenAI's beta with their current paths, and its names of formats.
 FLAT = {
     "input_audio_format": "format",
     "input_audio_noise_reduction": "noise_reduction",
@@ -49,7 +49,7 @@ OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "au
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME = 200
 TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
-# Where a session has the endpoint's parameters, and the lists that are read as in a form.
+# Paths of the endpoint's parameters in a session, and of lists that are parsed like a form's.
 FIELDS = {
     "language": f"{TRANSCRIPTION}.language",
     "languages": f"{TRANSCRIPTION}.languages",
@@ -77,13 +77,13 @@ def _or_empty(part: Any) -> Any:  # noqa: ANN401
 
 
 class Given(BaseModel):
-    """A part of what a client sends, with the fields that are known alone."""
+    """A part of a client's message; only known fields are allowed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
     def read(cls, given: object) -> Self:
-        """Return the checked fields. Raises Refusal for the first fault, with its path."""
+        """Return the validated fields. Raises Refusal for the first error, with its path."""
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -183,8 +183,8 @@ class SessionGiven(Part):
     @model_validator(mode="before")
     @classmethod
     def _nested(cls, session: object) -> object:
-        """Move the beta's flat fields to their places. A conversation's `model` is that of the
-        transcription if no other is named.
+        """Move the beta's flat fields to their current paths. A conversation's `model` becomes the
+        transcription's if that has none.
         """
         if not isinstance(session, dict):
             return session
@@ -203,7 +203,7 @@ class SessionGiven(Part):
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """The effective settings; `model` is the name that the client gave."""
+    """The effective settings; `model` is the client's name for it."""
 
     settings: LiveSettings = field(default_factory=LiveSettings)
     format: AudioFormat = AudioFormat.PCM_24000
@@ -213,7 +213,7 @@ class SessionConfig:
     def shown(self, identity: str, expires_at: int, loaded: str) -> dict[str, Any]:
         """OpenAI's session object: RealtimeTranscriptionSessionCreateResponse in the SDK.
 
-        `expires_at` is in seconds since 1970, and `loaded` the model that answers to all names.
+        `expires_at` is in seconds since 1970, `loaded` the name of the loaded model.
         """
         given, turns = self.settings, self.settings.turn_detection
         kind, rate = self.format.value
@@ -256,9 +256,7 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
     Raises ClientError; a Refusal's `param` begins below `session`.
     """
     if given.type not in (None, "transcription", "realtime"):
-        raise Refusal(
-            Kind.UNSUPPORTED_VALUE, "this server has transcription sessions alone", "type"
-        )
+        raise Refusal(Kind.UNSUPPORTED_VALUE, "this server has only transcription sessions", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
     speakers = SEGMENTS in config.include and endpoint.diarizer is not None
@@ -286,17 +284,15 @@ def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -
 
 
 def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
-    """Return a warning for everything in an update that is ignored, or served otherwise than it
-    says.
-    """
+    """Return a warning for everything in an update that is ignored or replaced."""
     part = (given.audio and given.audio.input) or InputGiven()
     heard, turns = part.transcription or TranscriptionGiven(), part.turn_detection or TurnsGiven()
     off = "transcription" in part.model_fields_set and part.transcription is None
     told = {
-        "type: is transcription here: nothing answers what is said": given.type == "realtime",
+        "type: is transcription here: there are no responses": given.type == "realtime",
         f"{TURNS}.type: is server_vad here: a turn ends with a silence": _is_other_vad(turns.type),
         f"{TURNS}.idle_timeout_ms: is ignored": turns.idle_timeout_ms is not None,
-        f"{TRANSCRIPTION}: null is ignored: it cannot be turned off here": off,
+        f"{TRANSCRIPTION}: null is ignored, because it cannot be turned off here": off,
     }
     names = given.ignored()
     others = (
@@ -310,9 +306,8 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
 
 @contextmanager
 def below(path: str) -> Iterator[None]:
-    """Let errors that are raised in the block name fields of `path`, as a session calls them.
-
-    The endpoint's own refusals name parameters.
+    """Make errors raised in the block name the session's fields, below `path`, instead of the
+    endpoint's parameters.
     """
     try:
         yield
@@ -367,9 +362,7 @@ def _is_other_vad(kind: str | None) -> bool:
 def _transcription(
     settings: LiveSettings, given: TranscriptionGiven, endpoint: Endpoint
 ) -> LiveSettings:
-    """Return the settings after an update. Raises ClientError if a file could not be transcribed
-    with them.
-    """
+    """Return the settings after an update. Raises ClientError if they are invalid for a file."""
     names = given.model_fields_set
     language, prompt, keywords = settings.language, settings.prompt, settings.keywords
     if names & {"language", "languages"}:

@@ -6,12 +6,12 @@ const KEY = "api-key";
 const SECRET_S = 60; // in which a socket is opened
 const UNREACHABLE = "The server cannot be reached.";
 
-/** A refusal or failure: a stable code ("" without one), and why in words. */
+/** A refusal or failure: a stable code ("" without one), and a reason. */
 export class ApiError extends Error {
   /**
-   * @param {string} line as the server writes it: `CODE: reason`
+   * @param {string} line the server's, `CODE: reason`
    * @param {number} [status] HTTP's; 0 without an answer
-   * @param {number} [retryAfter] seconds until asking again makes sense; 0 if unknown
+   * @param {number} [retryAfter] seconds after which to retry; 0 if unknown
    */
   constructor(line, status = 0, retryAfter = 0) {
     const [, code, reason] = /^([A-Za-z_]+): ([^]*)$/.exec(line) ?? [line, "", line];
@@ -22,7 +22,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The header with the key, byte by byte. */
+/** The header with the key, encoded byte by byte. */
 function authorization() {
   const key = recall(KEY);
   if (!key) return {};
@@ -33,7 +33,7 @@ function authorization() {
 /** Send this key from now on, until the tab is closed. */
 export const useKey = (key) => remember(KEY, key.trim());
 
-/** A route's address: the page lies one folder below the routes, wherever a proxy puts both. */
+/** A route's URL: the page is one folder below the routes, also behind a proxy. */
 const address = (route) => new URL(`../${route}`, document.baseURI);
 
 function refusal(body, status, retryAfter) {
@@ -47,7 +47,7 @@ function refusal(body, status, retryAfter) {
   }
 }
 
-/** The JSON that a route answers with. Throws ApiError. */
+/** Return a route's JSON. Throws ApiError. */
 async function ask(route, given = {}) {
   const headers = { ...authorization(), ...given.headers };
   try {
@@ -58,17 +58,17 @@ async function ask(route, given = {}) {
     }
     return response.status === 204 ? null : await response.json();
   } catch (error) {
-    // Another server on the way answers without JSON, for example a network that asks for a login.
+    // A captive portal or proxy on the way may answer without JSON.
     throw error instanceof ApiError ? error : new ApiError(UNREACHABLE);
   }
 }
 
-/** What the server can do (`GET /info`). */
+/** The server's features (`GET /info`). */
 export const info = () => ask("info");
 
 /**
  * A secret that opens a live session with these settings (`session.update`): browsers send no key
- * with a WebSocket. Throws ApiError, also if the server takes no session now.
+ * with a WebSocket. Throws ApiError, also if the server accepts no session now.
  */
 export const liveSecret = (session) =>
   ask("v1/realtime/client_secrets", {
@@ -77,7 +77,7 @@ export const liveSecret = (session) =>
     body: JSON.stringify({ session, expires_after: { anchor: "created_at", seconds: SECRET_S } }),
   });
 
-/** A WebSocket to a live session. Throws as `liveSecret`; browsers tell no reason if it fails. */
+/** A WebSocket to a live session. Throws as `liveSecret`; browsers hide why a socket fails. */
 export async function liveSocket(session) {
   const secret = await liveSecret(session);
   const url = address("v1/realtime?intent=transcription");
@@ -134,7 +134,7 @@ function send(route, recording, parameters, { onSent, signal }, onText = () => {
 
 /**
  * The answer to a recording. Rejects as `send` does; an abort ends the work on the server too.
- * `onMessage` gets the messages of docs/server.md but the answer.
+ * `onMessage` gets the other messages of docs/server.md.
  */
 export async function transcribe(recording, parameters, { onMessage, ...listeners }) {
   let [rest, answer, failure] = ["", null, new ApiError("The connection ended before the answer.")];
@@ -158,8 +158,8 @@ export async function transcribe(recording, parameters, { onMessage, ...listener
 export const createJob = async (recording, parameters, listeners) =>
   JSON.parse(await send("v1/jobs", recording, parameters, listeners));
 
-/** What has become of a job. Throws ApiError. */
+/** Return a job's state. Throws ApiError. */
 export const job = (id) => ask(`v1/jobs/${id}`);
 
-/** Cancel a job; if it has ended, have the server forget it. */
+/** Cancel a job, or delete it if it has ended. */
 export const removeJob = (id) => ask(`v1/jobs/${id}`, { method: "DELETE" });

@@ -1,4 +1,4 @@
-/* An answer as stretches of text, each of one speaker, with words. */
+/* Splits an answer into blocks of one speaker's text and words. */
 
 const MAX_PAUSE = 2; // seconds; a longer one ends a stretch, as on the server
 
@@ -42,7 +42,7 @@ function withWords(chunks, words) {
       read += bare(words[stop].word);
       stop += 1;
     }
-    // Where a text's words could not be told the times of, it has none.
+    // A text whose words have no times has no words.
     if (read !== letters) stop = next;
     const made = { ...chunk, words: words.slice(next, stop) };
     next = stop;

@@ -1,4 +1,4 @@
-/* Recording with the microphone in place of a file, with words while it is made. */
+/* Records the microphone instead of a file, and shows words meanwhile. */
 
 import { Listening } from "./listening.js";
 import { ENDINGS, LiveSession, settings } from "./live_session.js";
@@ -26,11 +26,11 @@ export class Dictation {
   #session = null;
   #heard = new LiveTranscript();
   #diarizes = false;
-  /** @type {Promise<Error | null>} that no more words come, and why too soon */
+  /** @type {Promise<Error | null>} the end of words, with the error that ended them early */
   #ended = Promise.resolve(null);
   /** @type {(error: Error | null) => void} */
   #end = () => {};
-  /** @type {Error | null} why there is no session now, while another is tried for */
+  /** @type {Error | null} why there is no session, while another is being opened */
   #lost = null;
   #wasOpen = false; // a session
   #wordsAt = 0; // seconds of the recording at which words came last
@@ -52,7 +52,7 @@ export class Dictation {
     this.#listening = new Listening(announce);
   }
 
-  /** Whether the microphone is on or starts, or the last words are awaited. */
+  /** Whether the microphone is starting or on, or the last words are awaited. */
   get active() {
     return this.#state !== "off";
   }
@@ -60,7 +60,7 @@ export class Dictation {
   /**
    * Begin; with parameters (those of `POST /`) words appear. Throws an Error that says why there is
    * no microphone.
-   * @param {boolean} diarizes whether to tell speakers apart
+   * @param {boolean} diarizes whether to find speakers
    */
   async start(parameters, diarizes) {
     this.#state = "starting";
@@ -128,7 +128,7 @@ export class Dictation {
     this.#open(parameters);
   }
 
-  /** Open a session, which hears the recording from now on. */
+  /** Open a session for the recording from now on. */
   #open(parameters) {
     const start = this.#microphone.seconds;
     this.#session = new LiveSession(start, {
@@ -168,7 +168,7 @@ export class Dictation {
     this.onResumed();
   }
 
-  /** Wait for no other session. */
+  /** Stop waiting for another session. */
   #giveUp() {
     clearTimeout(this.#retry);
     this.#end(this.#lost);
@@ -192,7 +192,7 @@ export class Dictation {
     const before = this.#heard.labels.length;
     const changed = this.#heard.hear(event);
     if (!changed) return;
-    // Every line names its speaker, or says that it is unknown, once any speaker is known.
+    // Once any speaker is known, every line has a speaker or "unknown".
     const isFirst = this.#heard.labels.length > 0 && !before;
     for (const id of isFirst ? this.#heard.ids : [changed]) this.#show(id);
     if (!event.type.endsWith(".words")) return;
@@ -200,7 +200,7 @@ export class Dictation {
     this.#listening.appeared(this.#wordsAt, event.words);
   }
 
-  /** @param {string} id an item's */
+  /** @param {string} id of an item */
   #show(id) {
     const speakers = new Speakers({ speakers: this.#heard.labels.map(asSpoken) });
     this.transcript.follow(id, this.#heard.blocksOf(id), speakers);

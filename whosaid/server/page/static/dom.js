@@ -1,4 +1,4 @@
-/* Makes elements. Text only ever becomes text: nothing here reads HTML. */
+/* Makes elements. Text is never parsed as HTML. */
 
 /**
  * An element with properties (`className`, `textContent`, ...), attributes (names that are no

@@ -1,4 +1,4 @@
-/* Files of a transcript: those of the server (`output`), with the names given on the page. */
+/* Files of a transcript: the server's (`output`), with the page's names. */
 
 import { blocksOf } from "./blocks.js";
 import { element } from "./dom.js";
@@ -14,14 +14,14 @@ const MEDIA_TYPES = {
   tsv: "text/tab-separated-values",
   rttm: "text/plain",
 };
-// As the server writes names (answer/subtitles.py): SubRip has no escapes, VTT has entities, and
+// The server's rules for names (answer/subtitles.py): SubRip has no escapes, VTT has entities, and
 // spreadsheets compute cells that begin with these characters.
 const LOOKALIKES = { "<": "\u2039", ">": "\u203a", "{": "(", "}": ")", "\\": "\u2216" };
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
 const FORMULA = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/;
 
 /**
- * A line of the server's file with the names of speakers; `before` is the line above.
+ * Rename speakers in a line of the server's file; `before` is the line above.
  * @type {Record<string, (line: string, speakers: Speakers, before: string, recording: string) =>
  *   string>}
  */
@@ -76,7 +76,7 @@ export function fileText(format, answer, speakers, recording = "audio") {
   return lines.map((line, i) => change(line, speakers, lines[i - 1] ?? "", recording)).join("\n");
 }
 
-/** Hand a file to the browser. */
+/** Download a file. */
 export function save(name, format, text) {
   const type = `${MEDIA_TYPES[format]};charset=utf-8`;
   const href = URL.createObjectURL(new Blob([text], { type }));

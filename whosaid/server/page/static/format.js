@@ -1,4 +1,4 @@
-/* Times and sizes as people read them. */
+/* Formats times and sizes for people. */
 
 /** 75.5 as `1:15`, 3675 as `1:01:15`. */
 export function clock(seconds) {

@@ -9,7 +9,7 @@ const PAUSE_MS = 1000;
 // Longer recordings are jobs: about five minutes of MP3.
 export const LONG_BYTES = 5 * 2 ** 20;
 
-/** Keep a job's id, and what the page shows of it. Returns whether the browser had room. */
+/** Store a job's id and its description for the page. Returns whether the browser had room. */
 export function keepJob(job) {
   try {
     localStorage.setItem(NAME, JSON.stringify(job));
@@ -19,7 +19,7 @@ export function keepJob(job) {
   }
 }
 
-/** Forget this job, but not another that another tab has begun. */
+/** Forget this job, but not one that another tab has started. */
 export function forgetJob(id) {
   if (keptJob()?.id === id) localStorage.removeItem(NAME);
 }
@@ -34,7 +34,7 @@ export function keptJob() {
 
 /**
  * The answer of a job. Rejects with ApiError if the job has failed, with an AbortError once `signal`
- * is aborted, which cancels the job. A server that cannot be reached is asked again: it may start.
+ * is aborted, which cancels the job. An unreachable server is asked again, because it may be restarting.
  * @param {{onLook: (job: any) => void, onLost: () => void, signal: AbortSignal}} listeners
  */
 export async function follow(id, { onLook, onLost, signal }) {

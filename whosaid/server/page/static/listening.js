@@ -1,4 +1,4 @@
-/* What the microphone does, while it is on: state, level, time, and how late the words are. */
+/* Shows the microphone while it is on: state, level, time, and the delay of words. */
 
 import { byId } from "./dom.js";
 import { clock } from "./format.js";
@@ -19,7 +19,7 @@ export class Listening {
   /** @type {number[]} of the last words */
   #recent = [];
 
-  /** `announce` tells a screen reader of each state once. */
+  /** `announce` announces each state to screen readers once. */
   constructor(announce) {
     this.announce = announce;
   }

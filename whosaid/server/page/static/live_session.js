@@ -5,18 +5,18 @@ import { ApiError, liveSecret, liveSocket } from "./api.js";
 const TRANSCRIPTION = "item.input_audio_transcription";
 const DONE = 1000; // WebSocket's status of a normal end
 const FAILED = 1011; // and of a server that cannot go on
-const NOT_OPENED = "No live session was opened; something on the way may take no WebSockets.";
+const NOT_OPENED = "No live session could be opened; a proxy may not allow WebSockets.";
 const NOTHING_SAID = "The connection was lost.";
 
-// The server announces an end by one of these, completes what it has got, and answers anything else
+// The server announces the end by one of these errors, completes the received audio, and refuses more
 // with TAKES_NO_MORE.
 export const ENDINGS = ["DRAINING", "session_expired", "session_idle"];
 const TAKES_NO_MORE = "session_ending";
 
 /**
- * A session's settings by the parameters of a recording, as far as live sessions have them.
+ * A session's settings for a recording's parameters, as far as live sessions support them.
  * @param {any} parameters of `POST /`
- * @param {boolean} speakers whether to tell speakers apart
+ * @param {boolean} speakers whether to find speakers
  * @param {number} rate samples a second
  */
 export function settings({ language, prompt, hotwords }, speakers, rate) {
@@ -37,7 +37,7 @@ export class LiveSession {
   #ended = false;
   /** @type {ApiError | null} the last failure */
   #error = null;
-  /** @type {ApiError | null} why the server ends the session */
+  /** @type {ApiError | null} the reason for which the server ends the session */
   #ending = null;
 
   /**
@@ -81,20 +81,20 @@ export class LiveSession {
     socket.onclose = ({ code }) => this.#closed(code, session);
   }
 
-  /** @param {Int16Array} samples as the microphone gives them */
+  /** @param {Int16Array} samples from the microphone */
   send(samples) {
     if (this.#ended) return;
     if (this.#socket) this.#give(samples);
     else this.#waiting.push(samples);
   }
 
-  /** End the sound: `onEnd` follows when all of it is written down. */
+  /** End the audio; `onEnd` is called when all of it is transcribed. */
   finish() {
     this.#finishing = true;
     this.#give(JSON.stringify({ type: "input_audio_buffer.commit", final: true }));
   }
 
-  /** Wait for nothing more. */
+  /** Close without waiting. */
   close() {
     this.#end(null);
     this.#socket?.close();
@@ -125,7 +125,7 @@ export class LiveSession {
     else this.#end(await whyRefused(session));
   }
 
-  /** The reason that the server gave; earlier failures have ended nothing. */
+  /** The server's reason; earlier failures did not end the session. */
   #reason(code) {
     const given = this.#ending ?? (code === FAILED ? this.#error : null);
     return given ?? new ApiError(NOTHING_SAID);
@@ -149,7 +149,7 @@ function later(event, seconds) {
   return moved;
 }
 
-/** Why a socket did not open: browsers do not tell, but another secret is refused as it was. */
+/** Why a socket did not open: browsers hide it, so request another secret, which is refused alike. */
 async function whyRefused(session) {
   try {
     await liveSecret(session);

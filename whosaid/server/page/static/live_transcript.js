@@ -1,4 +1,4 @@
-/* The transcript of a recording as live sessions write it. */
+/* The transcript of a recording from live sessions. */
 
 import { clock } from "./format.js";
 
@@ -40,7 +40,7 @@ class Item {
     this.start = start;
   }
 
-  /** Up to where it is written down, in seconds. */
+  /** The second up to which it is transcribed. */
   get writtenUntil() {
     return this.words.at(-1)?.end ?? this.start;
   }
@@ -113,7 +113,7 @@ export class LiveTranscript {
   #start = 0; // of the session, in seconds
 
   /**
-   * Take in an event of the server; the name of the item that it changes, "" where there is none.
+   * Apply a server event; return the name of the item that it changes, "" if there is none.
    */
   hear(event) {
     if (event.type === "session.speakers") this.#warnings.push(...(event.warnings ?? []));
@@ -127,7 +127,7 @@ export class LiveTranscript {
     return id;
   }
 
-  /** Where the first item begins whose text may still grow, in seconds; null without one. */
+  /** The start in seconds of the first item whose text may still grow; null without one. */
   get openSince() {
     return [...this.#items.values()].find(({ isOver }) => !isOver)?.start ?? null;
   }
@@ -183,7 +183,7 @@ export class LiveTranscript {
   }
 
   /**
-   * All of it, as the server answers a recording.
+   * The whole transcript, as an answer of the server.
    * @param {number} seconds that it lasts
    */
   answer(seconds) {

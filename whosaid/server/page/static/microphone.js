@@ -1,4 +1,4 @@
-/* The microphone: samples while it is on, and all of them as a file when it is off. */
+/* The microphone: gives samples while it is on, and a file of all samples at the end. */
 
 /** Pieces a second in which samples come. */
 export const PIECES = 10;
@@ -32,7 +32,7 @@ export class Microphone {
   /** @type {() => void} */
   #onLast = () => {};
 
-  /** Seconds that were recorded. */
+  /** The recorded seconds. */
   get seconds() {
     return this.#samples / this.rate;
   }
@@ -78,7 +78,7 @@ export class Microphone {
     [this.#stream, this.#context] = [stream, context];
   }
 
-  /** End, and return what was recorded; by then `onPiece` has got all of it. */
+  /** End, and return the recording; by then `onPiece` has received all of it. */
   async stop() {
     const [stream, context] = [this.#stream, this.#context];
     this.#stream = this.#context = null;
@@ -99,7 +99,7 @@ export class Microphone {
 
   async #ask() {
     if (!navigator.mediaDevices) {
-      throw new Error("Browsers lend the microphone to pages on https or localhost only.");
+      throw new Error("Browsers allow the microphone only on https or localhost.");
     }
     try {
       return await navigator.mediaDevices.getUserMedia({ audio: true });

@@ -1,10 +1,10 @@
-/* The form of options: laid out by what the server can do, read as the request's parameters. */
+/* The form of options: shows the server's features, and returns the request's parameters. */
 
 import { byId, element } from "./dom.js";
 import { count, size } from "./format.js";
 import { MAX_NAME, cleanName } from "./speakers.js";
 
-/** Asked of every recording: the page plays words and hands out files. */
+/** Requested for every recording, to play words and download files. */
 const ALWAYS = { return_timestamps: "word", output: ["srt", "vtt", "tsv"] };
 const NUMBERS = ["num_speakers", "min_speakers", "max_speakers"];
 const LIMITS = ["max_line_width", "max_line_count", "max_words_per_line"];
@@ -25,7 +25,7 @@ export class Options {
     this.place.open = matchMedia("(min-width: 56rem)").matches;
   }
 
-  /** Offer what this server can do (`GET /info`), and nothing else. */
+  /** Show only the options that this server supports (`GET /info`). */
   offer(info) {
     this.#diarization = info.diarization;
     const languages = info.languages.map(({ code, name }) =>
@@ -51,12 +51,12 @@ export class Options {
     byId("subtitle-speakers-field").hidden = !separate && !this.#diarization;
   }
 
-  /** Whether speakers are asked for. */
+  /** Whether speakers are requested. */
   get diarizes() {
     return this.#diarization && byId("diarize").checked;
   }
 
-  /** Whether words are wanted while somebody speaks. */
+  /** Whether live words are requested. */
   get live() {
     return !byId("live-field").hidden && byId("live").checked;
   }
@@ -157,7 +157,7 @@ function isValid(place) {
   return true;
 }
 
-/** Tell how long the given text is, also where its field is folded away: it is of one recording. */
+/** Show the length of the given text, even if its field is folded: it is for one recording. */
 function measureText() {
   const { value } = byId("text");
   const tooLong = [...value].length > MOST_LETTERS;

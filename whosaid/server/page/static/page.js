@@ -1,4 +1,4 @@
-/* What happens on the page: from a recording to its transcript. */
+/* Controls the page: from a recording to its transcript. */
 
 import * as api from "./api.js";
 import { Dictation } from "./dictation.js";
@@ -16,18 +16,18 @@ import { Transcript, timeButton } from "./transcript.js";
 
 /** @typedef {import("./storage.js").Result} Result */
 
-/** What an error code means to a user; the server's reason follows. */
+/** Texts for error codes; the server's reason follows. */
 const MEANINGS = {
   AUDIO_TOO_LONG: "The recording is too long for this server",
   BODY_TOO_LARGE: "The recording is too large for this server",
   BUSY: "The server is busy",
   INVALID_AUDIO: "This file cannot be read as a recording",
-  INVALID_PARAMETER: "An option cannot be used as it is",
+  INVALID_PARAMETER: "An option has a wrong value",
   MODEL_ERROR: "The server failed on this recording",
   OUT_OF_MEMORY: "The server has too little memory for this recording",
-  UNSUPPORTED: "The server's model cannot do that",
-  session_expired: "The server holds no live session for longer",
-  session_idle: "The server has heard nothing for too long",
+  UNSUPPORTED: "The server's model does not support that",
+  session_expired: "The live session has reached the server's time limit",
+  session_idle: "The live session was idle for too long",
 };
 
 /** @type {any} the answer of `GET /info` */
@@ -38,7 +38,7 @@ let file = null;
 let result = null;
 /** @type {Speakers | null} those of the result */
 let speakers = null;
-/** @type {AbortController | null} ends what runs */
+/** @type {AbortController | null} ends the running work */
 let running = null;
 let safe = true; // a reload loses nothing
 let hasJob = false; // what runs goes on without the page, and is found again
@@ -70,7 +70,7 @@ function markTime(seconds) {
 
 // The beginning: what the server can do, after the key if the server asks for a key.
 
-/** Whether the page could be laid out; else it says why not. */
+/** Set up the page; return whether that worked, else show why not. */
 async function start() {
   try {
     const given = await api.info();
@@ -83,7 +83,7 @@ async function start() {
   }
 }
 
-/** Offer what the server can do (`GET /info`), and bring back what this browser has kept. */
+/** Show the server's options (`GET /info`), and restore what this tab has stored. */
 function layOut(given) {
   info = given;
   for (const id of ["source", "result", "options"]) byId(id).hidden = false;
@@ -123,7 +123,7 @@ byId("login").onsubmit = async (event) => {
   byId("login-failure").textContent = "";
   api.useKey(byId("key").value);
   if (await start()) byId("file").focus();
-  else byId("login-failure").textContent = "The server does not take this key.";
+  else byId("login-failure").textContent = "The server does not accept this key.";
 };
 
 // The recording: chosen, dropped, or spoken.
@@ -199,7 +199,7 @@ byId("stop").onclick = stopListening;
 
 // The request, from its first byte to the transcript or the reason why there is none.
 
-/** Say what went wrong, and its `consequence` here. */
+/** Show an error, and its `consequence`. */
 function fail(error, consequence = "") {
   const meaning = MEANINGS[error.code ?? ""];
   const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
@@ -242,7 +242,7 @@ async function run(recording, parameters) {
   await finish(about, (isLong ? asJob : asStream)(recording, parameters, about), recording);
 }
 
-/** Show an answer when it comes, or why none does; `recording` is played if the page has it. */
+/** Show the answer, or why there is none; `recording` is played if the page has it. */
 async function finish({ began, ...about }, answering, recording) {
   const before = result;
   running = new AbortController();
@@ -273,7 +273,7 @@ const asStream = (recording, parameters, { diarizes }) => (signal) => {
   return api.transcribe(recording, parameters, { onSent, onMessage, signal });
 };
 
-// The server takes the recording, but no job.
+// The server accepts the recording, but no job.
 const NO_ROOM = ["JOBS_FULL", "STORAGE_FAILED"];
 
 /** As a job, which a reload finds again; as other recordings if the server has no room. */
@@ -324,7 +324,7 @@ function end() {
   progress.end();
 }
 
-/** Say why there is no answer, and bring back what was shown before. */
+/** Show why there is no answer, and restore the previous result. */
 function showNothingNew(error, before) {
   bringBack(before);
   if (!before && error.code === "INVALID_AUDIO") player.unload();
@@ -425,7 +425,7 @@ function download(format) {
   save(stem, format, fileText(format, result.answer, speakers, stem));
 }
 
-/** Rename a speaker everywhere; returns the name as it was taken. */
+/** Rename a speaker everywhere; returns the accepted name. */
 function rename(label, name) {
   speakers.rename(label, name);
   transcript.draw(result.answer, speakers);

@@ -1,4 +1,4 @@
-/* Plays the recording from the browser's own memory, and says where it is. */
+/* Plays the recording from the browser's memory, and reports the position. */
 
 import { element } from "./dom.js";
 import { clock } from "./format.js";
@@ -45,7 +45,7 @@ export class Player {
     return !this.#audio.paused;
   }
 
-  /** The recording's address in the browser's memory; "" where there is none. */
+  /** The recording's address in the browser's memory; "" if there is none. */
   get source() {
     return this.#audio.src;
   }
@@ -91,7 +91,7 @@ export class Player {
   }
 
   #start() {
-    // Where it cannot be played, `onerror` says so.
+    // If it cannot be played, `onerror` is called.
     this.#audio.play().catch(() => {});
   }
 

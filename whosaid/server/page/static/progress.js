@@ -1,4 +1,4 @@
-/* How far a recording is, in words and as a bar. */
+/* Shows the progress of a recording, as text and as a bar. */
 
 import { byId } from "./dom.js";
 import { clock, roughly, size } from "./format.js";
@@ -8,7 +8,7 @@ export class Progress {
   #speechBegan = 0;
   #timer = 0;
 
-  /** `announce` tells a screen reader of each stage once. */
+  /** `announce` announces each stage to screen readers once. */
   constructor(announce) {
     this.announce = announce;
   }
@@ -64,7 +64,7 @@ export class Progress {
     );
   }
 
-  /** If the share is unknown (null), the bar only shows that something goes on. */
+  /** If the share is unknown (null), the bar only shows activity. */
   #say(stage, detail = "", share = null) {
     if (byId("stage").textContent !== stage || !byId("announcement").textContent)
       this.announce(stage);

@@ -1,4 +1,4 @@
-/* Who speaks: labels by diarization, the turns of each, the names that a person gives them. */
+/* Speakers: the diarizer's labels, their turns, and the user's names for them. */
 
 export const MAX_NAME = 64; // letters, as in the API
 const COLOURS = 8;
@@ -65,7 +65,7 @@ export class Speakers {
     return `s${this.labels.indexOf(label) % COLOURS}`;
   }
 
-  /** Call a speaker something else; an empty name brings the label back. */
+  /** Rename a speaker; an empty name restores the label. */
   rename(label, name) {
     const clean = cleanName(name);
     if (clean && clean !== label) this.#names.set(label, clean);

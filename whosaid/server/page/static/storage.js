@@ -10,7 +10,7 @@
  * @property {number} seconds that the answer took; of a live session, the delay of most words
  * @property {boolean} [isLive] whether words came live
  * @property {Record<string, string>} names of speakers, by label
- * @property {boolean} diarizes whether speakers were asked for
+ * @property {boolean} diarizes whether speakers were requested
  */
 
 const RESULT = "transcript";

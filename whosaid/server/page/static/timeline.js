@@ -12,7 +12,7 @@ const UNWRITTEN = "Speech without text";
 export class Timeline {
   #duration = 1;
 
-  /** `onRename(label, name)` returns the name as it was taken. */
+  /** `onRename(label, name)` returns the accepted name. */
   constructor(place, { onSeek, onRename }) {
     this.place = place;
     place.addEventListener("click", (event) => {

@@ -1,4 +1,4 @@
-/* The text: turns under their speakers' names, words that know when they were said. */
+/* Shows the text: turns under their speakers' names, and words that can be played. */
 
 import { blocksOf } from "./blocks.js";
 import { element } from "./dom.js";
@@ -80,7 +80,7 @@ export class Transcript {
 
   /**
    * Mark the word that is said at a moment. The page scrolls along with a person who watches, and
-   * leaves alone whoever has scrolled away.
+   * not if the person has scrolled away.
    */
   mark(seconds) {
     const word = this.#wordAt(seconds);
