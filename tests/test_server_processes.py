@@ -27,6 +27,8 @@ from whosaid.server.jobs.store import JobStore
 
 pytestmark = pytest.mark.slow
 
+POLL_S = 0.05  # between two questions: to answer them takes the server from its work
+
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory) -> Iterator[Callable[..., ForkedServer]]:
@@ -61,7 +63,7 @@ def wait_until(server: ForkedServer, condition) -> dict[str, dict]:
     deadline = time.monotonic() + 120
     while not condition(found := jobs_of(server)):
         assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+        time.sleep(POLL_S)
     return found
 
 
@@ -165,10 +167,10 @@ def half_bodies_are_held_in_memory(server: ForkedServer, temporary: Path) -> Non
             )
             sender.sendall(b"POST / HTTP/1.1\r\n" + lines.encode() + head + bytes(30_000_000))
         while in_progress(server) < len(types):
-            pass
+            time.sleep(POLL_S)
         assert [path for path in temporary.rglob("*") if path.is_file()] == []
     while in_progress(server):
-        pass
+        time.sleep(POLL_S)
 
 
 def signal_under_load(server: ForkedServer, audio: bytes) -> None:
@@ -193,10 +195,10 @@ def signal_under_load(server: ForkedServer, audio: bytes) -> None:
         return answered + in_progress(server)
 
     while accepted() < len(asking):
-        pass
+        time.sleep(POLL_S)
     os.kill(server.process_id, signal.SIGTERM)
     while (ready := loopback().get(f"{server.url}/ready")).status_code == 200:
-        pass
+        time.sleep(POLL_S)
     assert ready.json()["detail"].startswith("DRAINING")
     refused = loopback().post(server.url, content=audio, headers=headers)
     assert (refused.status_code, refused.headers["connection"]) == (503, "close")
