@@ -92,7 +92,7 @@ def stock_text(models: WhisperModels, samples) -> str:
     return text
 
 
-@pytest.mark.reliability
+@pytest.mark.slow
 def test_real_speech_is_written_as_the_stock_model_writes_it(models, sample):
     """A stretch in which both speak."""
     stretch = sample[BOTH_SPEAK]
