@@ -90,6 +90,19 @@ def test_a_text_whose_start_is_rejected_is_not_finished(monkeypatch):
     assert steps <= beams + 32 < beams + plain
 
 
+def test_a_rejected_start_never_wins_whether_or_not_its_text_was_stopped(monkeypatch):
+    """Though the second text is shorter: a text that ends between two checks is not stopped."""
+    monkeypatch.setattr(results, "START_TOKENS", 40)
+    monkeypatch.setattr(results, "writes_more", lambda first, *_: first.ended)
+    rejecting = dataclasses.replace(BY_START, start_margin=-1e9)
+    windows, engine = windows_of(True, 4, 120)[:1], engine_of(TINY, 60)  # 52 tokens
+    found = []
+    for passed in (0, 4, 8, 12):  # steps of other rows
+        engine.batch(1)._steps = passed
+        found.append(tokens_of(decode(engine, windows, DecodeOptions(fallback=rejecting))))
+    assert found[1:] == found[:1] * 3
+
+
 def test_where_nothing_else_can_be_tried_a_bad_start_is_finished(monkeypatch):
     monkeypatch.setattr(results, "START_TOKENS", 8)
     rejecting = dataclasses.replace(BY_START, retry_beams=None, start_margin=-1e9)

@@ -48,13 +48,25 @@ class ResultReader:
             raise ModelError("the model's scores are not numbers: its precision may be too low")
         sequence.session.stats.tokens += len(text.tokens)
         decoded = self._cut(state, row, sequence, text)
-        first = sequence.rejected
-        if first and writes_more(first, decoded, self.special_tokens):
+        if first := self._preferred_first(sequence, decoded):
             return replace(first, annotation_prob=sequence.annotation_prob)
         if not decoded.tokens:
             return decoded
         beams = text.beams[: len(decoded.log_probs)]
         return replace(decoded, attention=_attention(state, row, sequence, beams))
+
+    def _preferred_first(self, sequence: Sequence, second: DecodeResult) -> DecodeResult | None:
+        """Return the rejected first attempt if it wrote much more than the `second`.
+
+        A text with a rejected start is never preferred, because it has ended only if no check
+        (`stop_rejected`) came before its end.
+        """
+        first, fallback = sequence.rejected, sequence.options.fallback
+        if first is None or fallback is None:
+            return None
+        if fallback.rejects_start(first.start_logprob, first.no_speech_prob):
+            return None
+        return first if writes_more(first, second, self.special_tokens) else None
 
     def stop_rejected(self, state: DecodeState, sequences: list[Sequence], longest: int) -> None:
         """Stop rows whose text, of at most `longest` tokens, loops or has a start to reject.
