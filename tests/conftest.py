@@ -290,9 +290,10 @@ def demo_handler() -> EndpointHandler:
 
 def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the latest results: many tests ask about the same recording. Arguments are tensors, and
-    models that stay.
+    models that stay. The first result that is asked for again is computed again and compared.
     """
     kept: dict[tuple[int | bytes, ...], Any] = {}
+    compared = False
 
     def key_of(argument: object) -> int | bytes:
         if not hasattr(argument, "contiguous"):
@@ -300,7 +301,11 @@ def _once(compute: Callable[..., Any]) -> Callable[..., Any]:
         return sha256(argument.contiguous().numpy()).digest()
 
     def found(*arguments: Any) -> Any:
+        nonlocal compared
         key = tuple(map(key_of, arguments))
+        if key in kept and not compared:
+            compared = True
+            assert np.array_equal(kept[key], compute(*arguments)), "results differ"
         kept[key] = kept.pop(key) if key in kept else compute(*arguments)
         if len(kept) > 40:
             del kept[next(iter(kept))]

@@ -51,7 +51,8 @@ class Recognition(ABC, Generic[T]):
     @property
     def starved(self) -> bool:
         """Return whether the next step needs more of the recording."""
-        return self.waiting and (self.session is None or self.session.done)
+        idle = self.session is None or self.session.done
+        return idle and self._awaited is self and self.waiting
 
     @property
     @abstractmethod

@@ -51,7 +51,7 @@ HAS_ONEDNN: bool = (
 # Features are cut at multiples of this many frames of 10 ms, because oneDNN generates code for
 # every new length. SPAN is a multiple of every network's stride.
 SPAN = 128
-# Least cosine of an embedding in float16 and in float32. Rounding moves it to about 0.99999.
+# Least cosine of an embedding in float16 and in float32; values beyond float16 give NaN.
 LEAST_COSINE = 0.999
 
 Array = NDArray[np.float32]
