@@ -52,7 +52,7 @@ class Recognition(ABC, Generic[T]):
     def starved(self) -> bool:
         """Return whether the next step needs more of the recording."""
         idle = self.session is None or self.session.done
-        return idle and self._awaited is self and self.waiting
+        return idle and isinstance(self._awaited, Recognition) and self.waiting
 
     @property
     @abstractmethod
