@@ -90,13 +90,14 @@ async def respond(endpoint: Endpoint, data: object) -> dict[str, Any]:
             request = await asyncio.to_thread(endpoint.parse, data)
             with endpoint.call(request) as call:
                 await call.enrol()  # reference clips of known speakers
-                seconds = await call.decode()  # audio file -> samples at 16 kHz
+                await call.decode()  # audio file -> samples at 16 kHz
                 call.diarize()  # in the diarization thread, while the next step runs
                 async for _ in call.recognise():  # speech -> windows -> tokens -> words
                     pass
                 await call.decode_overlaps()  # once for each speaker, if several talk at once
                 answer = await call.attribute()  # words -> speakers (diarization_utils)
-        logger.info("%.1f s of audio answered in %.2f s", seconds, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        logger.info("%.1f s of audio answered in %.2f s", answer.duration, seconds)
         return await asyncio.to_thread(response, answer, request.config)
 
 

@@ -183,16 +183,16 @@ class TestBounds:
             decoded(source, AudioLimits(7_200, len(source) - 1))
 
     @pytest.mark.parametrize("announced", [True, False])
-    def test_too_long_is_refused_before_anything_is_decoded(self, announced):
+    def test_too_long_is_refused_in_the_first_step(self, announced):
         data = files.silent_flac(2, announced)
         with pytest.raises(AudioTooLong):
             Steps(decoding_steps(data, 16_000, AudioLimits(3_600, 2**20))).advance()
 
-    def test_the_duration_limit_holds_while_decoding_too(self, monkeypatch):
-        monkeypatch.setattr(libav._Recording, "packet_seconds", lambda *_: [0.0])
+    def test_a_recording_is_decoded_up_to_the_duration_limit(self, monkeypatch):
         monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)
         monkeypatch.setattr(libav, "BytesIO", Counted)
         monkeypatch.setattr(Counted, "bytes_read", 0)
+        monkeypatch.setattr(libav._Recording, "share", 1.0)
         data = files.wav_file(np.zeros(16_000 * 300), 16_000)
         with pytest.raises(AudioTooLong):
             [*libav.decode(data, 16_000, 5, False, 30, decode.BUDGET)]
@@ -203,8 +203,18 @@ class TestBounds:
         monkeypatch.setattr(libav, "BytesIO", Counted)
         for data in every_format.values():
             monkeypatch.setattr(Counted, "bytes_read", 0)
-            assert [*libav.decode(data, 16_000, 7_200, False, 30, decode.BUDGET)]
-            assert Counted.bytes_read <= 6 * len(data) + 2**18
+            assert [*libav.decode(data, 16_000, 7_200, False, 1, decode.BUDGET)]
+            assert Counted.bytes_read <= 4 * len(data) + 2**18
+
+    def test_the_expected_duration_follows_from_the_share_of_the_file(self, monkeypatch):
+        monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)
+        noise = np.random.default_rng(0).normal(0, 0.1, 16_000 * 100)
+        data = files.wav_file(noise, 16_000)
+        for name in ("a.wav", "a.mp3", "a.m4a", "a.webm", "a.flac"):
+            encoded = data if name == "a.wav" else files.encoded(data, name)
+            work = libav.decode(encoded, 16_000, 7_200, False, 30, decode.BUDGET)
+            expected = [value[1] for value, _ in work]
+            assert expected == pytest.approx([100] * 3, rel=0.05), name
 
     def test_decoding_has_a_budget_of_processor_time(self, monkeypatch):
         """20 s of silence at 192 kHz in eight channels, of 5 KB, take some 0.2 s."""

@@ -65,7 +65,7 @@ def test_a_file_leaves_no_chain(count_graphs, monkeypatch):
     monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)
 
     def decode(data, max_seconds=60):
-        return [*libav.decode(data, RATE, max_seconds, False, 30, BUDGET)]
+        return [*libav.decode(data, RATE, max_seconds, False, 1, BUDGET)]
 
     assert decode(b"".join(links) * 10)
     assert count_graphs() == 0

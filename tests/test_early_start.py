@@ -38,7 +38,7 @@ from whosaid.audio.decode import AudioLimits, decode_audio, decoding_steps
 from whosaid.call import Call
 from whosaid.diarization.diarizer import SpeakerHints
 from whosaid.endpoint import Decoded, Endpoint, Finished
-from whosaid.errors import InvalidAudio
+from whosaid.errors import AudioTooLong, InvalidAudio
 from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
@@ -246,6 +246,13 @@ def test_the_first_text_comes_before_more_is_decoded(endpoint, long, wav, monkey
     totals = [each.total for each in asyncio.run(events_of(endpoint, request))[1:-1]]
     assert order[:2] == ["samples", "samples" if silent else "text"]
     assert totals == sorted(totals, reverse=True)
+
+
+def test_a_recording_that_is_too_long_is_not_transcribed(endpoint, long, monkeypatch):
+    monkeypatch.setattr(endpoint, "limits", AudioLimits(30, 2**26))
+    monkeypatch.setattr(EarlyStart, "hear", lambda *_: pytest.fail("recognition has begun"))
+    with pytest.raises(AudioTooLong):
+        asyncio.run(events_of(endpoint, asked(endpoint, long, language="en")))
 
 
 def test_a_recording_that_breaks_off_fails_its_request(endpoint, long, monkeypatch):

@@ -11,8 +11,18 @@ from openai_answers import SPOKEN, KnownAnswers
 
 from config import InferenceConfig
 from whosaid.answer.response import response
+from whosaid.asr import Progress
+from whosaid.endpoint import Decoded
 from whosaid.request import TranscriptionRequest, Upload
-from whosaid.server.sse import PING, EventStream, encode, encode_all, native_stream, with_pings
+from whosaid.server.sse import (
+    PING,
+    EventStream,
+    encode,
+    encode_all,
+    native_messages,
+    native_stream,
+    with_pings,
+)
 from whosaid.transcript import Chunk
 
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.3"}}
@@ -89,6 +99,18 @@ def test_times_never_go_back_from_event_to_event(endpoint):
     told = [chunk for each in progress for chunk in each["chunks"]]
     assert told == answer["answer"]["chunks"]
     assert [chunk["timestamp"] for chunk in told] == [[0.0, 2.0], [2.0, 2.02], [2.02, 31.5]]
+
+
+@asynchronous
+async def test_an_estimated_duration_bounds_no_times():
+    async def events():
+        yield Progress(30.0, 31.5, (Chunk(" a", 20.0, 40.0),))
+        yield Progress(31.5, 31.5, (Chunk(" b", 40.0, 50.0),))
+
+    messages = native_messages(Decoded(31.5, estimated=True), events(), InferenceConfig())
+    _, *progress = [each async for each in messages]
+    told = [chunk["timestamp"] for each in progress for chunk in each["chunks"]]
+    assert told == [[20.0, 40.0], [40.0, 50.0]]
 
 
 @asynchronous

@@ -70,11 +70,15 @@ class Call:
         self._endpoint.recogniser.check_alive()
         self._known = await self._endpoint.enrol(self._speakers, self._request.config)
 
+    @property
+    def decoded(self) -> bool:
+        return self._decoding.done()
+
     async def decode(self) -> float:
         """Decode the audio to float32 samples at 16 kHz; return its duration in seconds.
 
-        Of a long recording, return the expected duration once recognition can begin; the rest is
-        decoded meanwhile.
+        For a long recording, return an estimate once recognition can begin; the rest is decoded
+        meanwhile.
         """
         guess = len(self._request.upload) / GUESSED_BYTES_PER_SECOND
         preparation = self._endpoint.preparation
@@ -84,12 +88,12 @@ class Call:
         self._decoding = asyncio.ensure_future(steps)
         self._resources.callback(self._decoding.cancel)
         await asyncio.wait((self._decoding, begun), return_when=asyncio.FIRST_COMPLETED)
-        return begun.result() if begun.done() else (await self._decoding).duration
+        return (await self._decoding).duration if self.decoded else begun.result()
 
     def diarize(self) -> None:
         """Start diarization once the audio is decoded, if the request wants speakers."""
         self._hints = self._request.speakers
-        if self._decoding.done():
+        if self.decoded:
             self._begin_diarization(self._decoding)
         else:
             self._decoding.add_done_callback(self._begin_diarization)

@@ -51,9 +51,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The audio is decoded; it is `duration` seconds long."""
+    """The audio is decoded; it is `duration` seconds long. If a long recording is still being
+    decoded, this is `estimated`.
+    """
 
     duration: float
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,7 @@ class Endpoint:
         """
         with self.call(request) as call:
             await call.enrol()
-            yield Decoded(await call.decode())
+            yield Decoded(await call.decode(), not call.decoded)
             call.diarize()
             async for progress in call.recognise():
                 yield progress

@@ -69,7 +69,7 @@ Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
 class DecodingStep(NamedTuple):
-    """Progress of all channels together: seconds `decoded`, and `expected` in all at least."""
+    """Progress of all channels together: seconds `decoded`, and `expected` in all, an estimate."""
 
     decoded: float
     expected: float
@@ -102,8 +102,7 @@ def decode_audio(
 
     Raises InvalidAudio for less than 0.1 s of decodable audio, samples that are not finite or
     exceed 1e4, more than 8 channels, rates outside 4-384 kHz, and bytes that crash the decoder or
-    take far more memory or processor time than audio does. Raises AudioTooLong beyond `limits`:
-    before decoding, or while decoding if the packets' durations are wrong.
+    take far more memory or processor time than audio does. Raises AudioTooLong beyond `limits`.
     """
     return run_steps(decoding_steps(data, sampling_rate, limits, separate))
 
@@ -160,8 +159,8 @@ class _Samples:
         new = np.frombuffer(content, np.float32).reshape(count, -1)
         length = self._length + new.shape[1]
         if length > len(self._room[0]):
-            # Pages take memory when they are written. Packets may claim too short a time.
-            expected = round(seconds / count * SAMPLE_RATE) + SAMPLE_RATE
+            # Pages take memory when they are written. The estimate may be too short.
+            expected = round(1.1 * seconds / count * SAMPLE_RATE) + SAMPLE_RATE
             self._room = [
                 _enlarged(each, max(length + self._length // 2, expected)) for each in self.channels
             ]

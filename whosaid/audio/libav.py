@@ -1,8 +1,7 @@
 """Reads a recording with ffmpeg's libraries, in the confined process (`audio.sandbox`).
 
-`decode` measures the length over packets before it decodes any, and again over samples. It places
-samples on the file's timeline (`audio.timeline`), and checks, downmixes and resamples them a block
-at a time. Each separate channel counts as a recording.
+`decode` places samples on the file's timeline (`audio.timeline`), and checks, downmixes and
+resamples them a block at a time. Each separate channel counts as a recording.
 
 Nothing that a file says about itself is trusted. libavformat reads only this memory: no protocol is
 open to it, and demuxers that open other files are left out.
@@ -115,34 +114,38 @@ def decode(
     step_seconds: int,
     budget: Sequence[float],
 ) -> Work:
-    """Yield (seconds decoded, least seconds expected, channels) with the new samples of each
-    channel in turn. The first step comes before anything is decoded; every other decodes
-    `step_seconds` of all channels together. Return the result for `audio.decode`, with the last
-    samples.
+    """Yield (seconds decoded, seconds expected, channels) with the new samples of each channel in
+    turn; a step decodes `step_seconds` of all channels together. Return the result for
+    `audio.decode`, with the last samples.
 
-    `budget` is seconds of processor time: for any recording, for each MiB, for each second. Raises
-    InvalidAudio, AudioTooLong, MemoryError.
+    The expected seconds follow from the share of the file that is decoded. If they exceed
+    `max_seconds`, the packets are counted before more is decoded. `budget` is seconds of processor
+    time: for any recording, for each MiB, for each second. Raises InvalidAudio, AudioTooLong,
+    MemoryError.
     """
     data = without_id3(data)
 
     def allow_time(seconds: float) -> None:
         limit_processor_time(budget[0] + budget[1] * len(data) / 2**20 + budget[2] * seconds)
 
+    def count() -> float:
+        with _opened(data) as recording:
+            for seconds in recording.packet_seconds(max_seconds, separate):
+                allow_time(seconds)
+        return seconds
+
+    blocks, pause, counted = list[Sequence[NDArray[np.float32]]](), step_seconds, 0.0
     with _opened(data) as recording:
-        expected = 0.0
-        for seconds in recording.packet_seconds(max_seconds, separate):
-            allow_time(seconds)
-            expected = seconds
-    yield (0.0, expected, 1), b""
-    blocks, pause = list[Sequence[NDArray[np.float32]]](), step_seconds
-    with _opened(data) as recording:
+        allow_time(0)
         for block in recording.blocks(sampling_rate, max_seconds, separate):
             blocks.append(block)
             decoded = float(recording.seconds * recording.channels)
             if decoded >= pause:
                 allow_time(float(recording.seconds))
-                channels = recording.channels
-                yield (decoded, max(expected, decoded), channels), _joined(blocks, channels)
+                channels, expected = recording.channels, counted or decoded / recording.share
+                if expected > max_seconds and not counted:
+                    expected = counted = count()
+                yield (decoded, max(decoded, expected), channels), _joined(blocks, channels)
                 blocks, pause = [], int(decoded) + step_seconds
         warnings = recording.warnings()
     if recording.seconds < MIN_SECONDS:
@@ -296,7 +299,8 @@ def _described_codec(stream: AudioStream) -> str:
 
 @dataclass(eq=False)
 class _Recording:
-    """An open recording and the progress of its decoding.
+    """An open recording and the progress of its decoding. Packets are decoded from the byte `first`
+    of the file up to `place`.
 
     `seconds` were decoded of each of `channels`, which `cancelled` each other out for so many
     seconds. `damaged`: packets are damaged. `truncated`: the last packet is incomplete.
@@ -305,6 +309,8 @@ class _Recording:
     data: bytes
     container: InputContainer
     stream: AudioStream
+    first: int = 0
+    place: int = 0
     seconds: Fraction = Fraction(0)
     channels: int = 1
     cancelled: Fraction = Fraction(0)
@@ -324,25 +330,24 @@ class _Recording:
             duration = None
         return Timeline(container.format.name, self.stream, begin, duration)
 
+    @property
+    def share(self) -> float:
+        """Return the share of the file, from the first packet on, that is decoded."""
+        return max(1, self.place - self.first) / max(1, len(self.data) - self.first)
+
     def packet_seconds(self, max_seconds: float, separate: bool) -> Iterator[float]:
         """Yield the seconds of the packets read so far with the gaps between them, now and then and
-        at the end. `separate` channels are added up. Decodes nothing.
-
-        Raises AudioTooLong, and InvalidAudio if packets add up to far more than the file.
+        at the end. `separate` channels are added up. Decodes nothing. Raises AudioTooLong.
         """
-        seconds, read, timeline = 0.0, 0, self.timeline
+        seconds, timeline = 0.0, self.timeline
         channels = self.stream.codec_context.channels if separate else 1
-        yield seconds  # the headers are read
         for number, packet in enumerate(timeline.steady(self._packets()), 1):
             duration = (packet.duration or 0) * float(self.stream.time_base)
             gap = max(0.0, timeline.offset(timeline.seconds(packet)))
             timeline.position += gap + duration
             seconds += gap + duration
-            read += max(packet.size, 1)
             if seconds * channels > max_seconds + _PACKET_SLACK:
                 raise _too_long(max_seconds, separate)
-            if read > MAX_REREADING * len(self.data):
-                raise InvalidAudio("its index points to the same bytes repeatedly")
             if number % STEP_PACKETS == 0:
                 yield seconds * channels
         yield seconds * channels
@@ -390,10 +395,17 @@ class _Recording:
         return warnings
 
     def _packets(self) -> Iterator[Packet[AudioStream]]:
-        """Yield the packets of the stream. Unreadable parts are skipped as damage."""
+        """Yield the packets of the stream. Unreadable parts are skipped as damage.
+
+        Raises InvalidAudio if packets add up to far more than the file.
+        """
+        read = 0
         for _ in range(MAX_READ_ERRORS):
             try:
                 for packet in self.container.demux(self.stream):
+                    read += max(packet.size, 1)
+                    if read > MAX_REREADING * len(self.data):
+                        raise InvalidAudio("its index points to the same bytes repeatedly")
                     if packet.size:
                         self.damaged |= self.truncated  # the truncated packet was not the last
                         self.truncated = packet.is_corrupt
@@ -417,6 +429,8 @@ class _Recording:
             except av.FFmpegError:
                 self.damaged = True
                 continue
+            self.place = packet.pos or self.place
+            self.first = self.first or self.place
             start: float | None = clock.start(packet, frames) if clock else None
             for frame in frames:
                 _check_format(frame.sample_rate, frame.layout.nb_channels)
