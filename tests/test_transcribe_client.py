@@ -34,10 +34,13 @@ def ask(server: FakeServer, **settings) -> tuple[dict, list[tuple[float, float]]
     told: list[tuple[float, float]] = []
     waits: list[float] = []
     client = Client(server.url, sleep=waits.append, **settings)
-    answer = client.transcribe(
-        b"sound", {"output": ["srt"]}, lambda done, total: told.append((done, total))
-    )
-    return answer, told, waits
+    with client.transcribed(b"sound", {"output": ["srt"]}, lambda *at: told.append(at)) as answer:
+        return answer, told, waits
+
+
+def ask_once(client: Client) -> None:
+    with client.transcribed(b"", {}, lambda *_: None):
+        pass
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
@@ -106,14 +109,14 @@ def test_a_server_that_is_not_there_is_told_at_once_and_one_that_was_there_waite
     with fake_server() as server:
         url = server.url
         early, late = (Client(url, sleep=waits.append) for _ in range(2))
-        late.transcribe(b"", {}, lambda *_: None)
+        ask_once(late)
         server.shutdown()
         server.server_close()
         with pytest.raises(Unusable, match=f"{url}: Connection refused; .*scripts/serve"):
-            early.transcribe(b"", {}, lambda *_: None)
+            ask_once(early)
         assert waits == []
         with pytest.raises(Failed, match=f"{url}: Connection refused"):
-            late.transcribe(b"", {}, lambda *_: None)
+            ask_once(late)
         assert len(waits) == 2
 
 
@@ -170,6 +173,17 @@ def test_a_job_is_sent_looked_at_and_forgotten(fake):
     assert fake.asked == [SENT, *LOOKS * 3, FORGOTTEN]
     assert waits == [0.5, 0.75, 1.125]
     assert base64.b64decode(fake.bodies[0]["inputs"]) == b"sound"
+
+
+def test_a_job_whose_answer_was_not_written_stays(fake):
+    fake.replies = [job("succeeded", 202, answer=ANSWER)]
+    client = Client(fake.url, jobs=True)
+    with (
+        pytest.raises(OSError, match="full"),
+        client.transcribed(b"sound", {}, lambda *_: None),
+    ):
+        raise OSError("the disk is full")
+    assert fake.asked == [SENT]
 
 
 def test_a_job_outlives_a_server_that_goes_away(fake):

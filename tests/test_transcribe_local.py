@@ -59,10 +59,8 @@ def test_progress_is_that_of_the_endpoints_events(loaded, wav):
     endpoint = LocalEndpoint(ModelSettings.for_demo, {})
     file = wav(speech(5.0))
     endpoint.prepare(file)
-    answer = endpoint.transcribe(
-        file, {"language": "en"}, lambda done, total: told.append((done, total))
-    )
-    assert answer["duration"] == pytest.approx(5.0)
+    with endpoint.transcribed(file, {"language": "en"}, lambda *at: told.append(at)) as answer:
+        assert answer["duration"] == pytest.approx(5.0)
     assert told[0] == (0.0, pytest.approx(5.0))
     assert len(told) > 1
     assert told[-1][0] == told[-1][1]
@@ -77,8 +75,11 @@ def test_progress_is_that_of_the_endpoints_events(loaded, wav):
 )
 def test_a_parameter_that_is_refused_for_all_ends_the_run(loaded, parameters, ends):
     endpoint = LocalEndpoint(ModelSettings.for_demo, {})
-    with pytest.raises(Failed, match="INVALID_PARAMETER") as failed:
-        endpoint.transcribe(two_seconds(), parameters, lambda *_: None)
+    with (
+        pytest.raises(Failed, match="INVALID_PARAMETER") as failed,
+        endpoint.transcribed(two_seconds(), parameters, lambda *_: None),
+    ):
+        pass
     assert isinstance(failed.value, Unusable) == ends
 
 

@@ -791,9 +791,9 @@ def test_the_real_server_streams_to_it(tiny_handler, wav, tmp_path, monkeypatch,
         assert main([*arguments, "--language", "en"]) == 0
         told: list[tuple[float, float]] = []
         client = Client(url, "a secret")
-        client.transcribe(
-            (tmp_path / "talk.wav").read_bytes(), parameters, lambda *each: told.append(each)
-        )
+        data = (tmp_path / "talk.wav").read_bytes()
+        with client.transcribed(data, parameters, lambda *each: told.append(each)):
+            pass
         monkeypatch.setenv("API_KEY", "another")
         assert main([*arguments, "--force"]) == 1
     assert "UNAUTHORIZED" in (line := capsys.readouterr().err.splitlines()[-1])

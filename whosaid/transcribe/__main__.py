@@ -77,10 +77,11 @@ class Job:
     text: Path | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def answer(
+    @contextmanager
+    def answered(
         self, path: Path, run: Run, recording: Recording | None = None
-    ) -> tuple[dict[str, Any], float]:
-        """Return the answer and the seconds it took. An answer for the files of a `recording` has
+    ) -> Iterator[tuple[dict[str, Any], float]]:
+        """Yield the answer and the seconds it took. An answer for the files of a `recording` has
         the recording's description and how it was made.
 
         Raises Failed, OSError.
@@ -90,20 +91,21 @@ class Job:
         described = None if recording is None else recording.described(data)
         self.endpoint.prepare(data)
         started = time.monotonic()
-        answer = self.endpoint.transcribe(data, self.parameters, partial(run.advance, path))
-        seconds = time.monotonic() - started
-        answer = with_speaker_names(answer, self.names)
-        if described is not None:
-            made = kept.Request(self.endpoint.models, self.parameters).to_json()
-            answer = {"recording": described, "made_with": made, **answer}
-        return answer, seconds
+        advance = partial(run.advance, path)
+        with self.endpoint.transcribed(data, self.parameters, advance) as answer:
+            seconds = time.monotonic() - started
+            answer = with_speaker_names(answer, self.names)
+            if described is not None:
+                made = kept.Request(self.endpoint.models, self.parameters).to_json()
+                answer = {"recording": described, "made_with": made, **answer}
+            yield answer, seconds
 
     def write(self, recording: Recording, run: Run) -> None:
         """Transcribe a recording into its files, or show the failure. Raises Unusable."""
         path = recording.path
         with shown_failures(path, run):
-            answer, seconds = self.answer(path, run, recording)
-            write_outputs(recording, answer, self.formats, keep=self.text)
+            with self.answered(path, run, recording) as (answer, seconds):
+                write_outputs(recording, answer, self.formats, keep=self.text)
             run.finish(path, _duration(answer), seconds, notes(answer))
 
 
@@ -245,8 +247,11 @@ def print_answers(options: Namespace, endpoint: Client | LocalEndpoint, terminal
     job = Job(endpoint, request_parameters(options), formats, names=names)
     status = 0
     for path in [each.path for each in found]:
-        with terminal.shown({path: 0}) as run, shown_failures(path, run):
-            answer, seconds = job.answer(path, run)
+        with (
+            terminal.shown({path: 0}) as run,
+            shown_failures(path, run),
+            job.answered(path, run) as (answer, seconds),
+        ):
             texts = as_texts(answer, formats)
         if run.failures:
             status = FAILED

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -120,21 +120,21 @@ class Client:
     def prepare(self, data: bytes) -> None:
         """Do nothing, because the server checks the data."""
 
-    def transcribe(
+    @contextmanager
+    def transcribed(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
-    ) -> dict[str, Any]:
-        """Return the server's answer to an audio file.
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the server's answer to an audio file. Once the block has ended without an error, a
+        job and its answer are deleted.
 
         `on_progress` takes the seconds done and in total. Raises Failed or Unusable. If the server
         is full or drains (429, 503), the request is repeated after Retry-After.
         """
         inputs = base64.b64encode(data).decode()
         body = json.dumps({"inputs": inputs, "parameters": dict(parameters)}).encode()
-        if self.jobs:
-            return self._job_answer(body, on_progress)
-        return self._ask("POST", "", body, lambda response: _read(response, on_progress))
-
-    def _job_answer(self, body: bytes, on_progress: OnProgress) -> dict[str, Any]:
+        if not self.jobs:
+            yield self._ask("POST", "", body, lambda response: _read(response, on_progress))
+            return
         job = self._ask("POST", JOBS, body, _json_object, MOST_LOST_JOBS)
         place, pause = f"{JOBS}/{job['id']}", FIRST_PAUSE_S
         while job["status"] in ("queued", "running"):
@@ -143,12 +143,13 @@ class Client:
             job = self._ask("GET", place, b"", _json_object, MOST_LOST_LOOKS)
             if progress := job.get("progress"):
                 on_progress(float(progress["done"]), float(progress["total"]))
+        if job["status"] == "succeeded":
+            yield _answer(job["answer"])
         with suppress(Failed):  # it expires
             self._ask("DELETE", place, b"", lambda response: None)
         if job["status"] != "succeeded":
             error = job.get("error") or {}
             raise failure(str(error.get("message", f"the job was {job['status']}")))
-        return _answer(job["answer"])
 
     def _ask(
         self,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from config import ModelSettings
@@ -44,19 +44,21 @@ class LocalEndpoint:
             raise Failed(str(error)) from error
         self._loaded()
 
-    def transcribe(
+    @contextmanager
+    def transcribed(
         self, data: bytes, parameters: Mapping[str, Any], on_progress: OnProgress
-    ) -> dict[str, Any]:
-        """Return the endpoint's answer to an audio file.
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the endpoint's answer to an audio file.
 
         Raises Failed if there is none, and Unusable if the models cannot be loaded or a parameter
         is refused.
         """
         body = {"inputs": data, "parameters": dict(parameters)}
         try:
-            return asyncio.run(_answer(self._loaded(), body, on_progress))
+            answer = asyncio.run(_answer(self._loaded(), body, on_progress))
         except EndpointError as error:
             raise failure(str(error)) from error
+        yield answer
 
     def _loaded(self) -> Endpoint:
         if self._endpoint is None:

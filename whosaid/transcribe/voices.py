@@ -111,7 +111,7 @@ def _ask(options: Namespace) -> dict[str, Any]:
     terminal = Terminal()
     with terminal.shown({options.recording: 0}) as shown:
         job = Job(make_endpoint(options, terminal), {"voices": True}, ())
-        answer, _ = job.answer(options.recording, shown)
-    for warning in answer["warnings"]:
-        say(f"{options.recording}: warning: {warning}")
-    return answer
+        with job.answered(options.recording, shown) as (answer, _):
+            for warning in answer["warnings"]:
+                say(f"{options.recording}: warning: {warning}")
+            return answer
