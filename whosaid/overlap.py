@@ -15,20 +15,22 @@ whole window, and a mask tells it when the speaker speaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, pairwise, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import seconds_spoken
+from whosaid.asr import ChunkReader, Job, Recogniser, Transcription, TranscriptionOptions
+from whosaid.runtime.shortest_first import in_one_step
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, merged
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
-
-if TYPE_CHECKING:
-    from whosaid.asr import ChunkReader
 
 LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more overlap too little of each speaker is alone. Chosen on a
@@ -38,8 +40,11 @@ MOST_OVERLAP = 0.2
 # openai/whisper's thresholds for texts that are decoded again.
 LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
+TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 
 Span = tuple[float, float]  # start and end in seconds
+# Runs the coroutine that a function returns in another thread.
+Prepare = Callable[[Callable[[], Coroutine[Any, None, Any]]], Awaitable[Any]]
 
 
 class Track(NamedTuple):
@@ -50,16 +55,19 @@ class Track(NamedTuple):
     stop: float
     turns: Sequence[SpeakerTurn]
 
-    def cut(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the track's samples of a recording, `samples` (n,) at 16 kHz."""
-        track = self.whole(samples).copy()
+    def cut(self, samples: NDArray[np.float32], first: int = 0) -> NDArray[np.float32]:
+        """Return the track's samples of a recording, `samples` (n,) at 16 kHz from its sample
+        `first` on.
+        """
+        track = self.whole(samples, first).copy()
         own, others = self._active(len(track))
         track[others & ~own] = 0
         return track
 
-    def whole(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    def whole(self, samples: NDArray[np.float32], first: int = 0) -> NDArray[np.float32]:
         """Return the window's samples of a recording, with all speakers."""
-        return samples[round(self.start * SAMPLE_RATE) : round(self.stop * SAMPLE_RATE)]
+        start, stop = (round(each * SAMPLE_RATE) - first for each in (self.start, self.stop))
+        return samples[start:stop]
 
     @property
     def mask(self) -> NDArray[np.float32]:
@@ -80,6 +88,80 @@ class Track(NamedTuple):
             active = own if turn.speaker == self.speaker else others
             active[max(0, start) : max(0, stop)] = True
         return own, others
+
+
+@dataclass(frozen=True)
+class OverlapDecoder:
+    """Decodes windows in which speakers talk at once with a `recogniser`; for the event loop."""
+
+    recogniser: Recogniser
+    prepare: Prepare
+
+    async def decode(
+        self,
+        transcript: Transcript,
+        turns: Sequence[SpeakerTurn],
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        first: int = 0,
+    ) -> Transcript:
+        """Return the transcript of `samples` (n,), which begin with sample `first` of a recording.
+        If there are such windows, the texts of each speaker replace theirs.
+        """
+        transcriber = self.recogniser.transcriber
+        duration = (first + len(samples)) / SAMPLE_RATE
+        find = partial(overlapped_windows, transcript.chunks, turns, duration)
+        little = find(MOST_OVERLAP)
+        windows = find(1.0) if transcriber.conditioned else little
+        tracks = find_tracks(windows, turns)
+        if not tracks:
+            return transcript
+        if not options.multilingual:
+            options = replace(options, language=transcript.language)
+
+        async def start(track: Track, follow: bool) -> Transcription:
+            heard = track.whole(samples, first) if follow else track.cut(samples, first)
+            return await transcriber.start(heard, options, track.mask if follow else None)
+
+        # Low-rank updates of a plain encoder help only if silencing others leaves too little.
+        by_turns = () if transcriber.always_conditioned else little
+        followed = [
+            place
+            for place, track in enumerate(tracks)
+            if transcriber.conditioned and (track.start, track.stop) not in by_turns
+        ]
+        texts = await self._transcribe([partial(start, tracks[n], True) for n in followed])
+        heard = {n: text for n, text in zip(followed, texts, strict=True) if not doubtful(text)}
+        left = [place for place in range(len(tracks)) if place not in heard]
+        texts = await self._transcribe([partial(start, tracks[n], False) for n in left])
+        heard |= zip(left, texts, strict=True)
+        found = [heard[place] for place in range(len(tracks))]
+        reader = transcriber.reader(transcript.language)
+        merge = partial(replaced, transcript, windows, tracks, found, reader)
+        whole: Transcript = await self.prepare(partial(in_one_step, merge))
+        return whole
+
+    async def _transcribe(
+        self, starts: Sequence[Callable[[], Coroutine[Any, None, Transcription]]]
+    ) -> list[Transcript]:
+        found: list[Transcript] = []
+        jobs = deque[Job[Transcript]]()
+
+        async def take() -> None:
+            found.append(await asyncio.wrap_future(jobs[0].result))
+            jobs.popleft()
+
+        try:
+            for start in starts:
+                if len(jobs) == TRACKS_AT_ONCE:
+                    await take()
+                jobs.append(self.recogniser.submit(await self.prepare(start)))
+            while jobs:
+                await take()
+        finally:
+            for job in jobs:
+                job.cancel()
+        return found
 
 
 def overlapped_windows(
