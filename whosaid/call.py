@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,11 +121,10 @@ class Call:
         options = self._request.options
         if self._request.config.overlap == "off" or options.text:
             return
-
-        def prepare(steps: Callable[[], Coroutine[Any, None, Any]]) -> Awaitable[Any]:
-            return self._endpoint.prepare(self._recording, steps())
-
-        decoder = OverlapDecoder(self._endpoint.recogniser, prepare)
+        decoder = OverlapDecoder(
+            self._endpoint.recogniser,
+            lambda steps: self._endpoint.prepare(self._recording, steps()),
+        )
         every = zip(self._transcripts, self._turns, self._audio.channels, strict=True)
         with endpoint_errors():
             self._transcripts = [

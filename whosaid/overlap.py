@@ -16,7 +16,6 @@ whole window, and a mask tells it when the speaker speaks.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -125,17 +124,14 @@ class OverlapDecoder:
 
         # Low-rank updates of a plain encoder help only if silencing others leaves too little.
         by_turns = () if transcriber.always_conditioned else little
-        followed = [
-            place
-            for place, track in enumerate(tracks)
-            if transcriber.conditioned and (track.start, track.stop) not in by_turns
+        follows = [
+            transcriber.conditioned and (each.start, each.stop) not in by_turns for each in tracks
         ]
-        texts = await self._transcribe([partial(start, tracks[n], True) for n in followed])
-        heard = {n: text for n, text in zip(followed, texts, strict=True) if not doubtful(text)}
-        left = [place for place in range(len(tracks)) if place not in heard]
-        texts = await self._transcribe([partial(start, tracks[n], False) for n in left])
-        heard |= zip(left, texts, strict=True)
-        found = [heard[place] for place in range(len(tracks))]
+        found = await self._transcribe([*map(partial(partial, start), tracks, follows)])
+        again = [n for n, text in enumerate(found) if follows[n] and doubtful(text)]
+        texts = await self._transcribe([partial(start, tracks[n], False) for n in again])
+        for n, text in zip(again, texts, strict=True):
+            found[n] = text
         reader = transcriber.reader(transcript.language)
         merge = partial(replaced, transcript, windows, tracks, found, reader)
         whole: Transcript = await self.prepare(partial(in_one_step, merge))
@@ -145,22 +141,15 @@ class OverlapDecoder:
         self, starts: Sequence[Callable[[], Coroutine[Any, None, Transcription]]]
     ) -> list[Transcript]:
         found: list[Transcript] = []
-        jobs = deque[Job[Transcript]]()
-
-        async def take() -> None:
-            found.append(await asyncio.wrap_future(jobs[0].result))
-            jobs.popleft()
-
-        try:
-            for start in starts:
-                if len(jobs) == TRACKS_AT_ONCE:
-                    await take()
-                jobs.append(self.recogniser.submit(await self.prepare(start)))
-            while jobs:
-                await take()
-        finally:
-            for job in jobs:
-                job.cancel()
+        for place in range(0, len(starts), TRACKS_AT_ONCE):
+            jobs: list[Job[Transcript]] = []
+            try:
+                for start in starts[place : place + TRACKS_AT_ONCE]:
+                    jobs.append(self.recogniser.submit(await self.prepare(start)))
+                found += [await asyncio.wrap_future(job.result) for job in jobs]
+            finally:
+                for job in jobs:
+                    job.cancel()
         return found
 
 

@@ -127,18 +127,14 @@ class Item:
         """
         final, begin = self.final, self.begin / SAMPLE_RATE
         self.forget_final()
-        chunks = [
-            replace(each, window_start=max(each.window_start, begin)) for each in transcript.chunks
-        ]
-        transcript = replace(transcript, chunks=tuple(chunks))
+        own = (replace(c, window_start=max(c.window_start, begin)) for c in transcript.chunks)
+        transcript, seconds = replace(transcript, chunks=tuple(own)), self.length / SAMPLE_RATE
         every = [word for chunk in transcript.chunks for word in chunk.words]
         rest = tuple(words_after(self.words, every))
         return [
             *self._delta(rest),
             Words(self.id, rest),
-            Completed(
-                self.id, transcript, transcript.text.strip(), self.length / SAMPLE_RATE, final
-            ),
+            Completed(self.id, transcript, transcript.text.strip(), seconds, final),
             ItemDone(self.id, self.previous_id),
         ]
 

@@ -28,6 +28,7 @@ from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.errors import EndpointError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.live.item import WantedPass
 from whosaid.overlap import OverlapDecoder, overlapped_windows
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.runtime.errors import endpoint_errors
@@ -131,15 +132,12 @@ class LiveSpeakers:
         once it is over. An item that fails keeps its text.
         """
         while self._tracker.overlapped:
-            item = self._tracker.overlapped.popleft()
-            final, transcript = item.final, item.transcript
-            assert final is not None
+            item, final, turns = self._tracker.overlapped.popleft()
+            transcript = item.transcript
             heard = final.samples if samples is None else samples[final.begin : final.stop]
             options = replace(final.options, decode=replace(final.options.decode, live=False))
             with suppress(EndpointError), endpoint_errors():
-                found = await self._overlaps.decode(
-                    transcript, self._tracker.turns_of(item), heard, options, final.begin
-                )
+                found = await self._overlaps.decode(transcript, turns, heard, options, final.begin)
                 transcript = found if _has_words(found) else transcript
             self._tracker.add(replace(item, transcript=transcript, final=None))
             if samples is None:
@@ -152,8 +150,8 @@ class LiveSpeakers:
 class SpeakerTracker:
     """Matches the words of a session with its speaker turns, both in seconds of the session.
 
-    `overlapped` are completed items in which speakers talk at once. Their segments wait until their
-    new texts are added.
+    `overlapped` are completed items in which speakers talk at once, with their passes and turns.
+    Their segments wait until their new texts are added.
     """
 
     def __init__(self) -> None:
@@ -161,7 +159,7 @@ class SpeakerTracker:
         self._turns, self._exclusive = Turns(), Turns()
         self._unnamed: dict[str, list[Word]] = {}  # by item: words sent without a speaker
         self._completed: list[Completed] = []  # items whose words have no speakers yet
-        self.overlapped: deque[Completed] = deque()
+        self.overlapped: deque[tuple[Completed, WantedPass, Sequence[SpeakerTurn]]] = deque()
         self._numbers = count(1)
 
     @property
@@ -193,25 +191,19 @@ class SpeakerTracker:
         if _has_words(item.transcript):
             self._completed.append(item)
 
-    def turns_of(self, item: Completed) -> tuple[SpeakerTurn, ...]:
-        """Return the turns in an item, without those that are noise."""
-        final = item.final
-        if final is None:
-            return ()
-        inside = self._turns.within(final.item.begin / SAMPLE_RATE, final.stop / SAMPLE_RATE)
-        return Diarization(inside, ()).touching(item.transcript.speech).turns
-
     def find_overlapped(self) -> None:
         """Move the items with known turns in which speakers talk at once to `overlapped`."""
         items, self._completed = self._completed, []
         for item in items:
-            (self.overlapped if self._has_overlap(item) else self._completed).append(item)
-
-    def _has_overlap(self, item: Completed) -> bool:
-        if item.final is None or _end(item) > self._clock:
-            return False
-        chunks, stop = item.transcript.chunks, item.final.stop / SAMPLE_RATE
-        return bool(overlapped_windows(chunks, self.turns_of(item), stop, 1.0))
+            final, transcript = item.final, item.transcript
+            if final is not None and _end(item) <= self._clock:
+                begin, stop = final.item.begin / SAMPLE_RATE, final.stop / SAMPLE_RATE
+                inside = Diarization(self._turns.within(begin, stop), ())
+                turns = inside.touching(transcript.speech).turns
+                if overlapped_windows(transcript.chunks, turns, stop, 1.0):
+                    self.overlapped.append((item, final, turns))
+                    continue
+            self._completed.append(item)
 
     def _named(self, event: Words) -> Words:
         named = self._in_time(event.words)
