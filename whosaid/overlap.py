@@ -20,16 +20,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import seconds_spoken
-from whosaid.asr import ChunkReader, Job, Recogniser, Transcription, TranscriptionOptions
 from whosaid.runtime.shortest_first import in_one_step
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, merged
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
+
+if TYPE_CHECKING:
+    from whosaid.asr import ChunkReader, Job, Recogniser, Transcription, TranscriptionOptions
 
 LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more overlap too little of each speaker is alone. Chosen on a

@@ -23,12 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import attribute, speaker_segments
-from whosaid.asr import Recogniser
 from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.errors import EndpointError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
-from whosaid.live.item import WantedPass
 from whosaid.overlap import OverlapDecoder, overlapped_windows
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.runtime.errors import endpoint_errors
@@ -37,7 +35,9 @@ from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
 
 if TYPE_CHECKING:
+    from whosaid.asr import Recogniser
     from whosaid.diarization.thread import SessionSpeakers
+    from whosaid.live.item import WantedPass
 
 # Seconds around a word in which turns may matter to it; `diarization_utils` looks half as far.
 AROUND = 1.0
