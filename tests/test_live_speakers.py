@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diarization_utils import attribute, speaker_segments
+from whosaid.asr import Prior, TranscriptionOptions
 from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.diarization.known_speakers import Naming
 from whosaid.errors import ModelError
 from whosaid.live.events import Completed, Delta, Failed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.live.item import Item, WantedPass
 from whosaid.live.speakers import LiveSpeakers, SpeakerTracker
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
@@ -231,7 +233,7 @@ async def nothing() -> None:
 @asynchronous
 async def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end(workers):
     finder, samples = Finder(change=0.5), noise(3.0)
-    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers = LiveSpeakers(finder, None, workers, nothing)
     item = completed("0", spoken(4))
     for start in range(0, len(samples), 1000):
         speakers.push(samples[start : start + 1000])
@@ -250,7 +252,7 @@ async def test_where_it_does_not_stream_the_whole_session_is_heard_at_its_end(wo
 @asynchronous
 async def test_where_nobody_speaks_nothing_is_looked_at(workers):
     finder = Finder()
-    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers = LiveSpeakers(finder, None, workers, nothing)
     speakers.push(noise(1.0))
     assert await speakers.finish() == [SpeakersFound((), ("ignored",))]
     assert finder.heard == []
@@ -264,7 +266,7 @@ async def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept(worke
     async def tell() -> None:
         events.extend(speakers.with_speakers([]))
 
-    speakers = LiveSpeakers(finder, workers, tell)
+    speakers = LiveSpeakers(finder, None, workers, tell)
     early = speakers.with_speakers([Words("0", tuple(spoken(2)))])
     assert [word.speaker for word in early[0].words] == [None, None]
     for start in range(0, 2 * SAMPLE_RATE, 1000):
@@ -296,7 +298,7 @@ async def test_where_it_streams_words_carry_speakers_and_audio_is_not_kept(worke
 async def test_a_failure_is_told_at_the_end_and_text_goes_on(missing, workers):
     finder = Finder(missing)
     finder.error = ModelError("broken")
-    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers = LiveSpeakers(finder, None, workers, nothing)
     speakers.push(noise(1.0))
     if missing:
         await finder.pushed.wait()
@@ -318,9 +320,179 @@ async def test_who_leaves_ends_what_is_under_way(workers):
         await asyncio.Event().wait()
 
     finder.push = push
-    speakers = LiveSpeakers(finder, workers, nothing)
+    speakers = LiveSpeakers(finder, None, workers, nothing)
     speakers.push(noise(1.0))
     await begun.wait()
     await speakers.close()
     assert finder.closed == 1
     assert speakers._following.cancelled()
+
+
+# ---- speakers who talk at once
+
+
+class Together(Finder):
+    """Says that A speaks all the time, and B from 2 s to 3.5 s, and again ten seconds later."""
+
+    def _turns(self) -> tuple[SpeakerTurn, ...]:
+        others = (SpeakerTurn("B", start, start + 1.5) for start in (2.0, 12.0))
+        return (SpeakerTurn("A", 0.0, 200.0), *others)
+
+
+class Decoder:
+    """Gives every word to both speakers once `go_on` is set; keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.error: Exception | None = None
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def decode(self, transcript, turns, samples, options, first):
+        self.asked.append((turns, samples, options, first))
+        self.begun.set()
+        await self.go_on.wait()
+        if self.error:
+            raise self.error
+        return replace(
+            transcript,
+            chunks=tuple(
+                replace(chunk, voice=voice) for chunk in transcript.chunks for voice in "AB"
+            ),
+        )
+
+
+def decoded(item: str, words: Sequence[Word], samples: np.ndarray, begin: int, stop: int):
+    """An item's text, with the pass that found it in samples `begin` to `stop` of the session."""
+    options = TranscriptionOptions()
+    options = replace(options, decode=replace(options.decode, live=True))
+    whole = Item(item, None, begin)
+    final = WantedPass(whole, begin, stop, samples[begin:stop], options, before=Prior())
+    return replace(completed(item, words), final=final)
+
+
+@pytest.fixture
+def both():
+    """Two items of ten seconds in which B speaks over A, and one in which only A speaks."""
+    samples, second = noise(30.0), SAMPLE_RATE
+    items = [
+        decoded(str(n), spoken(36, 10.0 * n), samples, 10 * n * second, (10 * n + 10) * second)
+        for n in range(3)
+    ]
+    return samples, items
+
+
+def voices(events: Sequence[LiveEvent]) -> dict[str, list[str | None]]:
+    """The speakers of each item's segments."""
+    found: dict[str, list[str | None]] = {}
+    for item, _, speaker, *_ in segments(events):
+        found.setdefault(item, []).append(speaker)
+    return found
+
+
+def assert_asked(decoder: Decoder, samples: np.ndarray) -> None:
+    """Both items with overlap were decoded as recordings, from their own samples and turns."""
+    assert len(decoder.asked) == 2
+    for number, (found, heard, options, first) in enumerate(decoder.asked):
+        assert first == 10 * number * SAMPLE_RATE
+        whole = samples[first : first + 10 * SAMPLE_RATE]
+        np.testing.assert_allclose(heard, whole, atol=1 / 32767)
+        assert not options.decode.live
+        assert [turn.speaker for turn in found] == ["A", "B"]
+
+
+@pytest.mark.parametrize("missing", [None, 4000])
+@asynchronous
+async def test_items_in_which_speakers_talk_at_once_are_decoded_for_each(missing, both, workers):
+    (samples, items), decoder = both, Decoder()
+    decoder.go_on.set()
+    finder, told = Together(missing), []
+
+    async def tell() -> None:
+        told.extend(speakers.with_speakers([]))
+
+    speakers = LiveSpeakers(finder, None, workers, tell)
+    speakers._overlaps = decoder
+    assert speakers.with_speakers(items) == items
+    for start in range(0, len(samples), 8000):
+        speakers.push(samples[start : start + 8000])
+        await asyncio.sleep(0)
+    told += await speakers.finish()
+    await speakers.close()
+    assert voices(told) == {"0": ["A", "B"], "1": ["A", "B"], "2": ["A"]}
+    assert isinstance(told[-1], SpeakersFound)
+    assert_asked(decoder, samples)
+
+
+@pytest.mark.parametrize("error", [None, ModelError("broken"), ValueError("a bug")])
+@asynchronous
+async def test_a_session_that_ends_waits_for_its_tracks(error, both, workers):
+    """If they fail, the items keep the text of all speakers together."""
+    (samples, items), decoder, told = both, Decoder(), []
+    decoder.error = error
+
+    async def tell() -> None:
+        told.extend(speakers.with_speakers([]))
+
+    speakers = LiveSpeakers(Together(4000), None, workers, tell)
+    speakers._overlaps = decoder
+    speakers.with_speakers(items[:1])
+    speakers.push(samples)
+    await decoder.begun.wait()
+    told += speakers.with_speakers(items[1:])
+    finishing = asyncio.ensure_future(speakers.finish())
+    while len(speakers._tracker.overlapped) < 1:
+        await asyncio.sleep(0)
+    assert voices(told) == {"2": ["A"]}
+    assert not finishing.done()
+    decoder.go_on.set()
+    told += await finishing
+    await speakers.close()
+    assert {name: set(found) for name, found in voices(told).items()} == {
+        "0": {"A", "B"} if error is None else {"A"},
+        "1": {"A", "B"} if error is None else {"A"},
+        "2": {"A"},
+    }
+    assert isinstance(told[-1], SpeakersFound)
+
+
+@asynchronous
+async def test_who_leaves_ends_tracks_and_an_item_waits_for_all_its_turns(both, workers):
+    (samples, items), decoder = both, Decoder()
+    speakers = LiveSpeakers(Together(4000), None, workers, nothing)
+    speakers._overlaps = decoder
+    speakers.push(samples[: round(9.5 * SAMPLE_RATE)])  # all words end at 9 s
+    while not speakers._tracker._clock:
+        await asyncio.sleep(0)
+    assert speakers.with_speakers(items[:1]) == items[:1]
+    speakers.push(samples[round(9.5 * SAMPLE_RATE) : 10 * SAMPLE_RATE])
+    while speakers._tracker._clock < 10:
+        await asyncio.sleep(0)
+    assert speakers.with_speakers([]) == []
+    await decoder.begun.wait()
+    await speakers.close()
+    assert speakers._decoding.cancelled()
+
+
+@asynchronous
+async def test_only_samples_that_may_be_decoded_again_are_kept(both, workers):
+    (samples, items), broken = both, Finder(4000)
+    for finder in (Finder(), broken):
+        broken.error = ModelError("broken")
+        speakers = LiveSpeakers(finder, None, workers, nothing)
+        speakers.push(samples)
+        if finder is broken:
+            await asyncio.wait([speakers._following])
+        speakers.with_speakers(items)
+        assert [len(each.final.samples) for each in speakers._tracker._completed] == [0, 0, 0]
+        await speakers.close()
+
+
+def test_a_window_that_holds_earlier_items_begins_with_its_own():
+    item = Item("1", "0", 5 * SAMPLE_RATE)
+    item.end = 8 * SAMPLE_RATE
+    chunks = tuple(
+        Chunk(word.text, word.start, word.end, words=(word,), window_start=start)
+        for word, start in zip(spoken(2, 6.0), (1.0, 6.1), strict=True)
+    )
+    *_, found, _ = item.complete(Transcript(chunks, "en"))
+    assert [chunk.window_start for chunk in found.transcript.chunks] == [5.0, 6.1]

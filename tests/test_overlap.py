@@ -4,18 +4,28 @@ tracks' words, and no others, replace them.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
+from test_live_speakers import between
+from test_session_speakers import SETTINGS, Told, say, session
 
+from benchmarks.voices.answers import make_exclusive
 from benchmarks.voices.overlap import GivenTurns
 from diarization_utils import attribute, seconds_spoken
 from tests.support.dialogue import Placed, compose
 from tests.support.speech import Voice, draw_clip
+from whosaid.asr import Job
+from whosaid.asr.recogniser import ignore
+from whosaid.errors import ModelError
+from whosaid.live.events import Completed, Segment, SpeakersFound
+from whosaid.live.settings import AudioFormat
 from whosaid.overlap import find_tracks, overlapped_windows, replaced
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
 
@@ -184,9 +194,9 @@ def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav):
     transcriber, started = demo_endpoint.recogniser.transcriber, []
     start = transcriber.start
 
-    async def counted(samples, options, mask=None):
+    async def counted(samples, options, mask=None, **prior):
         started.append(options.language if mask is None else "conditioned")
-        return await start(samples, options)
+        return await start(samples, options, **prior)
 
     monkeypatch.setattr(transcriber, "start", counted)
 
@@ -253,10 +263,117 @@ def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, m
     with monkeypatch.context() as patch:
         patch.setattr(transcriber, "always_conditioned", True)
         assert ask(scene.turns)[1] == conditioned
-    monkeypatch.setattr("whosaid.call.MOST_OVERLAP", 0.0)  # as if there were more overlap
+    monkeypatch.setattr("whosaid.overlap.MOST_OVERLAP", 0.0)  # as if there were more overlap
     assert ask(scene.turns)[1] == conditioned
     # Texts that are doubtful are decoded without others' speech.
     monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)
     again, started = ask(scene.turns)
     assert started == [*conditioned, "en", "en"]
     assert again == plain
+
+
+# ---- in live sessions
+
+
+class StreamedTurns(GivenTurns):
+    """Returns the turns as the audio comes."""
+
+    missing, clock = 8_000, 0.0
+
+    @property
+    def capabilities(self):
+        return replace(self.diarizer.capabilities, streams=True)
+
+    def stream(self):
+        return self
+
+    def push(self, samples, last=False, cancelled=None):
+        begin, self.clock = self.clock, self.clock + len(samples) / RATE
+        found = [between(each, begin, self.clock) for each in (self.turns, self.exclusive)]
+        self.clock = np.inf if last else self.clock
+        return replace(found[0], exclusive=found[1].turns)
+
+    @property
+    def exclusive(self):
+        return make_exclusive(self.turns)
+
+
+@pytest.fixture
+def live(demo_endpoint, monkeypatch, scene):
+    """Runs a session in which the scene is said twice, an item each time."""
+    whole = scene.duration
+    again = [replace(t, start=t.start + whole, end=t.end + whole) for t in scene.turns]
+
+    async def run(kind, before_the_end):
+        told = Told()
+        async with session(demo_endpoint, told) as driver:
+            await driver.change(SETTINGS, AudioFormat.PCM_16000)
+            await say(driver, scene.samples)
+            await driver.commit()
+            await told.came[Completed].wait()
+            await say(driver, scene.samples)
+            if kind is StreamedTurns:
+                await before_the_end(told)
+            await driver.finish()
+        return told
+
+    async def nothing(told):
+        """The session goes on to its end."""
+
+    def live(kind, before_the_end=nothing):
+        diarizer = kind(demo_endpoint.diarizer, (*scene.turns, *again))
+        monkeypatch.setattr(demo_endpoint.models, "diarizer", diarizer)
+        told = asyncio.run(run(kind, before_the_end))
+        assert isinstance(told[-1], SpeakersFound)
+        found = {each.item_id: [] for each in told if isinstance(each, Completed)}
+        for each in told:
+            if isinstance(each, Segment):
+                found[each.item_id].append(each)
+        return [*found.values()]
+
+    return live
+
+
+def assert_segments(found, answer, later=0.0):
+    assert [(each.text, each.speaker) for each in found] == [
+        (each["text"], each["speaker"]) for each in answer["speakers"]
+    ]
+    for each, other in zip(found, answer["speakers"], strict=True):
+        times = [time + later for time in other["timestamp"]]
+        assert [each.start, each.end] == pytest.approx(times, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [GivenTurns, StreamedTurns])
+def test_a_live_items_segments_are_the_files(kind, ask, live, scene):
+    answer, _ = ask(scene.turns)
+
+    async def named(told):
+        """With a diarizer that streams, before the session ends."""
+        await told.came[Segment].wait()
+
+    first, second = live(kind, named)
+    assert_segments(first, answer)
+    assert_segments(second, answer, scene.duration)
+
+
+def test_a_session_that_ends_waits_for_its_tracks_and_a_failed_one_costs_no_text(
+    ask, live, scene, demo_endpoint, monkeypatch
+):
+    answer, _ = ask(scene.turns, overlap="off")
+    recogniser, tracks = demo_endpoint.recogniser, []
+    submit = recogniser.submit
+
+    def fail(recognition):
+        if recognition.live:
+            return submit(recognition)
+        tracks.append(Job(recognition, ignore, recogniser.wake))
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, tracks[-1].result.set_exception, ModelError("broken"))
+        return tracks[-1]
+
+    monkeypatch.setattr(recogniser, "submit", fail)
+    first, second = live(StreamedTurns)
+    assert len(tracks) == 4
+    assert all(job.cancelled for job in tracks)
+    assert_segments(first, answer)
+    assert second

@@ -17,6 +17,7 @@ import threading
 import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -374,6 +375,25 @@ def test_speakers_come_when_they_are_known(person, room, downloads):
     person.rename(0, "Ada")
     assert person.texts("#transcript .name") == ["Ada", "SPEAKER_01"]
     assert person.download("txt", downloads).startswith("Ada: So it\n")
+
+
+def test_the_words_of_speakers_who_talk_at_once_are_shown_for_both(person, room, downloads):
+    visit(person, room.url)
+    driver = begin(person, room)
+    first = tuple(replace(word, speaker="SPEAKER_00") for word in FIRST)
+    second = (Word(" no", 0.4, 0.6, "SPEAKER_01"),)
+    driver.tell(
+        SpeechStartedEvent("a", 200),
+        completed("a", *FIRST),
+        Segment("a", "s1", " So it", "SPEAKER_00", 0.3, 0.7, first),
+        Segment("a", "s2", " no", "SPEAKER_01", 0.4, 0.6, second),
+    )
+    person.wait(lambda: person.texts("#transcript .name") == ["SPEAKER_00", "SPEAKER_01"])
+    assert lines(person) == ["So it", "no"]
+    end(person, driver, SpeakersFound((), ()))
+    body = json.loads(person.download("json", downloads))
+    assert [each["timestamp"] for each in body["speakers"]] == [[0.3, 0.7], [0.4, 0.6]]
+    assert [each["speaker"] for each in body["words"]] == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00"]
 
 
 def test_what_was_said_stays_when_the_server_goes_away(person, demo_endpoint):

@@ -7,6 +7,7 @@ import base64
 import json
 import typing
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import openai.types.realtime as sdk
 import pytest
@@ -16,9 +17,12 @@ from openai.types.realtime import RealtimeClientEvent
 from pydantic import TypeAdapter
 
 from whosaid.errors import InvalidParameter
+from whosaid.live.events import Segment
 from whosaid.live.settings import AudioFormat, LiveSettings, TurnSettings
 from whosaid.server.realtime.client_events import MOST_VALUES, REFUSED, SERVED
+from whosaid.server.realtime.server_events import EventEncoder
 from whosaid.server.realtime.session import Ahead
+from whosaid.transcript import Word
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 ALL = [f"item.input_audio_transcription.{name}" for name in ("logprobs", "words", "segments")]
@@ -100,6 +104,20 @@ async def test_every_event_is_of_the_types_that_the_sdk_reads():
     assert (completed["words"], completed["logprobs"]) == ([said], delta["logprobs"])
     segment = next(event for event in events if event["type"].endswith(".segment"))
     assert (segment["speaker"], segment["start"], segment["end"]) == ("A", 0.0, 0.5)
+
+
+def test_segments_have_words_where_they_hold_some_and_words_are_included():
+    word = Word(" no", 0.8, 1.2, "B", 0.75)
+    plain = Segment("item", "seg_1", " no", "B", 0.8, 1.2)
+    said = {"word": " no", "start": 0.8, "end": 1.2, "probability": 0.75, "speaker": "B"}
+    for include, segment, expected in (
+        (ALL, replace(plain, words=(word,)), [said]),
+        (ALL, plain, None),
+        (ALL[2:], replace(plain, words=(word,)), None),
+    ):
+        message = EventEncoder(include, None).message(segment)
+        assert message.get("words") == expected
+        assert (message["id"], message["end"]) == ("seg_1", 1.2)
 
 
 @asynchronous

@@ -822,6 +822,34 @@ def test_words_have_speakers_until_segments_of_the_text_replace_them():
     assert [(each.speaker, each.text) for each in item.blocks()] == [("Cid", fields["text"])]
 
 
+def test_the_words_of_speakers_who_talk_at_once_are_written_for_both():
+    transcript = LiveTranscript()
+    transcript.take(event("completed", transcript="I say yes", words=words("I say yes", 0.5)))
+    for number, name, text, start in (("1", "Ann", " I say yes", 0.5), ("2", "Bob", " no", 0.8)):
+        said = words(text, start, name)
+        span = {"start": said[0]["start"], "end": said[-1]["end"]}
+        fields = {"id": number, "text": text, "speaker": name, "words": said}
+        transcript.take(event("segment", **fields, **span))
+    later = event("completed", transcript="so", words=words("so", 5.0))
+    transcript.take({**later, "item_id": "b"})
+    last = event("segment", id="3", text=" so", speaker="Ann", start=5.0, end=5.4)
+    transcript.take({**last, "item_id": "b"})
+    answer = transcript.answer(6.0, {"output": ["srt"], "return_timestamps": "word"})
+    assert [(each["speaker"], each["text"].strip()) for each in answer["speakers"]] == [
+        ("Ann", "I say yes"),
+        ("Bob", "no"),
+        ("Ann", "so"),
+    ]
+    assert answer["speakers"][1]["timestamp"] == [0.8, pytest.approx(1.2)]
+    assert answer["text"].split() == ["I", "say", "yes", "no", "so"]
+    named = [(each["word"].strip(), each["speaker"]) for each in answer["words"]]
+    assert sorted(named) == sorted(
+        [("I", "Ann"), ("say", "Ann"), ("yes", "Ann"), ("no", "Bob"), ("so", "Ann")]
+    )
+    for spoken in ("Ann: I say yes", "Bob: no", "Ann: so"):
+        assert spoken in answer["output"]["srt"]
+
+
 def test_what_is_final_stays_when_a_session_is_lost():
     """Also for an incomplete item before a complete one."""
     transcript = LiveTranscript()

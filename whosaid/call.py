@@ -23,7 +23,6 @@ from whosaid.asr import (
     Recogniser,
     Transcriber,
     Transcription,
-    TranscriptionOptions,
 )
 from whosaid.audio.crosstalk import without_crosstalk
 from whosaid.audio.decode import Audio, decode_base64, decoding_steps, find_offset
@@ -31,19 +30,18 @@ from whosaid.diarization.diarizer import Diarization, SpeakerHints
 from whosaid.diarization.known_speakers import KnownVoices
 from whosaid.diarization.thread import DiarizationClient
 from whosaid.errors import InvalidParameter
-from whosaid.overlap import MOST_OVERLAP, Track, doubtful, find_tracks, overlapped_windows, replaced
+from whosaid.overlap import OverlapDecoder
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.shortest_first import in_one_step
 from whosaid.runtime.steps import give_way
-from whosaid.transcript import SpeakerTurn, Transcript
+from whosaid.transcript import Transcript
 
 if TYPE_CHECKING:
     from whosaid.endpoint import Endpoint
 
 # An unopened file counts as 16-bit samples at 16 kHz: the first step, which opens it, is short.
 GUESSED_BYTES_PER_SECOND = 32_000
-TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 
 
 class Call:
@@ -124,10 +122,21 @@ class Call:
         A client's text is one sequence of words, so its windows stay as they are.
         """
         self._turns = await self._speakers.found([each.speech for each in self._transcripts])
-        if self._request.config.overlap == "auto" and not self._request.options.text:
-            for number, found in enumerate(self._turns):
-                if found is not None:
-                    await self._decode_tracks(number, found.turns)
+        options = self._request.options
+        if self._request.config.overlap == "off" or options.text:
+            return
+        decoder = OverlapDecoder(
+            self._endpoint.recogniser,
+            lambda steps: self._endpoint.prepare(self._recording, steps()),
+        )
+        every = zip(self._transcripts, self._turns, self._audio.channels, strict=True)
+        with endpoint_errors():
+            self._transcripts = [
+                transcript
+                if found is None
+                else await decoder.decode(transcript, found.turns, samples, options)
+                for transcript, found, samples in every
+            ]
 
     async def attribute(self) -> Answer:
         """Assign every word to a speaker, and return the answer."""
@@ -214,62 +223,6 @@ class Call:
             started[channel if separate else None] = transcription
             await give_way()
         return started
-
-    async def _decode_tracks(self, number: int, turns: Sequence[SpeakerTurn]) -> None:
-        transcript, transcriber = self._transcripts[number], self._transcriber
-        find = partial(overlapped_windows, transcript.chunks, turns, self._audio.duration)
-        little = find(MOST_OVERLAP)
-        windows = find(1.0) if transcriber.conditioned else little
-        tracks = find_tracks(windows, turns)
-        if not tracks:
-            return
-        options = self._request.options
-        if not options.multilingual:
-            options = replace(options, language=transcript.language)
-        hear = partial(self._read_tracks, self._audio.channels[number], options)
-        # Low-rank updates of a plain encoder help only if silencing others leaves too little.
-        by_turns = () if transcriber.always_conditioned else little
-        followed = [
-            place
-            for place, track in enumerate(tracks)
-            if transcriber.conditioned and (track.start, track.stop) not in by_turns
-        ]
-        texts = zip(followed, await hear([tracks[n] for n in followed], True), strict=True)
-        heard = {place: text for place, text in texts if not doubtful(text)}
-        left = [place for place in range(len(tracks)) if place not in heard]
-        heard |= zip(left, await hear([tracks[n] for n in left], False), strict=True)
-        found = [heard[place] for place in range(len(tracks))]
-        reader = self._transcriber.reader(transcript.language)
-        merge = partial(replaced, transcript, windows, tracks, found, reader)
-        merged = self._endpoint.prepare(self._recording, in_one_step(merge))
-        self._transcripts[number] = await merged
-
-    async def _read_tracks(
-        self,
-        samples: NDArray[np.float32],
-        options: TranscriptionOptions,
-        tracks: Sequence[Track],
-        conditioned: bool,
-    ) -> list[Transcript]:
-        """Transcribe the tracks of a channel, `samples` (n,) at 16 kHz."""
-
-        async def start(some: Sequence[Track]) -> dict[int | None, Transcription]:
-            started: dict[int | None, Transcription] = {}
-            for number, track in enumerate(some):
-                heard = track.whole(samples) if conditioned else track.cut(samples)
-                mask = track.mask if conditioned else None
-                started[number] = await self._transcriber.start(heard, options, mask)
-                await give_way()
-            return started
-
-        found: list[Transcript] = []
-        for first in range(0, len(tracks), TRACKS_AT_ONCE):
-            steps = start(tracks[first : first + TRACKS_AT_ONCE])
-            started = await self._endpoint.prepare(self._recording, steps)
-            async with aclosing(_recognise(self._endpoint.recogniser, started)) as events:
-                async for event in events:
-                    found += () if isinstance(event, Progress) else event
-        return found
 
     def _finish(self, found: Sequence[Diarization | None]) -> Answer:
         config, audio = self._request.config, self._audio

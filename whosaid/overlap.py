@@ -15,20 +15,23 @@ whole window, and a mask tells it when the speaker speaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, pairwise, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import seconds_spoken
+from whosaid.runtime.shortest_first import in_one_step
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, merged
 from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwritten, Word
 
 if TYPE_CHECKING:
-    from whosaid.asr import ChunkReader
+    from whosaid.asr import ChunkReader, Job, Recogniser, Transcription, TranscriptionOptions
 
 LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more overlap too little of each speaker is alone. Chosen on a
@@ -38,8 +41,11 @@ MOST_OVERLAP = 0.2
 # openai/whisper's thresholds for texts that are decoded again.
 LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
+TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 
 Span = tuple[float, float]  # start and end in seconds
+# Runs the coroutine that a function returns in another thread.
+Prepare = Callable[[Callable[[], Coroutine[Any, None, Any]]], Awaitable[Any]]
 
 
 class Track(NamedTuple):
@@ -50,16 +56,19 @@ class Track(NamedTuple):
     stop: float
     turns: Sequence[SpeakerTurn]
 
-    def cut(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the track's samples of a recording, `samples` (n,) at 16 kHz."""
-        track = self.whole(samples).copy()
+    def cut(self, samples: NDArray[np.float32], first: int = 0) -> NDArray[np.float32]:
+        """Return the track's samples of a recording, `samples` (n,) at 16 kHz from its sample
+        `first` on.
+        """
+        track = self.whole(samples, first).copy()
         own, others = self._active(len(track))
         track[others & ~own] = 0
         return track
 
-    def whole(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    def whole(self, samples: NDArray[np.float32], first: int = 0) -> NDArray[np.float32]:
         """Return the window's samples of a recording, with all speakers."""
-        return samples[round(self.start * SAMPLE_RATE) : round(self.stop * SAMPLE_RATE)]
+        start, stop = (round(each * SAMPLE_RATE) - first for each in (self.start, self.stop))
+        return samples[start:stop]
 
     @property
     def mask(self) -> NDArray[np.float32]:
@@ -80,6 +89,70 @@ class Track(NamedTuple):
             active = own if turn.speaker == self.speaker else others
             active[max(0, start) : max(0, stop)] = True
         return own, others
+
+
+@dataclass(frozen=True)
+class OverlapDecoder:
+    """Decodes windows in which speakers talk at once with a `recogniser`; for the event loop."""
+
+    recogniser: Recogniser
+    prepare: Prepare
+
+    async def decode(
+        self,
+        transcript: Transcript,
+        turns: Sequence[SpeakerTurn],
+        samples: NDArray[np.float32],
+        options: TranscriptionOptions,
+        first: int = 0,
+    ) -> Transcript:
+        """Return the transcript of `samples` (n,), which begin with sample `first` of a recording.
+        If there are such windows, the texts of each speaker replace theirs.
+        """
+        transcriber = self.recogniser.transcriber
+        duration = (first + len(samples)) / SAMPLE_RATE
+        find = partial(overlapped_windows, transcript.chunks, turns, duration)
+        little = find(MOST_OVERLAP)
+        windows = find(1.0) if transcriber.conditioned else little
+        tracks = find_tracks(windows, turns)
+        if not tracks:
+            return transcript
+        if not options.multilingual:
+            options = replace(options, language=transcript.language)
+
+        async def start(track: Track, follow: bool) -> Transcription:
+            heard = track.whole(samples, first) if follow else track.cut(samples, first)
+            return await transcriber.start(heard, options, track.mask if follow else None)
+
+        # Low-rank updates of a plain encoder help only if silencing others leaves too little.
+        by_turns = () if transcriber.always_conditioned else little
+        follows = [
+            transcriber.conditioned and (each.start, each.stop) not in by_turns for each in tracks
+        ]
+        found = await self._transcribe([*map(partial(partial, start), tracks, follows)])
+        again = [n for n, text in enumerate(found) if follows[n] and doubtful(text)]
+        texts = await self._transcribe([partial(start, tracks[n], False) for n in again])
+        for n, text in zip(again, texts, strict=True):
+            found[n] = text
+        reader = transcriber.reader(transcript.language)
+        merge = partial(replaced, transcript, windows, tracks, found, reader)
+        whole: Transcript = await self.prepare(partial(in_one_step, merge))
+        return whole
+
+    async def _transcribe(
+        self, starts: Sequence[Callable[[], Coroutine[Any, None, Transcription]]]
+    ) -> list[Transcript]:
+        found: list[Transcript] = []
+        for place in range(0, len(starts), TRACKS_AT_ONCE):
+            jobs: list[Job[Transcript]] = []
+            try:
+                for start in starts[place : place + TRACKS_AT_ONCE]:
+                    jobs.append(self.recogniser.submit(await self.prepare(start)))
+                found += [await asyncio.wrap_future(job.result) for job in jobs]
+            finally:
+                for job in jobs:
+                    job.cancel()
+        return found
 
 
 def overlapped_windows(

@@ -162,7 +162,7 @@ class LiveDriver:
             finder = await self._open_speakers(
                 settings.known_speakers, settings.known_speaker_threshold
             )
-            speakers = LiveSpeakers(finder, self._workers, self._tell)
+            speakers = LiveSpeakers(finder, self._recogniser, self._workers, self._tell)
         if self._speakers is not None:
             await self._speakers.close()
         self._speakers, self._about_speakers = speakers, about

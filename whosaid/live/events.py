@@ -10,11 +10,14 @@ the JSON's. `server.realtime.server_events` renders the events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from whosaid.errors import EndpointError
 from whosaid.transcript import KnownSpeaker, Transcript, Word
+
+if TYPE_CHECKING:
+    from whosaid.live.item import WantedPass
 
 BUFFER = "input_audio_buffer"
 ITEM = "conversation.item"
@@ -112,7 +115,8 @@ class Segment(LiveEvent):
     """One speaker's text in a stretch of the item; `speaker` is None if unknown.
 
     Segments before the item is completed cover words that were sent without a speaker. Segments
-    after that cover the item's whole text, and replace all earlier ones.
+    after that cover the item's whole text, and replace all earlier ones. If speakers talk at once,
+    these have the text of each speaker (`whosaid.overlap`), may overlap, and have `words`.
     """
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.segment"
@@ -122,13 +126,15 @@ class Segment(LiveEvent):
     speaker: str | None
     start: float
     end: float
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completed(LiveEvent):
     """The item's final text, which may differ from its deltas.
 
-    The times of `transcript` are seconds of the session. `seconds` is the item's duration.
+    The times of `transcript` are seconds of the session. `seconds` is the item's duration. `final`
+    is the pass that decoded it, for windows in which speakers talk at once.
     """
 
     kind: ClassVar[str] = f"{TRANSCRIPTION}.completed"
@@ -136,6 +142,7 @@ class Completed(LiveEvent):
     transcript: Transcript
     text: str
     seconds: float
+    final: WantedPass | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

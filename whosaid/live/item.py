@@ -121,14 +121,20 @@ class Item:
         return self._events(self.found.words[before:])
 
     def complete(self, transcript: Transcript) -> list[LiveEvent]:
-        """Return the events of the item's final text, with times in seconds of the session."""
+        """Return the events of the item's final text, with times in seconds of the session.
+
+        Its first window begins with it, even if earlier items were context.
+        """
+        final, begin = self.final, self.begin / SAMPLE_RATE
         self.forget_final()
+        own = (replace(c, window_start=max(c.window_start, begin)) for c in transcript.chunks)
+        transcript, seconds = replace(transcript, chunks=tuple(own)), self.length / SAMPLE_RATE
         every = [word for chunk in transcript.chunks for word in chunk.words]
         rest = tuple(words_after(self.words, every))
         return [
             *self._delta(rest),
             Words(self.id, rest),
-            Completed(self.id, transcript, transcript.text.strip(), self.length / SAMPLE_RATE),
+            Completed(self.id, transcript, transcript.text.strip(), seconds, final),
             ItemDone(self.id, self.previous_id),
         ]
 

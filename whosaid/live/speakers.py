@@ -3,35 +3,46 @@
 Text never waits for speakers. With a streaming diarizer, a word that is final before its time has
 been diarized is sent without a speaker, and a segment with the speaker follows. With any other
 diarizer, the session's audio is kept and diarized at its end. In both cases the words of every
-completed text get speakers like the words of a file.
+completed text get speakers like the words of a file, and windows in which speakers talk at once are
+decoded again before that (`whosaid.overlap`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count, takewhile
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diarization_utils import attribute, speaker_segments
 from whosaid.diarization.diarizer import Diarization, Span
+from whosaid.errors import EndpointError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
+from whosaid.overlap import OverlapDecoder, overlapped_windows
 from whosaid.payload.parameters import ReferenceClip
-from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Word
+from whosaid.runtime.errors import endpoint_errors
+from whosaid.runtime.steps import run_steps
+from whosaid.timebase import SAMPLE_RATE
+from whosaid.transcript import Chunk, KnownSpeaker, SpeakerTurn, Transcript, Word
 
 if TYPE_CHECKING:
+    from whosaid.asr import Recogniser
     from whosaid.diarization.thread import SessionSpeakers
+    from whosaid.live.item import WantedPass
 
 # Seconds around a word in which turns may matter to it; `diarization_utils` looks half as far.
 AROUND = 1.0
 
+T = TypeVar("T")
 # Called with the clips of known speakers, and the least similarity of a match.
 OpenSpeakers = Callable[[Sequence[ReferenceClip], float | None], Awaitable["SessionSpeakers"]]
 
@@ -44,15 +55,23 @@ class LiveSpeakers:
     """
 
     def __init__(
-        self, finder: SessionSpeakers, workers: Executor, tell: Callable[[], Awaitable[None]]
+        self,
+        finder: SessionSpeakers,
+        recogniser: Recogniser,
+        workers: Executor,
+        tell: Callable[[], Awaitable[None]],
     ) -> None:
         self._finder, self._workers, self._tell = finder, workers, tell
+        self._overlaps = OverlapDecoder(
+            recogniser, lambda steps: self._work(lambda: run_steps(steps()))
+        )
         self._audio = AudioBuffer()
         self._tracker = SpeakerTracker()
         self._received = asyncio.Event()
         self._ending = False
         streams = finder.missing is not None
         self._following = asyncio.create_task(self._follow()) if streams else None
+        self._decoding: asyncio.Task[None] | None = None
 
     def push(self, samples: NDArray[np.float32]) -> None:
         if self._following is None or not self._following.done():  # done: it has failed
@@ -60,7 +79,12 @@ class LiveSpeakers:
             self._received.set()
 
     def with_speakers(self, events: Sequence[LiveEvent]) -> list[LiveEvent]:
-        return self._tracker.with_speakers(events)
+        if self._following is None or self._following.done():
+            events = [_without_samples(event) for event in events]
+        found = self._tracker.with_speakers(events)
+        if self._tracker.overlapped and (self._decoding is None or self._decoding.done()):
+            self._decoding = asyncio.create_task(self._decode_overlaps())
+        return found
 
     async def finish(self) -> list[LiveEvent]:
         """Return the last events, after the last audio and text. Raises EndpointError."""
@@ -70,23 +94,25 @@ class LiveSpeakers:
             self._ending = True
             self._received.set()
             await self._following
+            if self._decoding is not None:
+                await self._decoding
         elif speech := self._tracker.speech:
-            loop, audio = asyncio.get_running_loop(), self._audio
-            samples = await loop.run_in_executor(self._workers, audio.samples, 0, audio.stop)
+            samples = await self._work(self._audio.samples, 0, self._audio.stop)
             naming = await self._finder.find(samples, speech)
             known, warnings = naming.known_speakers, (*warnings, *naming.warnings)
             if naming.diarization is not None:
                 self._tracker.add_turns(naming.diarization, inf)
-        segments = await asyncio.get_running_loop().run_in_executor(
-            self._workers, self._tracker.with_speakers, ()
-        )
+                await self._work(self._tracker.find_overlapped)
+                await self._decode_overlaps(samples)
+        segments = await self._work(self._tracker.with_speakers, ())
         return [*segments, SpeakersFound(known, warnings)]
 
     async def close(self) -> None:
         self._finder.close()
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        tasks = [each for each in (self._following, self._decoding) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self) -> None:
         ending = False
@@ -101,15 +127,39 @@ class LiveSpeakers:
             self._tracker.add_turns(*await self._finder.push(samples, ending))
             await self._tell()
 
+    async def _decode_overlaps(self, samples: NDArray[np.float32] | None = None) -> None:
+        """Decode the windows of items in which speakers talk at once; `samples` are the session's,
+        once it is over. An item that fails keeps its text.
+        """
+        while self._tracker.overlapped:
+            item, final, turns = self._tracker.overlapped.popleft()
+            transcript = item.transcript
+            heard = final.samples if samples is None else samples[final.begin : final.stop]
+            options = replace(final.options, decode=replace(final.options.decode, live=False))
+            with suppress(EndpointError), endpoint_errors():
+                found = await self._overlaps.decode(transcript, turns, heard, options, final.begin)
+                transcript = found if _has_words(found) else transcript
+            self._tracker.add(replace(item, transcript=transcript, final=None))
+            if samples is None:
+                await self._tell()
+
+    def _work(self, function: Callable[..., T], *arguments: Any) -> Awaitable[T]:  # noqa: ANN401
+        return asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
+
 
 class SpeakerTracker:
-    """Matches the words of a session with its speaker turns, both in seconds of the session."""
+    """Matches the words of a session with its speaker turns, both in seconds of the session.
+
+    `overlapped` are completed items in which speakers talk at once, with their passes and turns.
+    Their segments wait until their new texts are added.
+    """
 
     def __init__(self) -> None:
         self._clock = 0.0  # all turns up to this second are known
         self._turns, self._exclusive = Turns(), Turns()
         self._unnamed: dict[str, list[Word]] = {}  # by item: words sent without a speaker
         self._completed: list[Completed] = []  # items whose words have no speakers yet
+        self.overlapped: deque[tuple[Completed, WantedPass, Sequence[SpeakerTurn]]] = deque()
         self._numbers = count(1)
 
     @property
@@ -131,10 +181,29 @@ class SpeakerTracker:
                 continue
             if isinstance(event, Completed | Failed):
                 self._unnamed.pop(event.item_id, None)
-            if isinstance(event, Completed) and any(each.words for each in event.transcript.chunks):
-                self._completed.append(event)
+            if isinstance(event, Completed):
+                self.add(event)
             result.append(event)
+        self.find_overlapped()
         return result + self._segments_of_words() + self._segments_of_texts()
+
+    def add(self, item: Completed) -> None:
+        if _has_words(item.transcript):
+            self._completed.append(item)
+
+    def find_overlapped(self) -> None:
+        """Move the items with known turns in which speakers talk at once to `overlapped`."""
+        items, self._completed = self._completed, []
+        for item in items:
+            final, transcript = item.final, item.transcript
+            if final is not None and _end(item) <= self._clock:
+                begin, stop = final.item.begin / SAMPLE_RATE, final.stop / SAMPLE_RATE
+                inside = Diarization(self._turns.within(begin, stop), ())
+                turns = inside.touching(transcript.speech).turns
+                if overlapped_windows(transcript.chunks, turns, stop, 1.0):
+                    self.overlapped.append((item, final, turns))
+                    continue
+            self._completed.append(item)
 
     def _named(self, event: Words) -> Words:
         named = self._in_time(event.words)
@@ -185,9 +254,16 @@ class SpeakerTracker:
         return Diarization(self._turns.within(start, end), self._exclusive.within(start, end))
 
     def _segments(self, item: str, chunks: Sequence[Chunk]) -> list[Segment]:
+        voices = any(chunk.voice for chunk in chunks)
         return [
             Segment(
-                item, f"seg_{next(self._numbers)}", each.text, each.speaker, each.start, each.end
+                item,
+                f"seg_{next(self._numbers)}",
+                each.text,
+                each.speaker,
+                each.start,
+                each.end,
+                each.words if voices else (),
             )
             for each in speaker_segments(chunks)
         ]
@@ -221,4 +297,17 @@ def _chunk(words: Sequence[Word]) -> Chunk:
 
 
 def _end(completed: Completed) -> float:
-    return max(word.end for chunk in completed.transcript.chunks for word in chunk.words)
+    """Return the second up to which turns matter to an item."""
+    final = completed.final
+    words = [word.end for chunk in completed.transcript.chunks for word in chunk.words]
+    return max(words + ([] if final is None else [final.stop / SAMPLE_RATE]))
+
+
+def _has_words(transcript: Transcript) -> bool:
+    return any(chunk.words for chunk in transcript.chunks)
+
+
+def _without_samples(event: LiveEvent) -> LiveEvent:
+    if not isinstance(event, Completed) or event.final is None:
+        return event
+    return replace(event, final=replace(event.final, samples=np.zeros(0, np.float32)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from typing import Any
 
 from config import InferenceConfig
@@ -47,7 +47,8 @@ class Item:
 
     @property
     def end(self) -> float:
-        return self.words[-1].end if self.words else max(self.started, self.stopped)
+        ends = [word.end for word in self.words]
+        return max(ends or [self.started, self.stopped])
 
     @property
     def has_speakers(self) -> bool:
@@ -72,10 +73,21 @@ class Item:
             return [_block(name, tuple(words)) for name, words in turns]
         return [SpeakerSegment(None, self.text, self.start, self.end, tuple(self.words))]
 
+    def add_segment(self, name: str, segment: SpeakerSegment) -> None:
+        """Add a segment. The words of segments that have a voice replace the item's."""
+        self.segments[name] = segment
+        if segment.voice is not None:
+            every = sorted(self.segments.values(), key=lambda each: each.start)
+            self.text = "".join(each.text for each in every)
+            self.words = [word for each in every for word in each.words]
+
     def _with_words(self) -> Iterator[SpeakerSegment]:
         """Yield the segments, in order, each with its words."""
         left = list(self.words)
         for segment in sorted(self.segments.values(), key=lambda each: each.start):
+            if segment.voice is not None:
+                yield segment
+                continue
             words = list(takewhile(lambda word, end=segment.end: word.end <= end, left))  # type: ignore[misc]
             del left[: len(words)]
             named = tuple(replace(word, speaker=segment.speaker) for word in words)
@@ -144,7 +156,13 @@ class LiveTranscript:
         )
         segments = turns = None
         if any(item.has_speakers for item in items):
-            segments = [block for item in items for block in item.blocks()]
+            blocks = [item.blocks() for item in items]
+            segments = list(chain.from_iterable(blocks))
+            if any(each.voice is not None for each in segments):  # segments may overlap
+                segments = [replace(each, voice=each.speaker or "") for each in segments]
+                words = [chain.from_iterable(each.words for each in own) for own in blocks]
+                both = zip(chunks, words, strict=True)
+                chunks = tuple(replace(chunk, words=tuple(own)) for chunk, own in both)
             turns = [SpeakerTurn(s.speaker, s.start, s.end) for s in segments if s.speaker]
         languages = [item.language for item in items if item.language]
         language = max(languages, key=languages.count, default=None)
@@ -164,8 +182,10 @@ class LiveTranscript:
             item.unstable = str(event["unstable"])
         elif kind == "segment":
             start, end = self._later(event["start"]), self._later(event["end"])
-            segment = SpeakerSegment(event.get("speaker"), event["text"], start, end)
-            item.segments[str(event["id"])] = segment
+            speaker, words = event.get("speaker"), tuple(map(self._word, event.get("words", ())))
+            voice = (speaker or "") if words else None
+            segment = SpeakerSegment(speaker, event["text"], start, end, words, voice=voice)
+            item.add_segment(str(event["id"]), segment)
         elif kind == "completed":
             item.done, item.text, item.unstable = True, event["transcript"], ""
             item.words = [*map(self._word, event.get("words", ()))]

@@ -93,6 +93,8 @@ class EventEncoder:
             case SpeakersFound(known, warnings):
                 return {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
         fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
+        if words := fields.pop("words", ()):  # of a segment
+            fields |= {"words": [*map(_word, words)]} if WORDS in self._include else {}
         return {k: round(v, 2) if isinstance(v, float) else v for k, v in fields.items()}
 
     def _logprobs_of(self, event: Delta) -> Message:

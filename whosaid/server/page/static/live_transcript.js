@@ -5,7 +5,8 @@ import { clock } from "./format.js";
 /**
  * @typedef {{word: string, start: number, end: number, probability: number | null,
  *   speaker: string | null}} Word seconds of the session
- * @typedef {{text: string, speaker: string | null, start: number, end: number}} Segment
+ * @typedef {{text: string, speaker: string | null, start: number, end: number,
+ *   words?: Word[]}} Segment which has words if speakers talk at once
  */
 
 // Seconds by which two times of the same moment differ, at most.
@@ -31,6 +32,7 @@ class Item {
   isComplete = false;
   isOver = false; // nothing more is said of its text
   hasLastSegments = false;
+  hasVoices = false; // the words are those of segments, which may overlap
   language = "";
   /** @type {string[]} */
   warnings = [];
@@ -83,7 +85,10 @@ class Item {
     if (this.isComplete && !this.hasLastSegments) {
       this.segments = [];
       this.hasLastSegments = true;
+      this.hasVoices = Boolean(segment.words);
+      if (this.hasVoices) this.words = [];
     }
+    if (this.hasVoices) this.words.push(...segment.words);
     this.segments.push(segment);
   }
 
@@ -92,7 +97,7 @@ class Item {
    * they come.
    */
   speakerOf(word) {
-    if (word.speaker && !this.hasLastSegments) return word.speaker;
+    if (this.hasVoices || (word.speaker && !this.hasLastSegments)) return word.speaker;
     const middle = (word.start + word.end) / 2;
     let [nearest, least] = [null, ROUNDING];
     for (const { speaker, start, end } of this.segments) {
@@ -190,16 +195,17 @@ export class LiveTranscript {
     const duration = Number(seconds.toFixed(2));
     const items = this.#spoken;
     const known = this.#hasSpeakers;
-    const all = items.flatMap(({ words }) => words);
-    putInOrder(all, duration);
+    const alone = items.filter(({ hasVoices }) => !hasVoices);
+    putInOrder(alone.flatMap(({ words }) => words), duration);
     const chunks = items.map(({ words }) => ({
       text: textOf(words),
-      timestamp: [words[0].start, words.at(-1).end],
+      timestamp: [words[0].start, Math.max(...words.map(({ end }) => end))],
       avg_logprob: null,
       no_speech_prob: null,
     }));
     const speakers = known ? items.flatMap((item) => this.#blocks(item, known)) : [];
     const words = items.flatMap((item) => item.words.map((word) => wordJson(item, word, known)));
+    words.sort((one, other) => one.timestamp[0] - other.timestamp[0]); // speakers may overlap
     const ofItems = [...this.#items.values()].flatMap((item) => item.warnings);
     return {
       speakers,
