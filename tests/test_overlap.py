@@ -147,11 +147,11 @@ def test_the_tracks_replace_their_windows_and_nothing_else():
     likely = [Word(word.text, word.start, word.end, probability=0.9) for word in b.words]
     b = Chunk(b.text, b.start, b.end, words=tuple(likely))
     left_out = (Unwritten(6, 8),), (Unwritten(7, 9),)  # seconds of the tracks
-    found = [
-        Transcript((each,), "en", unwritten=spans)
-        for each, spans in zip((a, b), left_out, strict=True)
-    ]
-    whole = replaced(plain, [(10, 20)], tracks, found, Reader())
+    texts = {
+        track: Transcript((each,), "en", unwritten=spans)
+        for track, each, spans in zip(tracks, (a, b), left_out, strict=True)
+    }
+    whole = replaced(plain, [(10, 20)], texts, Reader())
     assert [(each.voice, each.text) for each in whole.chunks] == [
         (None, " before it"),
         ("A", " i say"),
@@ -263,13 +263,19 @@ def test_a_conditioned_encoder_follows_each_speaker(ask, scene, demo_endpoint, m
     with monkeypatch.context() as patch:
         patch.setattr(transcriber, "always_conditioned", True)
         assert ask(scene.turns)[1] == conditioned
-    monkeypatch.setattr("whosaid.overlap.MOST_OVERLAP", 0.0)  # as if there were more overlap
-    assert ask(scene.turns)[1] == conditioned
-    # Texts that are doubtful are decoded without others' speech.
-    monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)
-    again, started = ask(scene.turns)
-    assert started == [*conditioned, "en", "en"]
+    monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", 0.0)  # all texts are doubtful
+    with monkeypatch.context() as patch:
+        patch.setattr(transcriber, "always_conditioned", True)
+        again, started = ask(scene.turns)
+    assert started == [*conditioned, "en", "en"]  # without others' speech
     assert again == plain
+    # As if there were more overlap: then the window's text stays.
+    monkeypatch.setattr("whosaid.overlap.MOST_OVERLAP", 0.0)
+    kept, started = ask(scene.turns)
+    assert started == conditioned
+    assert kept == ask(scene.turns, overlap="off")[0]
+    monkeypatch.setattr("whosaid.overlap.LEAST_LOGPROB", -1.0)
+    assert ask(scene.turns)[0] != kept
 
 
 # ---- in live sessions

@@ -16,7 +16,7 @@ whole window, and a mask tells it when the speaker speaks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise, product
@@ -54,7 +54,11 @@ class Track(NamedTuple):
     speaker: str
     start: float
     stop: float
-    turns: Sequence[SpeakerTurn]
+    turns: tuple[SpeakerTurn, ...]
+
+    @property
+    def window(self) -> Span:
+        return self.start, self.stop
 
     def cut(self, samples: NDArray[np.float32], first: int = 0) -> NDArray[np.float32]:
         """Return the track's samples of a recording, `samples` (n,) at 16 kHz from its sample
@@ -125,17 +129,20 @@ class OverlapDecoder:
             return await transcriber.start(heard, options, track.mask if follow else None)
 
         # Low-rank updates of a plain encoder help only if silencing others leaves too little.
-        by_turns = () if transcriber.always_conditioned else little
-        follows = [
-            transcriber.conditioned and (each.start, each.stop) not in by_turns for each in tracks
-        ]
-        found = await self._transcribe([*map(partial(partial, start), tracks, follows)])
-        again = [n for n, text in enumerate(found) if follows[n] and doubtful(text)]
-        texts = await self._transcribe([partial(start, tracks[n], False) for n in again])
-        for n, text in zip(again, texts, strict=True):
-            found[n] = text
+        by_turns = [] if transcriber.always_conditioned else little
+        followed = [track for track in tracks if track.window not in by_turns]
+        starts = [partial(start, track, track in followed) for track in tracks]
+        texts = dict(zip(tracks, await self._transcribe(starts), strict=True))
+        unclear = [track for track in followed if doubtful(texts[track])]
+        # With much overlap, silencing is no way out: the whole window keeps its text.
+        again = [track for track in unclear if track.window in little]
+        kept = {track.window for track in unclear} - {*little}
+        silenced = await self._transcribe([partial(start, track, False) for track in again])
+        texts |= zip(again, silenced, strict=True)
+        texts = {track: text for track, text in texts.items() if track.window not in kept}
+        windows = [window for window in windows if window not in kept]
         reader = transcriber.reader(transcript.language)
-        merge = partial(replaced, transcript, windows, tracks, found, reader)
+        merge = partial(replaced, transcript, windows, texts, reader)
         whole: Transcript = await self.prepare(partial(in_one_step, merge))
         return whole
 
@@ -180,7 +187,7 @@ def find_tracks(windows: Sequence[Span], turns: Sequence[SpeakerTurn]) -> list[T
     """Return a track for each speaker of each window."""
     tracks = []
     for start, stop in windows:
-        inside = [turn for turn in turns if turn.start < stop and turn.end > start]
+        inside = tuple(turn for turn in turns if turn.start < stop and turn.end > start)
         speakers = dict.fromkeys(turn.speaker for turn in inside)
         tracks += [Track(speaker, start, stop, inside) for speaker in speakers]
     return tracks
@@ -197,11 +204,10 @@ def doubtful(found: Transcript) -> bool:
 def replaced(
     transcript: Transcript,
     windows: Sequence[Span],
-    tracks: Sequence[Track],
-    found: Sequence[Transcript],
+    texts: Mapping[Track, Transcript],
     reader: ChunkReader,
 ) -> Transcript:
-    """Return the transcript with the chunks `found` in the tracks in place of its `windows`."""
+    """Return the transcript with the `texts` of the tracks in place of its `windows`."""
     chunks = [
         chunk
         for chunk in transcript.chunks
@@ -209,13 +215,13 @@ def replaced(
     ]
     new = [
         replace(chunk.later(track.start), voice=track.speaker)
-        for track, each in zip(tracks, found, strict=True)
-        for chunk in each.chunks
+        for track, text in texts.items()
+        for chunk in text.chunks
     ]
     chunks += _without_echoes(new, reader)
     stats = DecodeStats()
-    for each in (transcript, *found):
-        stats.add(each.stats)
+    for text in (transcript, *texts.values()):
+        stats.add(text.stats)
     in_order = sorted(chunks, key=lambda chunk: (chunk.start, chunk.end))
     written = [each for chunk in new for each in chunk.words or (chunk,)]
     unwritten = [
@@ -223,8 +229,8 @@ def replaced(
         for each in transcript.unwritten
         if not any(word.start < each.end and word.end > each.start for word in written)
     ]
-    for track, each in zip(tracks, found, strict=True):
-        unwritten += ((span.start + track.start, span.end + track.start) for span in each.unwritten)
+    for track, text in texts.items():
+        unwritten += ((span.start + track.start, span.end + track.start) for span in text.unwritten)
     starts, ends = merged(unwritten)
     return replace(
         transcript,
