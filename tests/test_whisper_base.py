@@ -20,6 +20,8 @@ from tests.support.audio_files import wav_file
 from tests.support.sounds import music, noise
 from tests.support.speech import Voice, speak
 from tests.support.transformers_models import in_transformers
+from whosaid.asr.checkpoint.assistants import main_digest
+from whosaid.asr.checkpoint.conditioning import read_conditioning
 from whosaid.asr.checkpoint.loading import Checkpoint, WhisperModels, load_whisper
 from whosaid.asr.decoding_plan import TranscriptionOptions
 from whosaid.asr.engine.request import DecodeOptions
@@ -29,7 +31,7 @@ from whosaid.asr.frontend.windows import Span
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.models import whisper_base
-from whosaid.models.whisper_base import PARTS, cached, from_package_index
+from whosaid.models.whisper_base import CONDITIONING, PARTS, cached, from_package_index
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcribe.__main__ import main
 from whosaid.transcript import Transcript
@@ -62,6 +64,11 @@ def test_an_interrupted_download_leaves_nothing_in_the_cache(tmp_path, monkeypat
 def models(whisper_base_folder) -> WhisperModels:
     checkpoint = Checkpoint(str(whisper_base_folder))
     return load_whisper(checkpoint, torch.device("cpu"), torch.float32)
+
+
+def test_its_conditioning_is_part_of_the_repository(models):
+    found = read_conditioning(str(CONDITIONING), models.model, main_digest(models))
+    assert {"fddt.0.weight", "layers.5.fc2.lora_b"} <= found.weights.keys()
 
 
 @pytest.fixture(scope="module")

