@@ -66,9 +66,13 @@ def settings(whisper_folder, assistant_folder) -> ModelSettings:
 
 
 @pytest.fixture(scope="session")
-def answered(settings) -> Callable[[dict], tuple[dict, bytes]]:
+def handler(settings) -> EndpointHandler:
+    return EndpointHandler(settings=settings)
+
+
+@pytest.fixture(scope="session")
+def answered(handler) -> Callable[[dict], tuple[dict, bytes]]:
     """Makes the request of a body, with the answer of the handler alone, to the byte."""
-    handler = EndpointHandler(settings=settings)
     return lambda body: (in_json(body), to_json(handler(body)))
 
 
