@@ -54,6 +54,8 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution"
 # Calls that make a product, as the engine writes them.
 MULTIPLYING = ("linear", "matmul", "__matmul__", "mm", "baddbmm", "conv1d", ATTENTION)
 READING = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
+# Calls that read no memory; `__get__` is that of properties such as `shape`.
+INSPECTING = ("__get__", "data_ptr", "dim", "is_contiguous", "numel", "size", "stride")
 MASK_ALIGNMENT = 8  # positions; SDPA copies other masks into padded ones, in every layer
 RANDOM = torch.Tag.nondeterministic_seeded
 
@@ -322,7 +324,11 @@ class Emulator(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs, name = kwargs or {}, function.__name__
-        tensors = _tensors((args, kwargs))
+        if name in INSPECTING:
+            made = function(*args, **kwargs)
+            of_ours = isinstance(args[0], CudaTensor) and isinstance(made, torch.Tensor)
+            return _on_device(made) if of_ours else made
+        tensors = _tensors((args, kwargs)) if kwargs else _tensors(args)
         own = [each for each in tensors if isinstance(each, CudaTensor)]
         if own:
             self.used_streams.add(self.stream)

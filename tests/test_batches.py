@@ -11,12 +11,12 @@ import weakref
 import oracle
 import pytest
 import torch
-from oracle import TINY, decode, encoder_passes, interleaved, models_of
+from oracle import TINY, decode, encoder_passes, interleaved, models_of, tokens_of
 from refusals import refused
 
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.state import DecodeState, StateMemory
 
 # Rejects every text.
@@ -26,20 +26,13 @@ RETRIED = dataclasses.replace(GREEDY, fallback=BEAMED)
 LIVE, LIVE_RETRIED = (dataclasses.replace(each, live=True) for each in (GREEDY, RETRIED))
 
 
-@functools.cache
 def windows_of(count=6):
-    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
-    windows = zip(oracle.noise_windows(count), prompts, strict=True)
-    return [Request(key, *window, 16) for key, window in enumerate(windows)]
+    return oracle.windows_of(True, count, 16)
 
 
 @functools.cache
 def alone(options):
     return tokens_of(decode(DecodeEngine(models_of(TINY, 142)), windows_of(), options))
-
-
-def tokens_of(answers):
-    return {key: answer.tokens for key, answer in answers.items()}
 
 
 def beside(engine, *asked):

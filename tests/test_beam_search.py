@@ -13,14 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import some
-from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of
+from oracle import TINY, TINY_ENGLISH, decode, interleaved, models_of, tokens_of, windows_of
 from whisper.decoding import MaximumLikelihoodRanker
 
 import whosaid.asr.engine.results
 from whosaid.asr.engine.beam_search import Hypothesis, _order, rank
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions
 
 # Texts end where this token would have come: some at once, some late, some never.
 ENDING = 142
@@ -34,21 +34,10 @@ def engine_of(shape=TINY, ending=ENDING):
 
 
 @functools.cache
-def windows_of(shape=TINY, timestamps=True, count=6, max_tokens=24):
-    prompts = oracle.prompts_of(models_of(shape).special_tokens, timestamps, count)
-    windows = zip(oracle.noise_windows(count), prompts, strict=True)
-    return [Request(key, *window, max_tokens) for key, window in enumerate(windows)]
-
-
-@functools.cache
 def truth(shape, ending, timestamps, num_beams, length_penalty=None, count=6, max_tokens=24):
-    windows = windows_of(shape, timestamps, count, max_tokens)
+    windows = windows_of(timestamps, count, max_tokens, shape)
     models = models_of(shape, ending)
     return beam_oracle.beam_search(models, windows, timestamps, num_beams, length_penalty)
-
-
-def tokens_of(answers):
-    return {key: tuple(answer.tokens) for key, answer in answers.items()}
 
 
 @pytest.mark.parametrize(
@@ -67,13 +56,13 @@ def tokens_of(answers):
 )
 def test_texts_are_those_of_openai_at_every_batch_size(shape, timestamps, num_beams, batch_size):
     options = DecodeOptions(timestamps, batch_size=batch_size, num_beams=num_beams)
-    answers = decode(engine_of(shape), windows_of(shape, timestamps), options)
+    answers = decode(engine_of(shape), windows_of(timestamps, shape=shape), options)
     assert tokens_of(answers) == tokens_of(truth(shape, ENDING, timestamps, num_beams))
 
 
 @pytest.mark.parametrize("num_beams", [3, 8])
 def test_every_number_of_beams(num_beams):
-    windows = windows_of(timestamps=False, count=3)
+    windows = windows_of(False, 3)
     answers = decode(engine_of(), windows, DecodeOptions(False, num_beams=num_beams))
     assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, False, num_beams, count=3))
 
@@ -83,7 +72,7 @@ def test_every_number_of_beams(num_beams):
 )
 def test_the_length_penalty_is_openais(timestamps, length_penalty):
     options = DecodeOptions(timestamps, num_beams=5, length_penalty=length_penalty)
-    answers = decode(engine_of(), windows_of(timestamps=timestamps), options)
+    answers = decode(engine_of(), windows_of(timestamps), options)
     assert tokens_of(answers) == tokens_of(truth(TINY, ENDING, timestamps, 5, length_penalty))
 
 
@@ -109,7 +98,7 @@ def test_a_text_that_never_ends_is_as_long_as_a_text_may_be():
 
 
 def test_statistics_are_openais():
-    answers = decode(engine_of(), windows_of(timestamps=False), DecodeOptions(False, num_beams=5))
+    answers = decode(engine_of(), windows_of(False), DecodeOptions(False, num_beams=5))
     for key, expected in truth(TINY, ENDING, False, 5).items():
         answer = answers[key]
         assert answer.no_speech_prob == pytest.approx(expected.no_speech_prob)
@@ -123,7 +112,7 @@ def test_attention_is_that_of_transformers_for_the_best_text(monkeypatch, batch_
     monkeypatch.setattr(
         whosaid.asr.engine.results, "normalize_attention", lambda attention: attention
     )
-    engine, windows = engine_of(), windows_of(timestamps=False)
+    engine, windows = engine_of(), windows_of(False)
     options = DecodeOptions(False, batch_size=batch_size, num_beams=5)
     answers = decode(engine, windows, options)
     end = engine.models.special_tokens.end_of_text
@@ -148,7 +137,7 @@ KINDS = [
 
 def test_sessions_with_beams_and_without_give_the_answers_they_give_alone():
     engine = engine_of()
-    asked = [(each, windows_of(timestamps=each.timestamps)) for each in KINDS]
+    asked = [(each, windows_of(each.timestamps)) for each in KINDS]
     alone = [decode(engine, windows, options) for options, windows in asked]
     for ours, expected in zip(interleaved(engine, asked), alone, strict=True):
         assert tokens_of(ours) == tokens_of(expected)

@@ -40,12 +40,8 @@ def engine_of(drafter: str = "none", ending: int | None = RAGGED) -> DecodeEngin
 
 @functools.cache
 def windows_of(timestamps: bool) -> list[Request]:
-    prompts = oracle.prompts_of(models_of(TINY).special_tokens, timestamps, WINDOWS)
-    sounds = oracle.noise_windows(WINDOWS)
-    return [
-        Request(number, samples, prompt, MOST, once=True)
-        for number, (samples, prompt) in enumerate(zip(sounds, prompts, strict=True))
-    ]
+    windows = oracle.windows_of(timestamps, WINDOWS, MOST)
+    return [dataclasses.replace(each, once=True) for each in windows]
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import some
 
 from tests.support import sounds
 from tests.support.audio_files import conversation
@@ -276,7 +277,7 @@ SOUNDS: dict[str, Callable[[], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "db"), list(zip(SOUNDS, cycle([0, -50]), strict=False)))
+@pytest.mark.parametrize(("name", "db"), some(3, zip(SOUNDS, cycle([0, -50]), strict=False)))
 def test_sounds_other_than_speech_are_no_turns(detector, name, db):
     samples = np.round(SOUNDS[name]().clip(-1, 1) * 10 ** (db / 20) * 32_768) / 32_768
     assert turns_in(detector, samples.astype(np.float32)) == []

@@ -120,7 +120,7 @@ def scenes() -> dict[tuple[Style, int], Scene]:
             generator = np.random.default_rng(seed)
             names = generator.choice(espeak_speakers("development"), 2, replace=False)
             voices = [draw_voice(str(name), generator) for name in names]
-            seconds = 70 if style == RUNNING else 9
+            seconds = 60 if style == RUNNING else 9
             found[style, seed] = pool.apply(draw_dialogue, (voices, seconds, style, generator))
     return found
 

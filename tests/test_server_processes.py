@@ -87,7 +87,7 @@ def done_lines(*servers: ForkedServer) -> list[str]:
 
 
 def test_jobs_outlive_the_process_and_are_done_once(start, tmp_path, whisper_folder, wav):
-    recordings = [wav(speech(seconds)) for seconds in (1.0, 30.0, 30.0, 1.0)]
+    recordings = [wav(speech(seconds)) for seconds in (1.0, 12.0, 12.0, 1.0)]
     (tmp_path / "jobs").mkdir()
     environment = {
         "DATA_DIR": str(tmp_path / "jobs"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 
 import oracle
 import pytest
@@ -18,7 +17,7 @@ from whosaid.asr.checkpoint.medusa import LINEAR
 from whosaid.asr.checkpoint.weights import EMBEDDINGS
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
-from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.model import decoder, draft_heads
 from whosaid.asr.model.cpu_kernels import PackedLinear
 from whosaid.asr.model.decoder import ALIGNED, PaddedLinear, vocabulary_product
@@ -88,11 +87,8 @@ def listed_heads():
     return dataclasses.replace(models, medusa=dataclasses.replace(models.medusa, shortlist=listed))
 
 
-@functools.cache
-def windows_of(count=4):
-    prompts = oracle.prompts_of(models_of(TINY).special_tokens, True, count)
-    windows = zip(oracle.noise_windows(count), prompts, strict=True)
-    return [Request(key, *window, 16) for key, window in enumerate(windows)]
+def windows_of():
+    return oracle.windows_of(True, 4, 16)
 
 
 @pytest.mark.parametrize(

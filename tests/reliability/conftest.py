@@ -14,6 +14,9 @@ from traffic import HF_SERVE, KEY, OURS, Subject, in_json, subject
 from config import ModelSettings
 from handler import EndpointHandler
 
+# Random models are never sure: every window would be decoded again.
+ONCE = {"logprob_threshold": -1_000, "compression_ratio_threshold": 1_000}
+
 
 @pytest.fixture(scope="session")
 def models(whisper_folder, assistant_folder) -> dict[str, str]:
@@ -63,13 +66,29 @@ def settings(whisper_folder, assistant_folder) -> ModelSettings:
 
 
 @pytest.fixture(scope="session")
-def expected(settings) -> list[tuple[dict, bytes]]:
-    """Half of the good requests, each with the answer of the handler alone, to the byte. Random
-    models are never sure, so every window would be decoded again: of every second request none is.
+def handler(settings) -> EndpointHandler:
+    return EndpointHandler(settings=settings)
+
+
+@pytest.fixture(scope="session")
+def answered(handler) -> Callable[[dict], tuple[dict, bytes]]:
+    """Makes the request of a body, with the answer of the handler alone, to the byte."""
+    return lambda body: (in_json(body), to_json(handler(body)))
+
+
+@pytest.fixture(scope="session")
+def plain(answered) -> tuple[dict, bytes]:
+    """A good request with its answer."""
+    return answered({**ANSWERS["plain"], "parameters": ONCE})
+
+
+@pytest.fixture(scope="session")
+def expected(answered) -> list[tuple[dict, bytes]]:
+    """Half of the good requests with their answers. Of every second one no window is decoded again,
+    as all others are.
     """
-    handler = EndpointHandler(settings=settings)
     bodies = [body for body in ANSWERS.values() if isinstance(body["inputs"], str)][::2]
     for number in range(1, len(bodies), 2):
-        parameters = {**bodies[number].get("parameters", {}), "logprob_threshold": -1_000}
+        parameters = {**bodies[number].get("parameters", {}), **ONCE}
         bodies[number] = {**bodies[number], "parameters": parameters}
-    return [(in_json(body), to_json(handler(body))) for body in bodies]
+    return [answered(body) for body in bodies]

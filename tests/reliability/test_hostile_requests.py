@@ -29,6 +29,7 @@ from traffic import (
 
 from tests.fuzz import SOUND, file_bodies, nonsense_bodies
 from tests.support.audio_files import mutated
+from whosaid.errors import ClientError
 
 CLIENTS = 4
 # The most MiB that a server's memory may grow for a request that is refused.
@@ -158,6 +159,21 @@ def test_fuzzed_files_and_bodies_are_answered_or_refused_with_a_code(
         elif code_of(answer) not in ("OK", *CODES):
             strange.append((number, answer.status_code, answer.text[:300]))
     assert strange == []
+
+
+@pytest.mark.reliability
+def test_bodies_that_json_cannot_say_are_answered_or_refused_by_the_handler(handler):
+    made, codes = fuzzed(0, 10_000), set()
+    others = made.keys() - as_requests(made).keys()
+    for number in others:
+        try:
+            json.dumps(handler(made[number]), allow_nan=False)
+        except ClientError as error:
+            codes.add(error.code)
+        except Exception as error:
+            raise AssertionError(f"body {number}") from error
+    assert codes <= {*CODES}
+    assert len(others) > 500
 
 
 def _echoes(body) -> bool:

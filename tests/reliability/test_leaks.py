@@ -65,8 +65,8 @@ def _settle(subject) -> None:
 
 
 @pytest.mark.parametrize("count", scaled(12, 300))
-def test_clients_that_leave_free_their_rows(ours, expected, count):
-    request, answer = expected[0]
+def test_clients_that_leave_free_their_rows(ours, plain, count):
+    request, answer = plain
     whole = _raw(request["content"])
 
     async def leave(part: float) -> None:
@@ -88,8 +88,8 @@ def test_clients_that_leave_free_their_rows(ours, expected, count):
     run(all_leave, ours.url)
 
 
-def test_slow_senders_hold_up_nobody(ours, expected):
-    request, answer = expected[0]
+def test_slow_senders_hold_up_nobody(ours, plain):
+    request, answer = plain
     whole = _raw(request["content"])
 
     async def beside(http) -> None:
@@ -109,9 +109,9 @@ def test_slow_senders_hold_up_nobody(ours, expected):
 
 
 @pytest.mark.reliability
-def test_who_sends_nothing_is_told_so(ours, expected):
+def test_who_sends_nothing_is_told_so(ours, plain):
     """30 s after its last bytes."""
-    beginning = _raw(expected[0][0]["content"])[:2_000]
+    beginning = _raw(plain[0]["content"])[:2_000]
 
     async def wait() -> bytes:
         reader, writer = await asyncio.open_connection(*_address(ours.url))

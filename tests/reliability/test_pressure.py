@@ -70,9 +70,9 @@ def test_many_clients_get_the_answers_that_one_gets(ours, expected, seconds):
 
 
 @pytest.mark.parametrize("times", scaled(1, 10))
-def test_overload_is_refused_and_what_is_accepted_is_answered(ours, expected, times):
+def test_overload_is_refused_and_what_is_accepted_is_answered(ours, plain, times):
     """Ten times as many requests at once as may wait."""
-    request, answer = expected[0]
+    request, answer = plain
     health, statuses = [], []
 
     async def overload(http) -> None:
@@ -107,9 +107,9 @@ def test_overload_is_refused_and_what_is_accepted_is_answered(ours, expected, ti
 
 
 @pytest.mark.parametrize(("clients", "size"), scaled((60, 200_000), (200, 600_000)))
-def test_who_is_refused_while_sending_gets_the_refusal(ours, expected, clients, size):
+def test_who_is_refused_while_sending_gets_the_refusal(ours, plain, clients, size):
     """More clients at once than may wait, each with a body that is refused before it is read."""
-    request, answer = expected[0]
+    request, answer = plain
     request = {**request, "content": request["content"].ljust(size)}
     got = send_all(ours.url, [request] * clients, clients)
     assert [each for each in got if isinstance(each, httpx2.HTTPError)] == []
