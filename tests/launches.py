@@ -145,13 +145,13 @@ def _decode(
     with engine.session(options) as session:
         session.add(asked)
         session.step()  # the first windows enter
-        before = session.stats.steps
+        before = engine.batch(1)._steps
         counter.counts.clear()
         with counter:
             while engine.scheduler.waiting:
                 session.step()
         counts = counter.counts.copy()
-        steps = session.stats.steps - before
+        steps = engine.batch(1)._steps - before
         while not session.done:
             session.step()
     return steps, counts
