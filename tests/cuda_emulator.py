@@ -493,7 +493,7 @@ class Emulator(TorchFunctionMode):
             if key not in self.ran:
                 raise Fault("a step is captured before it ran eagerly")
             step(state, filters, shape)
-            beams, sizes = state.main.cache.num_beams, self.recorder.sizes
+            beams, sizes = state.cache.num_beams, self.recorder.sizes
             self.steps.append(StepSizes(state.capacity, shape, beams, sizes))
 
         return watch

@@ -51,7 +51,7 @@ PARTS = {
     "result": (ResultReader, "read"),
     "moving rows": (DecodeState, "move"),
     "step": (CudaGraphRunner, "launch"),
-    "arrival": (Batch, "_read"),  # the emulator's own copies, which the device makes unasked
+    "arrival": (Batch, "_collect"),  # the emulator's own copies, which the device makes unasked
 }
 ROWS, WINDOWS, TOKENS = 4, 8, 16
 
@@ -128,7 +128,7 @@ def count_moves(rows: int) -> int:
     """Operations that move so many rows, which have ended with none waiting."""
     model = _models().model  # not in inference mode, whose tensors it would keep for others
     with torch.inference_mode():
-        state = DecodeState.allocate(Decoder(model, alignment_heads(model)), None, 2 * rows, 0)
+        state = DecodeState.allocate(Decoder(model, alignment_heads(model)), None, 2 * rows)
         with LaunchCounter() as counter:
             state.move(range(rows, 2 * rows), range(rows))
     return sum(counter.counts.values())
@@ -145,13 +145,13 @@ def _decode(
     with engine.session(options) as session:
         session.add(asked)
         session.step()  # the first windows enter
-        before = session.stats.steps
+        before = engine.batch(1)._steps
         counter.counts.clear()
         with counter:
             while engine.scheduler.waiting:
                 session.step()
         counts = counter.counts.copy()
-        steps = session.stats.steps - before
+        steps = engine.batch(1)._steps - before
         while not session.done:
             session.step()
     return steps, counts

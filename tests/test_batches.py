@@ -161,7 +161,7 @@ def test_what_begins_again_has_the_same_answers(step):
 def test_an_idle_batchs_memory_is_freed():
     engine = DecodeEngine(models_of(TINY, 142))
     decode(engine, windows_of(), GREEDY)
-    held = weakref.ref(engine.memory.state.main.cache.keys[0].untyped_storage())
+    held = weakref.ref(engine.memory.state.cache.keys[0].untyped_storage())
     assert held() is not None
     engine.batch(1).clear()
     assert held() is None

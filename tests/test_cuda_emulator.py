@@ -269,12 +269,12 @@ def half_engine(**helpers):
 
 def check_captures(device, engine, state, shapes):
     """Every shape runs once as it is, and then can be captured without anything huge in it."""
-    runner, filters = engine.runner, engine.context.filters
+    runner = engine.runner
     with torch.inference_mode():
         for rows, shape in shapes:
-            runner.launch(state.view(0, rows), filters, shape)
+            runner.launch(state.view(0, rows), shape)
             runner._capturing = True
-            runner.launch(state.view(0, rows), filters, shape)
+            runner.launch(state.view(0, rows), shape)
             runner._capturing = False
     for rows, shape, num_beams, sizes in device.steps:
         places = rows * num_beams * (shape.drafts + 1)
@@ -289,7 +289,7 @@ def check_captures(device, engine, state, shapes):
 def test_every_shape_that_requests_may_have(fewest_graphs):
     engine = half_engine(assistant="shared")
     state = engine.memory.state
-    longest = state.main.cache.max_len
+    longest = state.cache.max_len
     kinds = [*itertools.product((0, 2), (False, True)), (8, False), (8, True)]
     shapes = [(5, StepShape(drafts, min(drafts, 1) + 1, 64, each)) for drafts, each in kinds]
     shapes += [(3, StepShape(4, 1, longest)), (2, StepShape(2, 7, 256))]  # after a pause
@@ -301,7 +301,7 @@ def test_every_shape_that_heads_may_have(fewest_graphs, kind):
     """Nothing is read, nothing as wide as the vocabulary is summed."""
     engine = half_engine(heads=kind)
     state = engine.memory.state
-    longest = state.main.cache.max_len
+    longest = state.cache.max_len
     shapes = [
         (5, StepShape(k, 1, 64, sampled, followed=True)) for k in (0, 4) for sampled in (0, 1)
     ]
@@ -313,7 +313,7 @@ def test_every_shape_that_heads_may_have(fewest_graphs, kind):
 def test_every_shape_that_beams_may_have(fewest_graphs, num_beams):
     engine = half_engine()
     state = engine.batch(num_beams).memory.ensure_capacity(5)
-    longest = state.main.cache.max_len
+    longest = state.cache.max_len
     shapes = [(state.capacity, StepShape(0, 1, 64)), (1, StepShape(0, 1, longest))]
     check_captures(fewest_graphs, engine, state, shapes)
     assert {each.num_beams for each in fewest_graphs.steps} >= {num_beams}

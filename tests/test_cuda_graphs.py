@@ -112,8 +112,9 @@ def raise_in_steps(monkeypatch, error):
 
 
 def test_sizes_are_rounded_up():
-    padded = CudaGraphRunner().padded
-    assert [padded("rows", live) for live in (1, 3, 5, 24, 25, 200)] == [1, 4, 8, 24, 48, 200]
+    padded = CudaGraphRunner(None).padded
+    found = [padded("rows", live, 150) for live in (1, 3, 5, 24, 25, 129, 200)]
+    assert found == [1, 4, 8, 24, 48, 129, 150]
 
 
 # What a load captures
@@ -129,7 +130,7 @@ def test_all_usual_passes_are_captured_at_load_and_none_later(all_graphs, caplog
     assert steps == {
         (rows, kv_len, drafts)
         for rows in (1, 5)
-        for kv_len in (64, state.main.cache.max_len)
+        for kv_len in (64, state.cache.max_len)
         for drafts in (0, *runner.draft_lengths)
     }
     for kind in ("prefill", "encoder"):
@@ -358,9 +359,9 @@ def test_after_long_texts_short_ones_attend_to_few_positions(graphs, monkeypatch
     engine, seen = engine_of(models_of(TINY), cuda_graphs=False), []
     launch = engine.runner.launch
 
-    def record(state, filters, shape):
+    def record(state, shape):
         seen.append(shape.kv_len)
-        return launch(state, filters, shape)
+        return launch(state, shape)
 
     monkeypatch.setattr(engine.runner, "launch", record)
     decode(engine, windows_of(count=2, max_tokens=70), DecodeOptions(batch_size=2))

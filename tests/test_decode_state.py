@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY
-from whosaid.asr.engine.drafters import MedusaDrafter, draft_model
+from whosaid.asr.engine.drafters import MAX_DRAFTS, MedusaDrafter, draft_model
 from whosaid.asr.engine.state import ALIGNMENT, DecodeState
 from whosaid.asr.model.decoder import Decoder, alignment_heads
 
-DRAFTS, ROWS = 2, 5
+ROWS = 5
 KINDS = ["assistant", BLOCK, HEADS_ONLY, "beams"]
 
 
@@ -23,15 +23,15 @@ def state_of(kind):
     main = Decoder(models.model, alignment_heads(models.model))
     drafts = main if kind == "assistant" else draft_model(models, main)
     beams = 3 if kind == "beams" else 1
-    state = DecodeState.allocate(main, drafts, ROWS, DRAFTS, beams)
-    return state, DecodeState.bytes_per_row(main, drafts, DRAFTS, beams)
+    state = DecodeState.allocate(main, drafts, ROWS, beams)
+    return state, DecodeState.bytes_per_row(main, drafts, beams)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_holds_the_longest_text_and_its_drafts_in_so_many_bytes(kind):
     state, per_row = state_of(kind)
-    max_len = state.main.cache.max_len
-    assert max_len >= state.main.decoder.max_positions + DRAFTS + 1
+    max_len = state.cache.max_len
+    assert max_len >= state.decoder.max_positions + MAX_DRAFTS + 1
     assert max_len % ALIGNMENT == 0
     assert state.rows.tokens.shape == (ROWS, max_len)
     taken = sum(each.nbytes for cache in state.caches for each in cache.tensors)

@@ -16,7 +16,6 @@ from nightly import some
 from oracle import TINY, decode, interleaved, models_of, random_heads, tokens_of
 
 from whosaid.asr.checkpoint.medusa import BLOCK, HEADS_ONLY, LINEAR
-from whosaid.asr.engine.drafters import MAX_DRAFTS
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy, StepCosts
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
@@ -103,7 +102,8 @@ def test_states_are_those_of_a_pass_over_the_whole_text(kind, monkeypatch):
                 continue
             state = engine.memory.state
             batch = engine.batch(1)
-            for row, sequence in zip(batch.places, batch.rows, strict=True):
+            for sequence in batch.rows:
+                row = batch.places.index(sequence)
                 tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
                 states = oracle.states_read_by_heads(models, sequence.request.samples, tokens)
                 torch.testing.assert_close(
@@ -167,7 +167,7 @@ def test_a_shortlist_leaves_the_tokens_and_drafts_nothing_else():
     models, listed = models_with(HEADS_ONLY), torch.arange(5, 300, 3)
     heads = dataclasses.replace(models.medusa, shortlist=listed)
     engine = DecodeEngine(dataclasses.replace(models, medusa=heads))
-    filters, drafted = engine.context.filters, []
+    filters, drafted = engine.runner.filters, []
     choose = type(filters).choose
 
     def watched(self, logits, history, grammar=True, scored=True):
@@ -194,9 +194,9 @@ def test_while_costs_say_that_drafts_do_not_pay_nothing_is_spent_on_them(own_enc
     runner, encoder = engine.runner, engine.context.encoder
     launch, run_pass, steps, encoders = runner.launch, encoder.run_pass, [], []
 
-    def launched(state, filters, shape):
+    def launched(state, shape):
         steps.append((state.drafter is not None, shape.drafts > 0, shape.followed))
-        return launch(state, filters, shape)
+        return launch(state, shape)
 
     def encoded(own, features):
         encoders.append(own)
@@ -212,7 +212,7 @@ def test_while_costs_say_that_drafts_do_not_pay_nothing_is_spent_on_them(own_enc
         assert tokens_of(answers) == truth(True)
         return engine.memory._bytes_per_row
 
-    plain = DecodeState.bytes_per_row(engine.main, None, MAX_DRAFTS)
+    plain = DecodeState.bytes_per_row(engine.main, None)
     assert decode_where_a_draft_costs(9.0) == plain
     assert set(steps) == {(False, False, False)}
     assert set(encoders) == {encoder.main}

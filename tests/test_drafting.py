@@ -9,6 +9,7 @@ import pytest
 from oracle import TINY, models_of, random_heads
 
 from whosaid.asr.engine.drafting import (
+    HEADS_PRIOR_MEAN,
     AcceptanceRate,
     DraftLength,
     DraftPolicy,
@@ -30,6 +31,10 @@ def costs(step: float, verify: float, draft: float) -> StepCosts:
 
 
 CHEAP = costs(step=10, verify=0.6, draft=1)
+
+
+def rates_of_heads(count: int) -> list[AcceptanceRate]:
+    return [AcceptanceRate(prior=HEADS_PRIOR_MEAN) for _ in range(count)]
 
 
 def observed(acceptance: float, table: StepCosts) -> DraftLength:
@@ -111,7 +116,7 @@ def test_what_preparing_a_window_costs_is_weighed_against_what_its_drafts_save(r
 
 def test_each_depth_has_its_own_rate():
     """Of four rows one accepted nothing of three drafts, one all, and two accept none at all."""
-    drafting = DraftLength(costs(10, 0.6, 0.1), DRAFTS, AcceptanceRate.by_depth(4))
+    drafting = DraftLength(costs(10, 0.6, 0.1), DRAFTS, rates_of_heads(4))
     drafting.observe([0, 1, 3, 0], [1, 2, 3, 0])
     counts = [(rate.accepted, rate.drafted) for rate in drafting.rates]
     assert counts == [(2, 3), (1, 2), (1, 1), (0, 0)]
@@ -122,7 +127,7 @@ def test_each_depth_has_its_own_rate():
 )
 def test_the_choice_follows_the_rate_of_each_depth(rates):
     table = costs(step=10, verify=2.0, draft=0.1)
-    drafting = DraftLength(table, (1, 2, 3, 4), AcceptanceRate.by_depth(4))
+    drafting = DraftLength(table, (1, 2, 3, 4), rates_of_heads(4))
     for _ in range(50):
         standing, ended = 1000, []
         for depth, rate in enumerate(rates):
@@ -142,7 +147,7 @@ def test_the_choice_follows_the_rate_of_each_depth(rates):
 
 
 def test_one_head_has_one_measured_length():
-    drafting = DraftLength(StepCosts({(1, 0): 1.0, (1, 1): 1.2}), [1], AcceptanceRate.by_depth(1))
+    drafting = DraftLength(StepCosts({(1, 0): 1.0, (1, 1): 1.2}), [1], rates_of_heads(1))
     assert drafting.costs.step(1, 1) == 1.2
     assert drafting.choose(1, 1) == 1
 

@@ -285,11 +285,11 @@ def test_out_of_memory_halves_what_ran_and_loses_nothing(
     engine, sizes = DecodeEngine(models_of(TINY, RAGGED[TINY])), []
     launch = engine.runner.launch
 
-    def refuse_more_than_fits(state, filters, shape):
+    def refuse_more_than_fits(state, shape):
         sizes.append(state.capacity)
         if state.capacity > fitting:
             raise torch.OutOfMemoryError
-        return launch(state, filters, shape)
+        return launch(state, shape)
 
     monkeypatch.setattr(engine.runner, "launch", refuse_more_than_fits)
     for _ in range(2):  # what failed is remembered
@@ -465,7 +465,7 @@ def test_what_is_no_number_is_an_error_and_harms_no_other_window(monkeypatch, nu
     monkeypatch.setattr(
         type(engine.runner),
         "padded",
-        lambda _, size, needed: max(needed, 64) if size == "positions" else needed,
+        lambda _, size, needed, __: max(needed, 64) if size == "positions" else needed,
     )
     windows, options = windows_of(True, 3, 16), DecodeOptions(True, num_beams=num_beams)
     expected = tokens_of(decode(engine, windows, options))

@@ -265,7 +265,8 @@ def test_heads_read_the_state_that_chose_the_newest_token(kind):
             state = engine.memory.state
             assert len(engine.batch(1).rows) > 3
             batch = engine.batch(1)
-            for row, sequence in zip(batch.places, batch.rows, strict=True):
+            for sequence in batch.rows:
+                row = batch.places.index(sequence)
                 tokens = state.rows.tokens[row, : state.rows.length[row]].tolist()
                 samples = sequence.request.samples
                 states = oracle.states_read_by_heads(engine.models, samples, tokens)

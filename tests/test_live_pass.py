@@ -74,7 +74,7 @@ def run(transcriber: Transcriber, live: LivePass) -> Hypothesis:
 @contextmanager
 def endless_texts(engine: DecodeEngine) -> Iterator[None]:
     """Inside the block, every text runs to its length limit."""
-    filters = engine.context.filters
+    filters = engine.runner.filters
     biases = filters.bias, filters.first_bias
     before = [each[filters.eos].clone() for each in biases]
     with torch.inference_mode():

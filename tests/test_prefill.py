@@ -38,15 +38,15 @@ def sequence_of(prompt, max_tokens=None, timestamps=True, draftable=False, tempe
 
 def batch_of(sequences, encoded, max_len, longest=448):
     cache, decoder = SimpleNamespace(max_len=max_len), SimpleNamespace(max_positions=longest)
-    main = SimpleNamespace(cache=cache, decoder=decoder)
-    return PrefillBatch.of(sequences, EncoderOutput(encoded), main, StepRunner())
+    state = SimpleNamespace(cache=cache, decoder=decoder)
+    return PrefillBatch.of(sequences, EncoderOutput(encoded), state, StepRunner(None))
 
 
 @torch.inference_mode()
 def test_first_tokens_and_no_speech_are_those_of_transformers():
     models, windows = models_of(TINY), oracle.noise_windows(4)
     encoded = Encoder(models).encode([*map(AudioWindow, windows)], drafted=False).main
-    state = DecodeState.allocate(Decoder(models.model), None, 4, 0)
+    state = DecodeState.allocate(Decoder(models.model), None, 4)
     special = replace(models.special_tokens, annotations=(3, 5, 8))
     timed = [True, True, False, False]
     prompts = [
@@ -55,9 +55,9 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
     ]
     inputs = [sequence_of(each, None, t) for each, t in zip(prompts, timed, strict=True)]
     batch = batch_of(inputs, encoded, 464)
-    filters = LogitFilter.of(special, state.main.decoder.token_embeddings)
-    products, output = [], state.main.decoder.output
-    state.main.decoder.output = lambda *given: products.append(given) or output(*given)
+    filters = LogitFilter.of(special, state.decoder.token_embeddings)
+    products, output = [], state.decoder.output
+    state.decoder.output = lambda *given: products.append(given) or output(*given)
     starts = prefill(state, batch, filters)
     assert len(products) == 1  # over the vocabulary
     for row, prompt in enumerate(prompts):
@@ -81,7 +81,7 @@ def test_first_tokens_and_no_speech_are_those_of_transformers():
         )
         assert state.rows.tokens[row, len(prompt)] == scores.argmax()
     assert state.rows.length.tolist() == [len(prompt) + 1 for prompt in prompts]
-    posterior = language_posterior(state.main.decoder, encoded[:1], models.special_tokens)
+    posterior = language_posterior(state.decoder, encoded[:1], models.special_tokens)
     among = list(models.special_tokens.languages.values())
     start = torch.tensor([[models.special_tokens.start_of_transcript]])
     logits = models.model(encoder_outputs=(encoded[:1],), decoder_input_ids=start).logits[0, 0]
@@ -129,14 +129,14 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
 
     def start(state, prompt_len):
         sizes = {"prompt": prompt_len, "guess": 0}
-        runner = SimpleNamespace(padded=lambda size, _: sizes[size])
-        batch = PrefillBatch.of(inputs, encoded, state.main, runner)
-        batch = batch._replace(forgotten=state.main.cache.max_len)
+        runner = SimpleNamespace(padded=lambda size, *_: sizes[size])
+        batch = PrefillBatch.of(inputs, encoded, state, runner)
+        batch = batch._replace(forgotten=state.cache.max_len)
         return prefill(state, batch, filters)
 
-    plain = DecodeState.allocate(main, drafter, 3, 0, num_beams)
+    plain = DecodeState.allocate(main, drafter, 3, num_beams)
     expected = start(plain, longest)
-    scattered = DecodeState.allocate(main, drafter, 5, 0, num_beams)
+    scattered = DecodeState.allocate(main, drafter, 5, num_beams)
     for each in tensors_of(scattered):
         each.fill_(1)
     places = torch.tensor([4, 0, 2])
@@ -148,7 +148,7 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
         length = len(inputs[row].prompt) + 1
         torch.testing.assert_close(found.rows.length, own.rows.length)
         torch.testing.assert_close(found.rows.tokens[:, :length], own.rows.tokens[:, :length])
-        ours, theirs = found.main.cache, own.main.cache
+        ours, theirs = found.cache, own.cache
         for one, other in (
             (ours.keys, theirs.keys),
             (ours.values, theirs.values),
@@ -165,6 +165,6 @@ def test_rows_in_any_places_with_longer_padding_start_alike(num_beams):
 
 def tensors_of(state):
     """Return all tensors of a state."""
-    caches = [state.main.cache] + ([state.drafter.cache] if state.drafter else [])
+    caches = [state.cache] + ([state.drafter.cache] if state.drafter else [])
     rows = [*state.rows.tensors, *(state.beams.tensors if state.beams else [])]
     return [*(each for cache in caches for each in cache.tensors), *rows]

@@ -67,7 +67,7 @@ class Drive:
         queue = scheduler._queue(lane)
         queue.most, queue.full = rows, False
         units = [
-            each for each in scheduler._units() if each.queue is queue and each.part is Part.ENTER
+            each for each in scheduler._units() if each.lane == lane and each.part is Part.ENTER
         ]
         with mock.patch.object(scheduler, "_units", return_value=units):
             return scheduler.next()

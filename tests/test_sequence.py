@@ -34,10 +34,12 @@ def sequence_of(max_tokens=None, request=None, **options):
 
 def begun(sequence, longest):
     """Return the initial state of a sequence's row, in a model with texts of `longest` tokens."""
-    main = SimpleNamespace(
+    state = SimpleNamespace(
         cache=SimpleNamespace(max_len=longest + 16), decoder=SimpleNamespace(max_positions=longest)
     )
-    batch = PrefillBatch.of([sequence], EncoderOutput(torch.zeros(1, 1, 1)), main, StepRunner())
+    batch = PrefillBatch.of(
+        [sequence], EncoderOutput(torch.zeros(1, 1, 1)), state, StepRunner(None)
+    )
     read = tuple(batch.numbers[0, : batch.prompt_len].int().tolist())
     length, _, most, draftable, timestamps, temperature, guessed, forced = batch.numbers[
         0, batch.prompt_len :

@@ -15,7 +15,6 @@ import torch
 from oracle import TINY, models_of
 
 from whosaid.asr.engine import state as state_module
-from whosaid.asr.engine.drafters import MAX_DRAFTS
 from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.engine.runner import StepRunner
 from whosaid.asr.engine.state import (
@@ -33,9 +32,16 @@ from whosaid.runtime.host_memory import HostMemory
 
 
 class GraphRunner(StepRunner):
-    """A runner of graphs, as far as memory goes."""
+    """A runner of graphs, as far as memory goes; `prepared` are the states it was given."""
 
     pipelined = True
+
+    def __init__(self):
+        super().__init__(None)
+        self.prepared = []
+
+    def prepare(self, state, encoder):
+        self.prepared.append(state)
 
 
 @functools.cache
@@ -45,7 +51,7 @@ def decoder():
 
 @pytest.fixture
 def memory():
-    return StateMemory(decoder(), None, StepRunner())
+    return StateMemory(decoder(), None, StepRunner(None))
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +64,7 @@ def host(monkeypatch):
 
 @functools.cache
 def per_row():
-    return DecodeState.bytes_per_row(decoder(), None, MAX_DRAFTS)
+    return DecodeState.bytes_per_row(decoder(), None)
 
 
 def tell_cuda(monkeypatch, memory, free, total, cached=0):
@@ -90,7 +96,7 @@ def set_free(request, monkeypatch, memory, host):
 
 def marked(state):
     """Tensors of all kinds that a row has."""
-    return [state.rows.length, *state.main.cache.keys, *state.main.cache.cross_values]
+    return [state.rows.length, *state.cache.keys, *state.cache.cross_values]
 
 
 def test_rows_that_fit_are_allocated(set_free, memory):
@@ -139,7 +145,7 @@ def test_a_host_that_has_the_last_of_its_memory_left_refuses_a_row(memory, host)
 def test_a_row_on_a_cpu_takes_memory_when_it_is_first_used_and_all_of_it(memory):
     """So that memory of rows not yet written is not promised to others."""
     memory.ensure_capacity(3)
-    first, all_rows = memory.state.main.cache, memory._all.main.cache
+    first, all_rows = memory.state.cache, memory._all.cache
     assert memory._all.capacity == MAX_ROWS
     for used, each in zip(first.tensors, all_rows.tensors, strict=True):
         if not each.numel():
@@ -201,11 +207,11 @@ def test_a_host_has_as_many_addresses_as_its_memory_could_ever_hold(memory, host
 def test_half_of_the_rows_that_cannot_be_allocated_are_tried(memory, monkeypatch, error):
     allocate, tried = DecodeState.allocate, []
 
-    def limited(main, assistant, rows, drafts, num_beams):
+    def limited(main, assistant, rows, num_beams):
         tried.append(rows)
         if rows > 20:
             raise error
-        return allocate(main, assistant, rows, drafts, num_beams)
+        return allocate(main, assistant, rows, num_beams)
 
     monkeypatch.setattr(DecodeState, "allocate", limited)
     assert memory.ensure_capacity(64).capacity == 16
@@ -243,18 +249,18 @@ def test_on_cuda_lanes_share_the_device(monkeypatch, gigabytes, rows):
     """Rows of large-v3: those of five beams take 1.8 times as much."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, gigabytes << 30))
     sizes = {1: 322.4, 5: 626.0}
-    monkeypatch.setattr(DecodeState, "bytes_per_row", lambda _, __, ___, beams: sizes[beams])
+    monkeypatch.setattr(DecodeState, "bytes_per_row", lambda _, __, beams: sizes[beams])
     assert (cuda_rows(decoder(), 1, True), cuda_rows(decoder(), 5, False)) == rows
 
 
 def test_graphs_are_captured_when_rows_are_allocated(host, caplog):
-    prepared, host.memory = [], HostMemory(40 * 10**9, 50 * 10**9)
+    runner, host.memory = GraphRunner(), HostMemory(40 * 10**9, 50 * 10**9)
     caplog.set_level("INFO", "endpoint")
-    memory = StateMemory(decoder(), None, GraphRunner(), most=4, prepare=prepared.append)
+    memory = StateMemory(decoder(), None, runner, most=4, encoder=object())
     assert memory.ensure_capacity(1).capacity == 4
     assert "4 rows with 1 beams hold 0.0 GB; 40.0 of 50.0 GB are free" in caplog.text
     memory.ensure_capacity(3)
-    assert prepared == [memory.state]
+    assert runner.prepared == [memory.state]
     memory.release()
     memory.ensure_capacity(1)
-    assert len(prepared) == 2
+    assert len(runner.prepared) == 2

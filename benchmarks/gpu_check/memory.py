@@ -20,7 +20,7 @@ from benchmarks.report import table
 from tests.support.transformers_models import decoder_alone
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.weights import WhisperModel
-from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
+from whosaid.asr.engine.drafters import DraftModel
 from whosaid.asr.engine.state import (
     CUDA_ROWS,
     HEADROOM_BYTES,
@@ -196,7 +196,7 @@ def footprint(
         for part in (product.weight, product.bias)
         if part is not None
     ]
-    per_row = DecodeState.bytes_per_row(main, draft_model, MAX_DRAFTS)
+    per_row = DecodeState.bytes_per_row(main, draft_model)
     if isinstance(draft_model, MedusaModel):
         weights += draft_model.source.tensors
         joined += [] if draft_model.shortlist is None else [draft_model.output.weight]

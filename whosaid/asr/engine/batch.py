@@ -11,17 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.drafting import DraftLength, DraftPolicy
-from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch
 from whosaid.asr.engine.request import MAX_ROWS, Lane, Sequence
 from whosaid.asr.engine.results import ResultReader
@@ -31,7 +28,6 @@ from whosaid.asr.engine.state import DecodeState, StateMemory, StepShape, cuda_r
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.encoder import AudioWindow, Encoder, EncoderOutput
 from whosaid.runtime.errors import is_out_of_memory
-from whosaid.transcript import DecodeStats
 
 logger = logging.getLogger("endpoint")
 
@@ -45,7 +41,6 @@ class DecodeContext:
     """Models and helpers of every step. `drafting` is None unless draft costs were measured."""
 
     encoder: Encoder
-    filters: LogitFilter
     runner: StepRunner
     results: ResultReader
     drafting: DraftLength | None = None
@@ -68,8 +63,7 @@ class Batch:
         self.lane = lane
         self.memory = memory
         self.context = context
-        self.rows: list[Sequence] = []  # in order of place
-        self._vacant: list[int] = []  # sorted; places among or after the rows; none in a step
+        self.places: list[Sequence | None] = []  # the state's first rows; no gap in a step
         self.attempted = 0
         self._steps = 0
         self._pending: deque[LaunchedStep] = deque()
@@ -79,9 +73,8 @@ class Batch:
         self._view: DecodeState | None = None
 
     @property
-    def places(self) -> list[int]:
-        every = range(len(self.rows) + len(self._vacant))
-        return [place for place in every if place not in self._vacant]
+    def rows(self) -> list[Sequence]:
+        return [each for each in self.places if each is not None]
 
     @torch.inference_mode()
     def enter(self, plan: Plan) -> int:
@@ -106,7 +99,7 @@ class Batch:
             if each.may_retry and each.encoded is None:
                 each.encoded = encoded.main[number : number + 1].clone()
             if each.retried:
-                tokens = self.context.filters.special_tokens
+                tokens = self.context.results.special_tokens
                 each.prompt = tokens.with_timestamps(each.request.prompt, each.timestamps)
         places = [self._take_place(each) for each in entering]
         self.attempted = len(self.rows)
@@ -126,13 +119,12 @@ class Batch:
         return self._finish(ended)
 
     @torch.inference_mode()
-    def evict(self, sequences: Iterable[Sequence]) -> None:
-        for place in self._free([*sequences]):
+    def evict(self, sequences: list[Sequence]) -> None:
+        for place in self._free(sequences):
             self._state.rows.finished[place] = True
 
     def clear(self) -> None:
-        self.rows.clear()
-        self._vacant.clear()
+        self.places.clear()
         self._pending.clear()
         self._view, self._longest = None, 0
         self.memory.release()
@@ -152,19 +144,19 @@ class Batch:
         return encoded
 
     def _take_place(self, sequence: Sequence) -> int:
-        place = self._vacant.pop(0) if self._vacant else len(self.rows)
-        self.rows.insert(place, sequence)
+        place = self.places.index(None) if None in self.places else len(self.places)
+        self.places[place : place + 1] = [sequence]
         return place
 
     def _prefill(self, places: list[int], entering: list[Sequence], encoded: EncoderOutput) -> None:
         started, context = time.perf_counter(), self.context
         state, runner = self._state, context.runner
-        batch = PrefillBatch.of(entering, encoded, state.main, runner)
+        batch = PrefillBatch.of(entering, encoded, state, runner)
         self._written = max(self._written, batch.prompt_len)
         batch = batch._replace(forgotten=self._written)
-        starts = runner.prefill(state, places, batch, context.filters)
+        starts = runner.prefill(state, places, batch)
         for sequence, values in zip(entering, starts.tolist(), strict=True):
-            sequence.read_start(values, context.filters.special_tokens.languages)
+            sequence.read_start(values, context.results.special_tokens.languages)
         self._longest = max(self._longest, *(each.prefilled_length for each in entering))
         _add_seconds(entering, "prefill_seconds", started)
 
@@ -188,32 +180,30 @@ class Batch:
                 results.stop_looping_beams(state, row, sequence)
 
     def _launch(self) -> None:
-        state, runner = self._state, self.context.runner
-        self.attempted = len(self.rows)
-        rows = min(runner.padded("rows", len(self.rows)), state.capacity)
-        draftable = [each.options for each in self.rows if each.draftable]
+        state, runner, live = self._state, self.context.runner, self.rows
+        self.attempted = len(live)
+        rows = runner.padded("rows", len(live), state.capacity)
+        draftable = [each.options for each in live if each.draftable]
         drafts = self._drafts.choose(draftable, self.context.drafting, rows)
         looked_up = 0 if draftable or runner.pipelined else self._look_up()
         shape = StepShape(
-            drafts=drafts or looked_up,
+            drafts=drafts + looked_up,
             assistant_lag=self._drafts.lag(drafts, self._longest),
-            kv_len=min(
-                runner.padded("positions", self._longest + (drafts or looked_up)),
-                state.main.cache.max_len,
+            kv_len=runner.padded(
+                "positions", self._longest + drafts + looked_up, state.cache.max_len
             ),
-            sampled=any(each.options.temperature for each in self.rows),
-            timestamps=any(each.timestamps for each in self.rows),
+            sampled=any(each.options.temperature for each in live),
+            timestamps=any(each.timestamps for each in live),
             followed=self._drafts.follows and bool(draftable),
             drafts_given=looked_up > 0,
         )
-        view, place = self._view, state.rows.tokens.data_ptr()
-        if view is None or view.capacity != rows or view.rows.tokens.data_ptr() != place:
-            self._view = view = state.view(0, rows)
+        if self._view is None or self._view.capacity != rows:
+            self._view = state.view(0, rows)
         self._written = max(self._written, shape.kv_len)
-        result = runner.launch(view, self.context.filters, shape)
-        self._pending.append(LaunchedStep(result, shape, [*self.rows]))
+        result = runner.launch(self._view, shape)
+        self._pending.append(LaunchedStep(result, shape, [*live]))
         self._longest += shape.drafts + 1
-        for sequence in self.rows:
+        for sequence in live:
             sequence.steps += 1
 
     def _look_up(self) -> int:
@@ -251,7 +241,7 @@ class Batch:
         return {each: result.length[row] for row, each in live if result.finished[row]}
 
     def _count(self, result: StepResult, drafts: int, live: list[tuple[int, Sequence]]) -> None:
-        for stats in _distinct_stats(each for _, each in live):
+        for stats in [each.stats for each in {each.session for _, each in live}]:
             stats.steps += 1
             stats.steps_by_drafts[drafts] = stats.steps_by_drafts.get(drafts, 0) + 1
         for row, sequence in live:
@@ -268,11 +258,10 @@ class Batch:
         """
         if not ended:
             return []
-        places = dict(zip(self.rows, self.places, strict=True))
         read, runner = self.context.results.read, self.context.runner
         with runner.beside_step() if self.lane.num_beams == 1 else nullcontext():
             finished = [
-                (each, read(self._state, places[each], length, each))
+                (each, read(self._state, self.places.index(each), length, each))
                 for each, length in ended.items()
             ]
         self._free([*ended])
@@ -280,44 +269,36 @@ class Batch:
 
     def _free(self, sequences: list[Sequence]) -> list[int]:
         """Free the rows of sequences. Return their places."""
-        places = self.places
-        freed = [places[self.rows.index(each)] for each in sequences]
-        self.rows = [each for each in self.rows if each not in sequences]
-        self._vacant = sorted([*self._vacant, *freed]) if self.rows else []
-        for step in self._pending:
-            step.rows[:] = [None if each in sequences else each for each in step.rows]
+        freed = [self.places.index(each) for each in sequences]
+        for rows in (self.places, *(step.rows for step in self._pending)):
+            rows[:] = [None if each in sequences else each for each in rows]
         if not self.rows:
             while self._pending:
                 self._pending.popleft().result()
+            self.places.clear()
             # A view would keep the memory that an idle batch releases.
             self._view, self._longest = None, 0
         return freed
 
     def _close_gaps(self) -> None:
         """Move the last rows to vacant places."""
-        if not self._vacant:
+        if None not in self.places:
             return
-        live = len(self.rows)
-        behind = slice(live, live + len(self._vacant))
-        gaps = [place for place in self._vacant if place < live]
-        last = [place for place in range(behind.start, behind.stop) if place not in self._vacant]
+        live, every = len(self.rows), len(self.places)
+        gaps = [place for place in range(live) if self.places[place] is None]
+        last = [place for place in range(live, every) if self.places[place] is not None]
         if gaps:
             self._state.move(last, gaps)
-        self._state.rows.finished[behind] = True
-        self.rows, moved = self.rows[: live - len(gaps)], self.rows[live - len(gaps) :]
-        self._vacant = gaps
-        for each in moved:
-            self._take_place(each)
+        self._state.rows.finished[live:every] = True
+        for source, target in zip(last, gaps, strict=True):
+            self.places[target] = self.places[source]
+        del self.places[live:]
 
 
 def _add_seconds(sequences: list[Sequence], part: str, started: float) -> None:
     took = time.perf_counter() - started
-    for stats in _distinct_stats(sequences):
-        setattr(stats, part, getattr(stats, part) + took)
-
-
-def _distinct_stats(sequences: Iterable[Sequence]) -> list[DecodeStats]:
-    return list({id(each.session): each.session.stats for each in sequences}.values())
+    for session in {each.session for each in sequences}:
+        setattr(session.stats, part, getattr(session.stats, part) + took)
 
 
 class Batches(dict[Lane, Batch]):
@@ -331,15 +312,12 @@ class Batches(dict[Lane, Batch]):
         """Make a batch. Only one-beam lanes have a drafter. Graphs are captured for the numbers of
         beams that most requests use.
         """
-        runner, most = self._context.runner, MAX_ROWS
-        if runner.pipelined:
-            most = cuda_rows(self._main, lane.num_beams, lane == MAIN_LANE)
-        prepare = None
-        if lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams):
-            encoder, filters = self._context.encoder, self._context.filters
-            prepare = partial(runner.prepare, encoder=encoder, filters=filters)
+        runner, is_main = self._context.runner, lane == MAIN_LANE
+        most = cuda_rows(self._main, lane.num_beams, is_main) if runner.pipelined else MAX_ROWS
+        usual = lane.num_beams in (MAIN_LANE.num_beams, BEAM_LANE.num_beams)
+        encoder = self._context.encoder if usual else None
         drafts = self._drafts if lane.num_beams == 1 else None
-        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, prepare)
+        memory = StateMemory(self._main, drafts, runner, lane.num_beams, most, encoder)
         self[lane] = Batch(lane, memory, self._context)
         return self[lane]
 

@@ -18,7 +18,6 @@ places that hold its alignment queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -37,12 +36,8 @@ class Candidates(NamedTuple):
     sum: Tensor  # of log-probabilities
     log_prob: Tensor  # of the new token
 
-    def take(self, index: Tensor) -> Candidates:
-        return Candidates(*(each.gather(1, index) for each in self))
 
-
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
+class Hypothesis(NamedTuple):
     """A text of `length` tokens, prompt included; `end_log_prob` is None if it has not ended.
 
     `beam` is the place that holds its last token, or that chose the end of text.
@@ -54,8 +49,7 @@ class Hypothesis:
     end_log_prob: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Tokens after the prompt, without the end of text. `log_probs` includes the end of text if the
     text has ended; `beams` holds the beam that chose each entry of `log_probs`.
     """
@@ -66,18 +60,19 @@ class Text:
 
 
 def beam_step(state: DecodeState, beams: BeamState, filters: LogitFilter, shape: StepShape) -> None:
-    main, rows, width = state.main, state.rows, beams.num_beams
+    rows, width = state.rows, beams.num_beams
     texts, ends = beams.tokens.flatten(0, 1), _spread(rows.length, width)[:, None]
-    hidden = main.decoder.forward(texts.gather(1, ends - 1), ends - 1, main.cache, shape.kv_len)
-    logits = main.decoder.logits(hidden, filters.bias)
+    tokens = texts.gather(1, ends - 1)
+    hidden = state.decoder.forward(tokens, ends - 1, state.cache, shape.kv_len)
+    logits = state.decoder.logits(hidden, filters.bias)
     timestamps, grammar_start = _spread(rows.timestamps, width), _spread(rows.grammar_start, width)
     history = History(texts, ends, timestamps, grammar_start)
     best = filters.best(logits, history, width + 1, shape.timestamps)
     parents = extend(beams, rows, best, filters.eos)
     if texts.device.type == "cpu":
-        _copy_what_differs(main.cache, beams.tokens, parents, rows)
+        _copy_what_differs(state.cache, beams.tokens, parents, rows)
     else:
-        _copy_all(main.cache, parents, shape.kv_len)
+        _copy_all(state.cache, parents, shape.kv_len)
     _write_texts(beams, rows, parents)
 
 
@@ -108,7 +103,7 @@ def extend(beams: BeamState, rows: SequenceState, best: Choice, eos: int) -> Ten
     numbers = torch.arange(ends.shape[1], device=ends.device)
     going_on = (ends.long() * len(numbers) + numbers).argsort(dim=1)[:, :width]
     going_on = going_on.gather(1, _order(candidates.beam.gather(1, going_on)))
-    survivors = candidates.take(going_on)
+    survivors = Candidates(*(each.gather(1, going_on) for each in candidates))
     at = rows.length[:, None, None].expand(-1, width, 1)
     beams.written.scatter_(2, at, survivors.token[..., None])
     beams.parents.scatter_(2, at, survivors.beam[..., None])

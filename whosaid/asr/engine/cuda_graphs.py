@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whosaid.asr.engine.drafters import MedusaDrafter
+from whosaid.asr.engine.drafters import NEWEST, MedusaDrafter
 from whosaid.asr.engine.graph_check import (
     Outcome,
     agree,
@@ -63,7 +63,6 @@ PASS_SIZES = (4, 2, 1)
 BEAM_ROWS = 4  # most rows of captured beam steps; few windows are decoded again
 DRAFTED_ROWS = 24  # most rows of captured steps with drafts, which pay for few rows
 TRIES = 2  # a near tie, also in a draft, does not recur with other noise
-READ_LAG = 2  # tokens the assistant may not have read after a step with drafts
 ENCODERS = "encoders"  # owner of the encoders' graphs, which read no state
 HIGH_PRIORITY = -1  # of a stream; newer versions of torch replay kernels with their own priority
 SPARE_BYTES = 768 << 20  # of device memory kept free for requests
@@ -84,14 +83,8 @@ class GraphSet:
     stream: torch.cuda.Stream
     pool: Any
     graphs: dict[Hashable, Captured] = field(default_factory=dict)
-    inputs: dict[Hashable, Tensor] = field(default_factory=dict)  # by number, shape and type
-
-    def held(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return input buffers like `inputs`. Graphs share them, because no two run at once."""
-        return [
-            self.inputs.setdefault((place, each.shape, each.dtype), torch.empty_like(each))
-            for place, each in enumerate(inputs)
-        ]
+    # By number, shape and type; shared, because no two graphs run at once.
+    inputs: dict[Hashable, Tensor] = field(default_factory=dict)
 
 
 class CudaGraphRunner(StepRunner):
@@ -101,7 +94,8 @@ class CudaGraphRunner(StepRunner):
     draft_lengths = (2, 4, 8)
     timed_drafts = (0, 2, 8)
 
-    def __init__(self, enabled: bool = True) -> None:
+    def __init__(self, filters: LogitFilter, enabled: bool = True) -> None:
+        super().__init__(filters)
         self.enabled = enabled
         self.planned = self.replayed = self.eager = 0  # graphs to capture; passes by kind
         self._sets: dict[Hashable, GraphSet] = {}
@@ -113,9 +107,9 @@ class CudaGraphRunner(StepRunner):
     def graph_count(self) -> int:
         return sum(len(each.graphs) for each in self._sets.values())
 
-    def padded(self, size: str, needed: int) -> int:
+    def padded(self, size: str, needed: int, most: int) -> int:
         """Return the next of `SIZES[size]`, or `needed` itself beyond the largest."""
-        return next((each for each in SIZES[size] if each >= needed), needed)
+        return min(most, next((each for each in SIZES[size] if each >= needed), needed))
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
         return torch.cat(
@@ -125,27 +119,21 @@ class CudaGraphRunner(StepRunner):
             ]
         )
 
-    def prefill(
-        self,
-        state: DecodeState,
-        places: Sequence[int],
-        batch: PrefillBatch,
-        filters: LogitFilter,
-    ) -> Tensor:
+    def prefill(self, state: DecodeState, places: Sequence[int], batch: PrefillBatch) -> Tensor:
         """Prefill a few rows per graph; their places are an input. Sampled rows, and prompts and
         guesses of sizes outside SIZES, run eagerly.
         """
         usual = batch.prompt_len in SIZES["prompt"] and batch.verified in SIZES["guess"]
         if batch.sampled or not usual:
-            return super().prefill(state, places, batch, filters)
+            return super().prefill(state, places, batch)
         at = torch.tensor(places, dtype=batch.numbers.dtype)[:, None]
         numbers = upload(torch.cat((at, batch.numbers), dim=1), state.rows.tokens.device)
-        batch = batch._replace(numbers=numbers, forgotten=state.main.cache.max_len)
+        batch = batch._replace(numbers=numbers, forgotten=state.cache.max_len)
 
         def begin(numbers: Tensor, *encoded: Tensor) -> Tensor:
             rows, numbers = numbers[:, 0].long(), numbers[:, 1:]
             taken = state.take(rows)
-            start = prefill(taken, batch.with_inputs(numbers, *encoded), filters)
+            start = prefill(taken, batch.with_inputs(numbers, *encoded), self.filters)
             state.put(rows, taken)
             return start
 
@@ -156,7 +144,7 @@ class CudaGraphRunner(StepRunner):
             starts.append(self._run(_memory_of(state), key, begin, part))
         return torch.cat(starts)
 
-    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+    def launch(self, state: DecodeState, shape: StepShape) -> PendingResult:
         """Start a step. Calling the returned function waits for the result.
 
         Every step computes the timestamp grammar, so steps with and without timestamps share
@@ -165,7 +153,7 @@ class CudaGraphRunner(StepRunner):
         shape = shape._replace(timestamps=True)
 
         def step() -> Tensor:
-            decode_step(state, filters, shape)
+            decode_step(state, self.filters, shape)
             return collect(state.rows)
 
         self._before_step = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -180,7 +168,6 @@ class CudaGraphRunner(StepRunner):
         return torch.cuda.stream(self._reading)
 
     def release(self, state: DecodeState) -> None:
-        """Drop the graphs over a state. Call it before the state's memory is freed."""
         self._sets.pop(_memory_of(state), None)
 
     @contextmanager
@@ -199,8 +186,8 @@ class CudaGraphRunner(StepRunner):
             self.enabled = False
             logger.error("CUDA graphs are off, so decoding is slower: %s", reason)
 
-    def prepare(self, state: DecodeState, encoder: Encoder, filters: LogitFilter) -> None:
-        kinds = [self._steps(state, filters), self._prefills(state, encoder, filters)]
+    def prepare(self, state: DecodeState, encoder: Encoder) -> None:
+        kinds = [self._steps(state), self._prefills(state, encoder)]
         if ENCODERS not in self._sets:
             kinds.append(self._encoders(encoder))
         passes = [each for kind in kinds for each in (kind if self.enabled else kind[:1])]
@@ -214,21 +201,21 @@ class CudaGraphRunner(StepRunner):
             left = len(passes) - done
             logger.warning("memory is short: %d of %d CUDA graphs are left out", left, len(passes))
 
-    def _steps(self, state: DecodeState, filters: LogitFilter) -> list[Pass]:
+    def _steps(self, state: DecodeState) -> list[Pass]:
         """Return steps of all usual shapes, most rows first: smaller graphs reuse their memory."""
         most = state.capacity if state.beams is None else min(BEAM_ROWS, state.capacity)
-        longest = state.main.cache.max_len
+        longest = state.cache.max_len
         return [
-            partial(run_steps, self, state.view(0, rows), filters, shape)
+            partial(run_steps, self, state.view(0, rows), shape)
             for rows in sorted({min(each, most) for each in SIZES["rows"]}, reverse=True)
             for kv_len in sorted({min(each, longest) for each in SIZES["positions"]})
             for shape in usual_shapes(state.view(0, rows), kv_len, self.draft_lengths)
         ]
 
-    def _prefills(self, state: DecodeState, encoder: Encoder, filters: LogitFilter) -> list[Pass]:
+    def _prefills(self, state: DecodeState, encoder: Encoder) -> list[Pass]:
         many = [each for each in PASS_SIZES if each <= state.capacity]
         guesses = SIZES["guess"] if state.beams is None else (0,)
-        run = partial(run_prefill, self, state, encoder, filters)
+        run = partial(run_prefill, self, state, encoder)
         return [
             partial(run, (rows, prompt_len, verified, drafted))
             for drafted in sorted({False, state.drafter is not None})
@@ -313,7 +300,10 @@ class CudaGraphRunner(StepRunner):
             stream = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
             self._sets[owner] = GraphSet(stream, torch.cuda.graph_pool_handle())
         graphs, graph = self._sets[owner], torch.cuda.CUDAGraph()
-        held = graphs.held(inputs)
+        held = [
+            graphs.inputs.setdefault((place, each.shape, each.dtype), torch.empty_like(each))
+            for place, each in enumerate(inputs)
+        ]
         # A failed capture leaves this thread on the capture's stream; the outer context restores
         # the stream. "thread_local", because the diarization thread may allocate meanwhile.
         with torch.cuda.stream(torch.cuda.current_stream()):
@@ -338,7 +328,7 @@ def usual_shapes(state: DecodeState, kv_len: int, lengths: Sequence[int]) -> lis
     if drafter is None or state.capacity > DRAFTED_ROWS:
         return [plain]
     if not isinstance(drafter, MedusaDrafter):
-        return [*(StepShape(each, READ_LAG, kv_len) for each in lengths), plain]
+        return [*(StepShape(each, NEWEST, kv_len) for each in lengths), plain]
     most = drafter.model.count
     counts = [*([each for each in lengths if each <= most] or [most]), 0]
     return [*(StepShape(each, 1, kv_len, followed=True) for each in counts), plain]

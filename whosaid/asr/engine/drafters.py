@@ -4,8 +4,8 @@ An assistant reads tokens: a small model with its own caches runs once per draft
 hidden state of the main model that chose a row's newest token. So they keep only that vector per
 row, but every step must write it.
 
-Both have the methods that a step calls. Drafts never decide a token, so a drafter changes only
-speed.
+Both have the methods that prefill and drafting call. Drafts never decide a token, so a drafter
+changes only speed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from whosaid.asr.engine.state import SequenceState, StepShape
 
 MAX_DRAFTS = 10  # in a step
+NEWEST = 2  # tokens that an assistant may not have read after a step with drafts
 
 DraftModel = Decoder | MedusaModel
 Scored = tuple[Tensor, Tensor]  # places (rows, 1), scores (rows, 1, vocabulary)
@@ -70,12 +71,6 @@ class AssistantDrafter(RowTensors):
             # Contiguous, or the product would read the vocabulary's weights once for every row.
             yield ends, self.decoder.logits(hidden[:, -1:].contiguous(), bias)
 
-    def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        """Read a verifying pass: the main model's states at `positions` (rows, drafts + 1).
-
-        `gained` (rows,) counts the tokens that the pass made final. Called if `shape.followed`.
-        """
-
 
 @dataclass(frozen=True)
 class MedusaDrafter(RowTensors):
@@ -105,7 +100,11 @@ class MedusaDrafter(RowTensors):
             yield rows.length[:, None] + step, scores
 
     def follow(self, hidden: Tensor, positions: Tensor, gained: Tensor, kv_len: int) -> None:
-        """Keep the state that chose the newest token; rows that gained none keep their state."""
+        """Read a verifying pass: the main model's states at `positions` (rows, drafts + 1).
+
+        Keep the state that chose the newest token. `gained` (rows,) counts the tokens that the pass
+        made final; rows that gained none keep their state.
+        """
         states = self.model.states(hidden, positions, self.cache, kv_len)
         newest = _at(states, (gained - 1).clamp(min=0))
         self.newest.copy_(torch.where(gained[:, None] > 0, newest, self.newest))

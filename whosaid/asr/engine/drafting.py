@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
-from whosaid.asr.engine.logit_filters import LogitFilter
+from whosaid.asr.engine.drafters import MAX_DRAFTS, NEWEST, DraftModel
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.state import StateMemory, StepShape
 from whosaid.asr.model.draft_heads import MedusaModel
@@ -37,7 +36,6 @@ from whosaid.timebase import SAMPLE_RATE
 
 logger = logging.getLogger("endpoint")
 
-NEWEST = 2  # tokens that an assistant may not have read after a step with drafts
 MIN_SPEEDUP = 1.1  # measured costs are not exact
 TOKENS_OF_A_WINDOW = 50  # in 15 to 30 s of speech; within them preparing a window has to pay
 PRIOR_MEAN = 0.8  # acceptance before any draft
@@ -133,10 +131,6 @@ class AcceptanceRate:
     drafted: float = 0.0
     prior: float = PRIOR_MEAN
 
-    @classmethod
-    def by_depth(cls, depths: int) -> list[AcceptanceRate]:
-        return [cls(prior=HEADS_PRIOR_MEAN) for _ in range(depths)]
-
     @property
     def mean(self) -> float:
         return (self.accepted + self.prior * PRIOR_WEIGHT) / (self.drafted + PRIOR_WEIGHT)
@@ -145,10 +139,6 @@ class AcceptanceRate:
         kept = max(0.0, 1.0 - drafted / HORIZON)
         self.accepted = self.accepted * kept + accepted
         self.drafted = self.drafted * kept + drafted
-
-    def decay(self, windows: int) -> None:
-        self.accepted *= DECAY**windows
-        self.drafted *= DECAY**windows
 
 
 @dataclass
@@ -175,7 +165,8 @@ class DraftLength:
 
     def decay(self, windows: int) -> None:
         for rate in self.rates:
-            rate.decay(windows)
+            rate.accepted *= DECAY**windows
+            rate.drafted *= DECAY**windows
 
     def choose(self, rows: int, draftable: int) -> int:
         """Return how many tokens to draft in a step of `rows` rows if `draftable` accept drafts."""
@@ -216,9 +207,7 @@ def expected_tokens(rates: Sequence[float], drafts: int) -> list[float]:
     return gains
 
 
-def measured_drafting(
-    memory: StateMemory, encoder: Encoder, filters: LogitFilter
-) -> DraftLength | None:
+def measured_drafting(memory: StateMemory, encoder: Encoder) -> DraftLength | None:
     """Time steps and the preparation of a window; None if the device's memory is too small. The
     timed rows are finished, which costs the same and changes nothing.
     """
@@ -235,15 +224,15 @@ def measured_drafting(
             ]
             seconds = dict.fromkeys(shapes, math.inf)
             for shape in ROUNDS * list(seconds):
-                if encoder.threads is not None:
-                    encoder.threads.adjust()
-                took = _time_step(memory, filters, policy.follows, *shape)
+                encoder.threads.adjust()
+                took = _time_step(memory, policy.follows, *shape)
                 seconds[shape] = min(seconds[shape], took)
-            prepared = _time_preparing(memory, encoder, filters)
+            prepared = _time_preparing(memory, encoder)
             costs = StepCosts(seconds, max(0.0, prepared - seconds[1, 0]))
+            rates = [AcceptanceRate()]
             if policy.follows:
-                return DraftLength(costs, lengths, AcceptanceRate.by_depth(lengths[-1]))
-            return DraftLength(costs, lengths)
+                rates = [AcceptanceRate(prior=HEADS_PRIOR_MEAN) for _ in range(lengths[-1])]
+            return DraftLength(costs, lengths, rates)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -256,7 +245,7 @@ def measured_drafting(
 
 
 @torch.inference_mode()
-def _time_preparing(memory: StateMemory, encoder: Encoder, filters: LogitFilter) -> float:
+def _time_preparing(memory: StateMemory, encoder: Encoder) -> float:
     """Return the least seconds of preparing a silent window and a step without drafts."""
     runner, view = memory.runner, memory.ensure_capacity(1).view(0, 1)
     assert view.drafter is not None
@@ -264,37 +253,35 @@ def _time_preparing(memory: StateMemory, encoder: Encoder, filters: LogitFilter)
     tokens = torch.zeros(1, TIMED_PROMPT, dtype=torch.long, device=encoded.device)
     positions = torch.arange(TIMED_PROMPT, device=encoded.device)[None]
     silence = AudioWindow(np.zeros(SAMPLE_RATE, np.float32), encoded)
-    shape = StepShape(0, 1, runner.padded("positions", TIMED_KV_LEN))
+    shape = StepShape(0, 1, runner.padded("positions", TIMED_KV_LEN, view.cache.max_len))
     least = math.inf
     for _ in range(UNTIMED_STEPS + 1):
         started = time.perf_counter()
         view.drafter.listen(encoder.encode([silence], drafted=True))
         view.drafter.read_prompt(tokens, positions, encoded[:, :TIMED_PROMPT], tokens[:, 0])
-        runner.launch(view, filters, shape)()
+        runner.launch(view, shape)()
         least = min(least, time.perf_counter() - started)
     return least
 
 
 @torch.inference_mode()
-def _time_step(
-    memory: StateMemory, filters: LogitFilter, follows: bool, rows: int, drafts: int
-) -> float:
+def _time_step(memory: StateMemory, follows: bool, rows: int, drafts: int) -> float:
     """Return the least seconds of the steps that fit into TIMED_SECONDS, at least one. Cold caches
     made the first draft-free steps of small models 1.5 times slower than in a running batch, whose
     weights are in the processor's caches.
     """
     runner, state = memory.runner, memory.ensure_capacity(rows)
-    view = state.view(0, min(runner.padded("rows", rows), state.capacity))
-    kv_len = min(runner.padded("positions", TIMED_KV_LEN), state.main.cache.max_len)
+    view = state.view(0, runner.padded("rows", rows, state.capacity))
+    kv_len = runner.padded("positions", TIMED_KV_LEN, state.cache.max_len)
     followed = follows and drafts > 0
     shape = StepShape(drafts, NEWEST if drafts and not followed else 1, kv_len, followed=followed)
     if runner.pipelined:
         for _ in range(UNTIMED_STEPS):
-            runner.launch(view, filters, shape)()
+            runner.launch(view, shape)()
     least, spent = math.inf, 0.0
     while spent < TIMED_SECONDS:
         started = time.perf_counter()
-        runner.launch(view, filters, shape)()
+        runner.launch(view, shape)()
         took = time.perf_counter() - started
         least, spent = min(least, took), spent + took
     return least

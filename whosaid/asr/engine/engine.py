@@ -104,9 +104,8 @@ class Engine:
     def cancel(self, session: Session) -> None:
         if self.lost is not None:
             return
-        in_rows = self.scheduler.cancel(session)
-        for lane in {each.lane for each in in_rows}:
-            self._evict(self.batches[lane], [each for each in in_rows if each.lane == lane])
+        for lane, sequences in self.scheduler.cancel(session).items():
+            self._evict(self.batches[lane], sequences)
 
     def make_room(self) -> None:
         """Release idle batches, else all. Raises OutOfMemory if no batch holds memory."""
@@ -139,13 +138,11 @@ class Engine:
         self._restart(batch)
         if isinstance(error, OutOfMemory):
             freed = self._release_idle()
-            others = freed or scheduler.others_run(lane)
-            if rows > 1 and freed and scheduler.try_again(lane):
-                return
             if rows > 1:
-                scheduler.halve(lane, batch.attempted if batch.attempted > 1 else rows)
+                if not (freed and scheduler.try_again(lane)):
+                    scheduler.halve(lane, batch.attempted if batch.attempted > 1 else rows)
                 return
-            if others:
+            if freed or scheduler.others_run(lane):
                 scheduler.wait_for_others(lane)
                 return
         elif len(sessions) > 1:
@@ -211,11 +208,11 @@ class DecodeEngine(Engine):
         )
         self.draft_model = draft_model(models, self.main)
         on_cpu = models.device.type == "cpu"
-        self.runner = StepRunner() if on_cpu else CudaGraphRunner(cuda_graphs)
+        filters = LogitFilter.of(models.special_tokens, self.main.token_embeddings)
+        self.runner = StepRunner(filters) if on_cpu else CudaGraphRunner(filters, cuda_graphs)
         self.threads = CpuThreads(torch.get_num_threads() if on_cpu else 1)
         self.context = DecodeContext(
             encoder=Encoder(models, self.threads, self.runner.encode),
-            filters=LogitFilter.of(models.special_tokens, self.main.token_embeddings),
             runner=self.runner,
             results=ResultReader(models.special_tokens, models.tokenizer),
         )
@@ -231,9 +228,7 @@ class DecodeEngine(Engine):
         with self.computing():
             batches.prepare()
             if self.draft_model is not None:
-                self.context.drafting = measured_drafting(
-                    self.memory, self.context.encoder, self.context.filters
-                )
+                self.context.drafting = measured_drafting(self.memory, self.context.encoder)
         self.threads.restore()
 
     def add(self, session: Session, requests: abc.Sequence[Request]) -> None:

@@ -183,11 +183,14 @@ def ends_in_repetition(tokens: Sequence[int]) -> bool:
     return False
 
 
-def find_repetition(tokens: Sequence[int]) -> Repetition | None:
-    """Return the first repetition in text `tokens`, up to its end; the shortest period counts."""
+def find_repetition(tokens: Sequence[int], begin: int = 0) -> Repetition | None:
+    """Return the first repetition in text `tokens` from `begin` on, up to its end; the shortest
+    period counts.
+    """
     equal = [0] * (LONGEST_PERIOD + 1)  # newest tokens equal to those one period back
-    for place, token in enumerate(tokens):
-        for period in range(1, min(place, LONGEST_PERIOD) + 1):
+    for place in range(begin, len(tokens)):
+        token = tokens[place]
+        for period in range(1, min(place - begin, LONGEST_PERIOD) + 1):
             if tokens[place - period] != token:
                 equal[period] = 0
                 continue
@@ -207,13 +210,12 @@ def read_repetitions(tokens: Sequence[int], attend: Attend) -> tuple[Loop | None
     """
     once: list[int] = []
     begin = 0
-    while found := find_repetition(tokens[begin:]):
-        start, period = begin + found.start, found.period
-        once += tokens[begin : start + period]
-        spoken = _parts_spoken(Repetition(start, begin + found.stop, period), attend)
+    while found := find_repetition(tokens, begin):
+        once += tokens[begin : found.start + found.period]
+        spoken = _parts_spoken(found, attend)
         if spoken is not None:
-            return Loop(start + max(1, spoken) * period, spoken > 0), once
-        begin += found.stop
+            return Loop(found.start + max(1, spoken) * found.period, spoken > 0), once
+        begin = found.stop
     return None, [*once, *tokens[begin:]]
 
 

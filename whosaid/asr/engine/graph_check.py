@@ -18,11 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whosaid.asr.engine.drafters import MedusaDrafter
-from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.prefill import PrefillBatch
 from whosaid.asr.engine.runner import StepRunner
-from whosaid.asr.engine.state import DecodeState, StepShape
+from whosaid.asr.engine.state import BeamState, DecodeState, SequenceState, StepShape
 from whosaid.asr.model.encoder import AudioEncoder, Encoder, EncoderOutput
 from whosaid.timebase import SAMPLE_RATE
 
@@ -50,17 +48,15 @@ def agree(found: Outcome, expected: Outcome) -> bool:
     return 2 * int(equal.sum()) >= len(equal)
 
 
-def run_steps(
-    runner: StepRunner, state: DecodeState, filters: LogitFilter, shape: StepShape, seed: int
-) -> Outcome:
+def run_steps(runner: StepRunner, state: DecodeState, shape: StepShape, seed: int) -> Outcome:
     """Run steps over texts that reach up to `shape.kv_len`.
 
     On such texts a graph that was captured for another length attends to too little or too much.
     """
-    longest = min(shape.kv_len, state.main.decoder.max_positions)
+    longest = min(shape.kv_len, state.decoder.max_positions)
     length = longest - STEPS * (shape.drafts + 1)
-    fill_text(state, length, filters.eos, seed)
-    pending = [runner.launch(state, filters, shape) for _ in range(STEPS)]
+    fill_text(state, length, runner.filters.eos, seed)
+    pending = [runner.launch(state, shape) for _ in range(STEPS)]
     counts = torch.tensor([column for each in pending for column in each()]).T
     return _outcome(state, length, counts.to(state.rows.tokens.device))
 
@@ -69,7 +65,6 @@ def run_prefill(
     runner: StepRunner,
     state: DecodeState,
     encoder: Encoder,
-    filters: LogitFilter,
     sizes: tuple[int, int, int, bool],
     seed: int,
 ) -> Outcome:
@@ -78,11 +73,11 @@ def run_prefill(
     view = state.view(0, count)
     guessed = max(0, min(verified, prompt_len - PROMPT))
     length = prompt_len - guessed
-    fill_text(view, length, filters.eos, seed)
+    fill_text(view, length, runner.filters.eos, seed)
     numbers = torch.zeros(count, prompt_len + 8, dtype=torch.float64)
     numbers[:, :prompt_len] = view.rows.tokens[:, :prompt_len].cpu()
-    numbers[:, 0] = filters.special_tokens.start_of_transcript
-    most = view.main.decoder.max_positions
+    numbers[:, 0] = runner.filters.special_tokens.start_of_transcript
+    most = view.decoder.max_positions
     parameters = (length, length, most, drafted, True, 0, guessed, guessed // 2)
     numbers[:, prompt_len:] = torch.tensor(parameters, dtype=torch.float64)
     main = noise(encoder.main.positions, (count, *encoder.main.positions.shape), seed)
@@ -92,9 +87,8 @@ def run_prefill(
         same = own is encoder.main
         assistant = main if same else noise(own.positions, (count, *own.positions.shape), seed)
     batch = PrefillBatch(numbers, EncoderOutput(main, assistant), prompt_len, verified, drafted)
-    starts = runner.prefill(state, range(count), batch, filters)
-    language = [1]  # an id; two languages may be nearly tied
-    starts[:, language] = 0
+    starts = runner.prefill(state, range(count), batch)
+    starts[:, 1] = 0  # the language's id: two languages may be nearly tied
     outcome = _outcome(view, length, view.rows.length[:, None])
     return outcome._replace(first=torch.cat((outcome.first, starts), dim=1))
 
@@ -117,9 +111,10 @@ def fill_audio(state: DecodeState) -> None:
 
 def fill_text(state: DecodeState, length: int, eos: int, seed: int) -> None:
     """Give every row an unfinished text of `length` tokens, and cached noise."""
-    rows, beams = state.rows, state.beams
-    for part in (rows, beams):
-        for each in [] if part is None else part.tensors:
+    rows = state.rows
+    parts: list[SequenceState | BeamState] = [rows] if state.beams is None else [rows, state.beams]
+    for part in parts:
+        for each in part.tensors:
             each.zero_()
     for each in (rows.prompt_len, rows.grammar_start):
         each.fill_(length - 1)
@@ -127,17 +122,15 @@ def fill_text(state: DecodeState, length: int, eos: int, seed: int) -> None:
     rows.max_length.fill_(rows.tokens.shape[1])
     rows.draftable.fill_(True)
     rows.timestamps[::2] = True
-    for part in (rows, beams):
-        if part is not None:
-            like = part.log_probs
-            part.tokens.copy_((noise(like, like.shape, seed).abs() * eos).long())
+    for part in parts:
+        like = part.log_probs
+        part.tokens.copy_((noise(like, like.shape, seed).abs() * eos).long())
     for cache in state.caches:
         for number, each in enumerate((cache.keys, cache.values)):
             _, places, _, positions, size = each.shape
             each.copy_(noise(each, (1, places, 1, positions, size), seed + number))
-    if isinstance(state.drafter, MedusaDrafter):
-        newest = state.drafter.newest
-        newest.copy_(noise(newest, newest.shape, seed))
+    for each in () if state.drafter is None else state.drafter.tensors:
+        each.copy_(noise(each, each.shape, seed))
 
 
 def end_texts(state: DecodeState) -> None:

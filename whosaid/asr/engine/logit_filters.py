@@ -117,7 +117,9 @@ class LogitFilter:
         if not scored:
             return Choice(token, torch.zeros_like(masked.text))
         best = torch.where(masked.is_time, masked.time, masked.text)
-        return Choice(token, best - self._log_total(masked, allowed, history))
+        times_alone = masked.is_time & history.timestamps[:, None]
+        every = self._log_sum_of_all(masked, allowed)
+        return Choice(token, best - torch.where(times_alone, masked.time_log_sum, every))
 
     def score(self, tokens: Tensor, logits: Tensor, unfiltered: Tensor, history: History) -> Tensor:
         """Return the log-probability of given `tokens` (rows, positions).
@@ -189,11 +191,10 @@ class LogitFilter:
         word_sum = word_sum.masked_fill(no_words | times_alone, NEVER)
         total = torch.logaddexp(word_sum, rest.logsumexp(dim=2))
         others = _likeliest(rest - total[..., None], count)
-        return _merge(
-            Choice(words.tokens, words.log_probs + (word_sum - total)),
-            Choice(others.tokens + self.eos, others.log_probs),
-            count,
-        )
+        tokens = torch.cat([words.tokens, others.tokens + self.eos], dim=1)
+        log_probs = torch.cat([words.log_probs + (word_sum - total), others.log_probs], dim=1)
+        values, index = log_probs.topk(min(count, log_probs.shape[1]))
+        return Choice(tokens.gather(1, index), values)
 
     def _allowed(self, history: History) -> Allowed:
         """Return the ids that the grammar allows; rows without the grammar allow all."""
@@ -251,14 +252,10 @@ class LogitFilter:
         text &= ~(history.timestamps[:, None, None] & (ids == self.timestamp_begin - 1))
         return text | ((ids >= time_from) & (ids < time_to))
 
-    def _log_total(self, masked: MaskedLogits, allowed: Allowed, history: History) -> Tensor:
-        """Return the log of the sum of exponentials over the allowed ids."""
-        every = self._log_sum_of_all(masked, allowed)
-        times_alone = masked.is_time & history.timestamps[:, None]
-        return torch.where(times_alone, masked.time_log_sum, every)
-
     def _log_sum_of_all(self, masked: MaskedLogits, allowed: Allowed) -> Tensor:
-        """Return `_log_total` as if all timestamps together never excluded text."""
+        """Return the log of the sum of exponentials over the allowed ids, text included even if
+        all timestamps together are likelier.
+        """
         word = _log_sum(masked.words).masked_fill(allowed.text_from > 0, NEVER)
         special = _log_sum(masked.specials).masked_fill(allowed.text_from > self.eos, NEVER)
         return torch.logaddexp(torch.logaddexp(word, special), masked.time_log_sum)
@@ -273,12 +270,6 @@ def _forbid(ids: Iterable[int], like: Tensor) -> Tensor:
 def _likeliest(log_probs: Tensor, count: int) -> Choice:
     """Return the `count` largest of (rows, 1, ids) and their indices, best first."""
     return Choice(*reversed(largest(log_probs[:, 0], count)))
-
-
-def _merge(one: Choice, other: Choice, count: int) -> Choice:
-    tokens, values = (torch.cat(each, dim=1) for each in zip(one, other, strict=True))
-    values, index = values.topk(min(count, values.shape[1]))
-    return Choice(tokens.gather(1, index), values)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from whosaid.asr.engine.beam_search import begin_beams
 from whosaid.asr.engine.logit_filters import Choice, LogitFilter
 from whosaid.asr.engine.request import Sequence
 from whosaid.asr.engine.speculative import accept, count_agreed, sample_first
-from whosaid.asr.engine.state import DecodeState, ModelWithCache, SequenceState, upload
+from whosaid.asr.engine.state import DecodeState, SequenceState, upload
 from whosaid.asr.model.decoder import Decoder, upcast
 from whosaid.asr.model.encoder import EncoderOutput
 
@@ -61,18 +61,18 @@ class PrefillBatch(NamedTuple):
         cls,
         sequences: abc.Sequence[Sequence],
         encoded: EncoderOutput,
-        main: ModelWithCache,
+        state: DecodeState,
         runner: StepRunner,
     ) -> PrefillBatch:
         """Return the batch of entering sequences, padded to the sizes that `runner` runs."""
-        max_len, longest = main.cache.max_len, main.decoder.max_positions
+        max_len, longest = state.cache.max_len, state.decoder.max_positions
         limits = [most_tokens(each, longest) for each in sequences]
         guesses = [
             each.guess[: max(0, most - len(each.prompt))]
             for each, most in zip(sequences, limits, strict=True)
         ]
         read = [(*each.prompt, *guess) for each, guess in zip(sequences, guesses, strict=True)]
-        prompt_len = min(runner.padded("prompt", max(map(len, read))), max_len)
+        prompt_len = runner.padded("prompt", max(map(len, read)), max_len)
         numbers, random = [], []
         for each, most, guess, tokens in zip(sequences, limits, guesses, read, strict=True):
             length, temperature = len(each.prompt), each.options.temperature
@@ -86,7 +86,7 @@ class PrefillBatch(NamedTuple):
             torch.tensor(numbers, dtype=torch.float64),  # exact for every id
             encoded,
             prompt_len,
-            verified=runner.padded("guess", max(map(len, guesses))),
+            verified=runner.padded("guess", max(map(len, guesses)), max_len),
             drafted=any(each.drafted for each in sequences),
             uniform=random,
         )
@@ -160,76 +160,71 @@ def prefill(state: DecodeState, batch: PrefillBatch, filters: LogitFilter) -> Te
     languages. The fourth is the probability that a text without timestamps begins with an
     annotation, which the filters suppress; 0 for a text with timestamps.
     """
-    main, rows, special_tokens = state.main, state.rows, filters.special_tokens
+    decoder, cache, rows = state.decoder, state.cache, state.rows
     drafter = state.drafter if batch.drafted else None
-    main.decoder.fill_cross_kv(batch.encoded.main, main.cache)
+    decoder.fill_cross_kv(batch.encoded.main, cache)
     if drafter is not None:
         drafter.listen(batch.encoded)
     state.forget(batch.forgotten)
     guessed, given = init_rows(batch, rows)
     tokens = rows.tokens[:, : batch.prompt_len]
     positions = torch.arange(batch.prompt_len, device=tokens.device).expand(tokens.shape)
-    hidden = main.decoder.forward(tokens, positions, main.cache.first_beams(), batch.prompt_len)
-    start = (tokens == special_tokens.start_of_transcript).int().argmax(dim=1)
+    hidden = decoder.forward(tokens, positions, cache.first_beams(), batch.prompt_len)
+    start = (tokens == filters.special_tokens.start_of_transcript).int().argmax(dim=1)
     every = torch.arange(tokens.shape[0], device=tokens.device)
     # One product for both reads the vocabulary's weights, the largest of all, only once.
-    read = hidden[every, start], main.decoder.headed(hidden[every, rows.prompt_len - 1])
-    at_start, unfiltered = main.decoder.scores(torch.stack(read, dim=1)).unbind(dim=1)
+    read = hidden[every, start], decoder.headed(hidden[every, rows.prompt_len - 1])
+    at_start, unfiltered = decoder.scores(torch.stack(read, dim=1)).unbind(dim=1)
+    logits = (unfiltered + filters.first_bias)[:, None]
     if state.beams is not None:
-        state.main.cache.copy_first_beams(batch.prompt_len)
-        logits = (unfiltered + filters.first_bias)[:, None]
+        cache.copy_first_beams(batch.prompt_len)
         best = filters.best(logits, rows.before(rows.length[:, None]), state.beams.num_beams + 1)
         begin_beams(state.beams, rows, best, filters.eos)
-    elif batch.verified:
-        _begin_guessed(state, batch, filters, (hidden, unfiltered), (guessed, given))
     else:
         first = rows.length[:, None]
-        choice = _first_choice(unfiltered, rows, batch, filters)
-        accept(rows, choice, first, torch.zeros_like(rows.length), filters.eos)
+        choice = filters.choose(logits, rows.before(first))
+        if batch.sampled:
+            choice = sample_first(choice, logits, rows, filters, grammar=True)
+        if batch.verified:
+            scored = choice, logits, unfiltered[:, None]
+            _accept_guess(state, batch.verified, filters, hidden, scored, (guessed, given))
+        else:
+            accept(rows, choice, first, torch.zeros_like(rows.length), filters.eos)
     if drafter is not None:
         drafter.read_prompt(tokens, positions, hidden, (rows.length - 2).clamp(min=0))
-    annotation = _annotation_prob(unfiltered, filters.annotations) * ~rows.timestamps
-    return torch.cat((_read_start(at_start, special_tokens), annotation[:, None]), dim=1)
+    annotations = upcast(unfiltered).softmax(dim=-1).index_select(1, filters.annotations)
+    annotation = annotations.sum(dim=-1).double() * ~rows.timestamps
+    return torch.cat((_read_start(at_start, filters.special_tokens), annotation[:, None]), dim=1)
 
 
-def _first_choice(
-    unfiltered: Tensor, rows: SequenceState, batch: PrefillBatch, filters: LogitFilter
-) -> Choice:
-    logits = (unfiltered + filters.first_bias)[:, None]
-    choice = filters.choose(logits, rows.before(rows.length[:, None]))
-    if batch.sampled:
-        choice = sample_first(choice, logits, rows, filters, grammar=True)
-    return choice
-
-
-def _begin_guessed(
+def _accept_guess(
     state: DecodeState,
-    batch: PrefillBatch,
+    verified: int,
     filters: LogitFilter,
-    scored: tuple[Tensor, Tensor],
+    hidden: Tensor,
+    scored: tuple[Choice, Tensor, Tensor],
     guesses: tuple[Tensor, Tensor],
 ) -> None:
-    """Accept the right part of each row's guess, and the next token.
+    """Accept the right part of each row's guess of at most `verified` tokens, and the next token.
 
-    `scored` are the hidden states of all positions (rows, prompt_len, d_model) and the logits at
-    the texts' first tokens (rows, vocabulary). `guesses` is the result of `init_rows`. Choices
-    beyond a shorter guess are dropped.
+    `hidden` (rows, prompt_len, d_model) are the states of all positions. `scored` are the choice of
+    the texts' first tokens, and their logits with a bias and without, (rows, 1, vocabulary).
+    `guesses` is the result of `init_rows`. Choices beyond a shorter guess are dropped.
     """
-    rows, (hidden, unfiltered), (guessed, given) = state.rows, scored, guesses
+    rows, (choice, logits, unfiltered), (guessed, given) = state.rows, scored, guesses
     # No text reaches the last place, so dropped choices may lie there.
-    ends = rows.length[:, None] + torch.arange(batch.verified + 1, device=rows.length.device)
+    ends = rows.length[:, None] + torch.arange(verified + 1, device=rows.length.device)
     ends = ends.clamp(max=rows.tokens.shape[1] - 1)
-    first, forced = ends[:, :1], given[:, None]
-    logits = (unfiltered + filters.first_bias)[:, None]
-    choice = _first_choice(unfiltered, rows, batch, filters)
-    choices = [_force(choice, forced, (logits, unfiltered[:, None]), rows, first, filters)]
+    forced, every = given[:, None], torch.arange(len(ends), device=ends.device)[:, None]
+    choices = [_force(choice, forced, (logits, unfiltered), rows, ends[:, :1], filters)]
     for part in torch.split(ends[:, 1:], VERIFIED_AT_ONCE, dim=1):
-        unfiltered = state.main.decoder.logits(_read_at(hidden, part - 1))
+        read = hidden[every, (part - 1).clamp(max=hidden.shape[1] - 1)]
+        unfiltered = state.decoder.logits(read)
         logits, history = unfiltered + filters.bias, rows.before(part)
         choice = filters.choose(logits, history)
         choices.append(_force(choice, forced, (logits, unfiltered), rows, part, filters))
     choice = Choice(*(torch.cat(each, dim=1) for each in zip(*choices, strict=True)))
-    numbers = torch.arange(batch.verified, device=ends.device)
+    numbers = torch.arange(verified, device=ends.device)
     accepted = count_agreed(rows, choice, ends, numbers < guessed[:, None])
     accept(rows, choice, ends, accepted, filters.eos)
 
@@ -255,12 +250,6 @@ def _force(
     )
 
 
-def _read_at(hidden: Tensor, positions: Tensor) -> Tensor:
-    """(rows, prompt_len, d_model) at `positions` (rows, n) -> (rows, n, d_model)."""
-    every = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
-    return hidden[every, positions.clamp(max=hidden.shape[1] - 1)]
-
-
 def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
     """Return three columns of `prefill` from logits (rows, vocabulary)."""
     no_speech = _probability(logits, special_tokens.no_speech).double()
@@ -270,11 +259,6 @@ def _read_start(logits: Tensor, special_tokens: SpecialTokens) -> Tensor:
     among = upcast(logits[:, min(ids) : max(ids) + 1]).softmax(dim=-1)
     probability, index = among.max(dim=-1)
     return torch.stack((no_speech, (index + min(ids)).double(), probability.double()), dim=1)
-
-
-def _annotation_prob(logits: Tensor, annotations: Tensor) -> Tensor:
-    """Return the probability (rows,) of `annotations`, from logits (rows, vocabulary)."""
-    return upcast(logits).softmax(dim=-1).index_select(1, annotations).sum(dim=-1).double()
 
 
 class LanguagePosterior(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import abc, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from whosaid.transcript import DecodeStats
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from whosaid.asr.engine.engine import Engine
     from whosaid.asr.frontend.target_speaker import TargetWindow
 
 MAX_ROWS = 128  # of a batch
@@ -129,22 +130,12 @@ class DecodeResult:
         return sum(self.log_probs) / max(1, len(self.log_probs))
 
 
-class SessionEngine(Protocol):
-    """The methods of an engine that sessions call."""
-
-    def add(self, session: Session, requests: abc.Sequence[Request]) -> None: ...
-
-    def step(self) -> object: ...
-
-    def cancel(self, session: Session) -> None: ...
-
-
 class Session:
     """Requests with the same options; open one session per recording. After an `error` the
     session's remaining requests are lost.
     """
 
-    def __init__(self, engine: SessionEngine, options: DecodeOptions) -> None:
+    def __init__(self, engine: Engine, options: DecodeOptions) -> None:
         self.options = options
         self.stats = DecodeStats()
         self.finished: deque[tuple[Request, DecodeResult]] = deque()
@@ -287,10 +278,8 @@ class Sequence:
     @property
     def timestamps(self) -> bool:
         """Return whether the current attempt has timestamps."""
-        fallback, timestamps = self.options.fallback, self.options.timestamps
-        if self.retried and fallback is not None:
-            return timestamps and fallback.retry_timestamps
-        return timestamps
+        fallback = self.options.fallback if self.retried else None
+        return self.options.timestamps and (fallback is None or fallback.retry_timestamps)
 
     @property
     def draftable(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import abc
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,12 +173,8 @@ class ResultReader:
         self, tokens: abc.Sequence[int], log_probs: abc.Sequence[float]
     ) -> list[float]:
         """Return the log-probabilities of text tokens and of the end of text."""
-        end_of_text = self.special_tokens.end_of_text
-        return [
-            log_prob
-            for token, log_prob in zip_longest(tokens, log_probs)
-            if token is None or token < end_of_text
-        ]
+        of_text = [log_probs[place] for place in self._places(tokens)]
+        return [*of_text, *log_probs[len(tokens) :]]
 
 
 def writes_more(first: DecodeResult, second: DecodeResult, special_tokens: SpecialTokens) -> bool:
@@ -200,9 +195,8 @@ def _attention(
     """Return the normalized attention of a row's first tokens, (tokens, frames of 20 ms); `beams`
     chose them. A token's attention is read at the position that chose it, one before its own.
     """
-    main, first = state.main, len(sequence.prompt) - 1
-    positions = slice(first, first + len(beams))
-    frames = min(-(-len(sequence.request.samples) // SAMPLES_PER_TOKEN), main.decoder.frames)
-    heads = main.decoder.alignment_attention(main.cache, row, positions, frames, beams)
+    decoder, first = state.decoder, len(sequence.prompt) - 1
+    frames = min(-(-len(sequence.request.samples) // SAMPLES_PER_TOKEN), decoder.frames)
+    heads = decoder.alignment_attention(state.cache, row, first, beams, frames)
     attention: NDArray[np.float32] = normalize_attention(heads).cpu().numpy()
     return attention

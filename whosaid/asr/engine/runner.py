@@ -35,7 +35,8 @@ PendingResult = Callable[[], StepResult]
 
 
 class StepRunner:
-    """Encodes windows, prefills rows and runs steps, operation by operation, in exact shapes.
+    """Encodes windows, prefills rows and runs steps under the rules of `filters`, operation by
+    operation, in exact shapes.
 
     `pipelined` means that a step's result is read after the next step was launched. `draft_lengths`
     are the numbers of drafts worth trying. The costs of `timed_drafts` are measured: none, few and
@@ -46,35 +47,31 @@ class StepRunner:
     draft_lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10)
     timed_drafts = (0, 1, 6)
 
-    def padded(self, size: str, needed: int) -> int:
-        """Return the size to run with for `needed`; `size` is a key of `cuda_graphs.SIZES`."""
-        return needed
+    def __init__(self, filters: LogitFilter) -> None:
+        self.filters = filters
 
-    def prepare(self, state: DecodeState, encoder: Encoder, filters: LogitFilter) -> None:
+    def padded(self, size: str, needed: int, most: int) -> int:
+        """Return the size to run with for `needed`; `size` is a key of `cuda_graphs.SIZES`."""
+        return min(most, needed)
+
+    def prepare(self, state: DecodeState, encoder: Encoder) -> None:
         """Prepare passes over a new state; nothing to do without graphs."""
 
     def encode(self, encoder: AudioEncoder, features: Tensor) -> Tensor:
         return encoder.forward(features)
 
-    def prefill(
-        self,
-        state: DecodeState,
-        places: Sequence[int],
-        batch: PrefillBatch,
-        filters: LogitFilter,
-    ) -> Tensor:
+    def prefill(self, state: DecodeState, places: Sequence[int], batch: PrefillBatch) -> Tensor:
         """Prefill as `asr.engine.prefill.prefill` does; adjacent rows share a pass."""
         gaps = [n for n in range(1, len(places)) if places[n] != places[n - 1] + 1]
         starts = []
         for first, stop in pairwise((0, *gaps, len(places))):
             view = state.view(places[first], places[stop - 1] + 1)
-            part = batch.part(slice(first, stop))
-            starts.append(prefill(view, part, filters))
+            starts.append(prefill(view, batch.part(slice(first, stop)), self.filters))
         return torch.cat(starts)
 
-    def launch(self, state: DecodeState, filters: LogitFilter, shape: StepShape) -> PendingResult:
+    def launch(self, state: DecodeState, shape: StepShape) -> PendingResult:
         """Start a step. Calling the returned function waits for the result."""
-        decode_step(state, filters, shape)
+        decode_step(state, self.filters, shape)
         result = StepResult(*collect(state.rows).tolist())
         return lambda: result
 
@@ -83,7 +80,7 @@ class StepRunner:
         return nullcontext()
 
     def release(self, state: DecodeState) -> None:
-        """Drop what uses a state's memory, before the memory is freed."""
+        """Drop what uses a state's memory; call this before the memory is freed."""
 
 
 def collect(rows: SequenceState) -> Tensor:

@@ -87,7 +87,11 @@ class Plan(NamedTuple):
     work: Work
     entering: list[Sequence]
     rows: int
-    until: float
+    until: float = math.inf
+
+    @property
+    def part(self) -> Part:
+        return Part.ENTER if self.entering else Part.STEP
 
 
 @dataclass
@@ -98,7 +102,7 @@ class LaneQueue:
     """
 
     lane: Lane
-    most: int
+    most: int = MAX_ROWS
     waiting: dict[Work, dict[Session, deque[Sequence]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -115,10 +119,6 @@ class LaneQueue:
         yield from self.running
         for queues in self.waiting.values():
             yield from chain.from_iterable(queues.values())
-
-    @property
-    def empty(self) -> bool:
-        return not self.running and not any(self.waiting.values())
 
     @property
     def work(self) -> Work:
@@ -175,7 +175,7 @@ class Scheduler:
         self._windows: Counter[Session] = Counter()  # waiting or running
         self._served = count(1)  # numbers rows given and lanes served
         # Lanes that ran out of memory beside others, in the order in which they may run alone.
-        self._starved: deque[Lane] = deque()
+        self._starved: dict[Lane, None] = {}
         self._live_until = -math.inf
 
     # State
@@ -209,15 +209,14 @@ class Scheduler:
         work, part, units = self._next_turn(())
         if work is None:
             return None
-        unit = min(units, key=lambda each: each.queue.served[part])
-        queue, running = unit.queue, len(unit.queue.running)
+        unit = min(units, key=lambda each: self._queues[each.lane].served[part])
+        queue = self._queues[unit.lane]
         queue.served[part] = next(self._served)
         if part is Part.STEP:
-            return Plan(queue.lane, work, [], running, math.inf)
+            return unit
         most, hold = self._unit_size(work)
-        queue.entering = encoded_together(unit.eligible)[:most]
-        rows = running + len(unit.eligible)
-        return Plan(queue.lane, work, queue.entering, rows, self.clock() + hold)
+        queue.entering = encoded_together(unit.entering)[:most]
+        return unit._replace(entering=queue.entering, until=self.clock() + hold)
 
     def callers_turn(self, callers: abc.Collection[Work]) -> Work | None:
         """Return the class in which the caller takes a small step before the next unit, if any."""
@@ -280,23 +279,23 @@ class Scheduler:
         if finished:
             self._rows_are_free()
         if not queue.running:
-            self._end_turn(queue.lane)
+            self._starved.pop(queue.lane, None)
         return done
 
-    def cancel(self, session: Session) -> list[Sequence]:
-        """Forget the sequences of a session. Return those that were in rows."""
-        rows = []
+    def cancel(self, session: Session) -> dict[Lane, list[Sequence]]:
+        """Forget the sequences of a session. Return those that were in rows, by lane."""
+        rows = defaultdict[Lane, list[Sequence]](list)
         for queue in self._queues.values():
             for each in [each for each in queue if each.session is session]:
                 if each in queue.running:
                     del queue.running[each]
-                    rows.append(each)
+                    rows[queue.lane].append(each)
                     self.charge_in_vain(each.work, Part.ENTER, each.entry_cost)
                 else:
                     queue.remove(each)
                 self._forget(each)
-            if queue.empty:
-                self._end_turn(queue.lane)
+            if not [*queue]:
+                self._starved.pop(queue.lane, None)
         self._rows_are_free()
         return rows
 
@@ -352,13 +351,12 @@ class Scheduler:
         """Let a lane wait until the rows of others have ended, and then run alone. Until its own
         rows have ended nothing else enters anywhere.
         """
-        if lane not in self._starved:
-            self._starved.append(lane)
+        self._starved.setdefault(lane)
 
     # Inside
 
     def _queue(self, lane: Lane) -> LaneQueue:
-        return self._queues.setdefault(lane, LaneQueue(lane, MAX_ROWS))
+        return self._queues.setdefault(lane, LaneQueue(lane))
 
     def _note_live(self) -> None:
         self._live_until = self.clock() + LIVE_LINGERS
@@ -376,11 +374,7 @@ class Scheduler:
         for queue in self._queues.values():
             queue.full = False
 
-    def _end_turn(self, lane: Lane) -> None:
-        if lane in self._starved:
-            self._starved.remove(lane)
-
-    def _next_turn(self, callers: abc.Collection[Work]) -> tuple[Work | None, Part, list[_Unit]]:
+    def _next_turn(self, callers: abc.Collection[Work]) -> tuple[Work | None, Part, list[Plan]]:
         """Return the class and part of the next turn, and the engine's units for it."""
         units = list(self._units())
         work = self._turns.next({*callers, *(each.work for each in units)})
@@ -405,20 +399,23 @@ class Scheduler:
             return LONG_TOGETHER, 0.0
         return MAX_ENCODER_BATCH, HOLD_SECONDS if self.limits.shared or others else math.inf
 
-    def _units(self) -> abc.Iterator[_Unit]:
+    def _units(self) -> abc.Iterator[Plan]:
+        """Yield each unit that a lane could do next, with all sequences that could enter."""
         rows = Counter(each.session for queue in self._queues.values() for each in queue.running)
         for queue in self._queues.values():
-            if queue.running:
-                yield _Unit(queue, queue.work, Part.STEP)
+            running = len(queue.running)
+            if running:
+                yield Plan(queue.lane, queue.work, [], running)
             if self._may_enter(queue):
                 for work in Work:
                     eligible = self._eligible(queue, work, rows)
                     if eligible:
-                        yield _Unit(queue, work, Part.ENTER, eligible)
+                        yield Plan(queue.lane, work, eligible, running + len(eligible))
 
     def _may_enter(self, queue: LaneQueue) -> bool:
         """Return whether no lane waits for memory, or this lane may run alone now."""
-        alone = not self._starved or (self._starved[0] == queue.lane and not self.running)
+        first = next(iter(self._starved), None)
+        alone = first is None or (first == queue.lane and not self.running)
         return alone and not queue.full
 
     def _eligible(self, queue: LaneQueue, work: Work, rows: Counter[Session]) -> list[Sequence]:
@@ -461,15 +458,6 @@ class Scheduler:
         return greedy.runs(session) and not queue.runs(session)
 
 
-class _Unit(NamedTuple):
-    """A unit of work that a lane could do next."""
-
-    queue: LaneQueue
-    work: Work
-    part: Part
-    eligible: list[Sequence] = []  # noqa: RUF012
-
-
 def _plain(lane: Lane) -> Lane:
     """Return the lane of first attempts."""
     return lane._replace(num_beams=1)
@@ -477,8 +465,5 @@ def _plain(lane: Lane) -> Lane:
 
 def encoded_together(sequences: list[Sequence]) -> list[Sequence]:
     """Return the sequences whose drafts are prepared like those of the first."""
-
-    def kind(each: Sequence) -> tuple[bool, int | None]:
-        return bool(each.options.assisted), each.options.drafts
-
-    return [each for each in sequences if kind(each) == kind(sequences[0])]
+    kinds = [(bool(each.options.assisted), each.options.drafts) for each in sequences]
+    return [each for each, kind in zip(sequences, kinds, strict=True) if kind == kinds[0]]

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from whosaid.asr.engine.beam_search import beam_step
-from whosaid.asr.engine.drafters import Drafter
+from whosaid.asr.engine.drafters import Drafter, MedusaDrafter
 from whosaid.asr.engine.logit_filters import Choice, LogitFilter
-from whosaid.asr.engine.state import DecodeState, ModelWithCache, SequenceState, StepShape
+from whosaid.asr.engine.state import DecodeState, SequenceState, StepShape
 
 
 def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> None:
@@ -39,9 +39,9 @@ def decode_step(state: DecodeState, filters: LogitFilter, shape: StepShape) -> N
     if drafter is not None and shape.drafts and not shape.drafts_given:
         draft(drafter, rows, filters, shape)
     ends = rows.length[:, None] + torch.arange(shape.drafts + 1, device=rows.length.device)
-    choice, hidden = verify(state.main, rows, ends, filters, shape)
+    choice, hidden = verify(state, ends, filters, shape)
     gained = accept(rows, choice, ends, count_accepted(rows, choice, ends), filters.eos)
-    if drafter is not None and shape.followed:
+    if shape.followed and isinstance(drafter, MedusaDrafter):
         drafter.follow(hidden, ends - 1, gained, shape.kv_len)
 
 
@@ -52,19 +52,15 @@ def draft(drafter: Drafter, rows: SequenceState, filters: LogitFilter, shape: St
 
 
 def verify(
-    main: ModelWithCache,
-    rows: SequenceState,
-    ends: Tensor,
-    filters: LogitFilter,
-    shape: StepShape,
+    state: DecodeState, ends: Tensor, filters: LogitFilter, shape: StepShape
 ) -> tuple[Choice, Tensor]:
     """Return the main model's choice of tokens number `ends` (rows, drafts + 1), after the newest
     final token and each draft, and its hidden states there, (rows, drafts + 1, d_model).
     """
-    positions = ends - 1
+    rows, decoder, positions = state.rows, state.decoder, ends - 1
     tokens = rows.tokens.gather(1, positions)
-    hidden = main.decoder.forward(tokens, positions, main.cache, shape.kv_len)
-    logits = main.decoder.logits(hidden, filters.bias)
+    hidden = decoder.forward(tokens, positions, state.cache, shape.kv_len)
+    logits = decoder.logits(hidden, filters.bias)
     choice = filters.choose(logits, rows.before(ends), shape.timestamps)
     if shape.sampled:
         choice = sample_first(choice, logits, rows, filters, shape.timestamps)
@@ -79,12 +75,12 @@ def sample_first(
     uniform = rows.uniform.gather(1, first)
     sample = filters.sample(logits[:, :1], rows.before(first), rows.temperature, uniform, grammar)
     sampled = rows.temperature[:, None] > 0
-    columns = []
-    for greedy, drawn in zip(choice, sample, strict=True):
-        columns.append(
+    return Choice(
+        *(
             torch.cat([torch.where(sampled, drawn, greedy[:, :1]), greedy[:, 1:]], dim=1)
+            for greedy, drawn in zip(choice, sample, strict=True)
         )
-    return Choice(*columns)
+    )
 
 
 def count_accepted(rows: SequenceState, choice: Choice, ends: Tensor) -> Tensor:

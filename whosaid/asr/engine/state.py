@@ -8,7 +8,7 @@ the host and a CUDA graph can replay it. Caches are by far the largest memory be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +26,7 @@ from whosaid.asr.engine.drafters import (
 from whosaid.asr.engine.logit_filters import History
 from whosaid.asr.engine.request import MAX_ROWS
 from whosaid.asr.model.decoder import Decoder
+from whosaid.asr.model.encoder import Encoder
 from whosaid.asr.model.kv_cache import KVCache, RowTensors
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.runtime.host_memory import HostMemory, host_memory, return_freed
@@ -70,14 +71,6 @@ class StepShape(NamedTuple):
     timestamps: bool = True  # whether any row follows the timestamp grammar
     followed: bool = False  # whether the drafter takes its state from the main model's pass
     drafts_given: bool = False  # whether the drafts are written behind the rows' lengths already
-
-
-@dataclass(frozen=True)
-class ModelWithCache(RowTensors):
-    """A decoder and its cache."""
-
-    decoder: Decoder
-    cache: KVCache
 
 
 @dataclass(frozen=True)
@@ -170,28 +163,24 @@ class BeamState(RowTensors):
 class DecodeState(RowTensors):
     """Rows and the models' caches of them; `beams` if each row has several."""
 
-    main: ModelWithCache
+    decoder: Decoder  # the main model's
+    cache: KVCache
     drafter: Drafter | None
     rows: SequenceState
     beams: BeamState | None = None
 
     @classmethod
     def allocate(
-        cls,
-        main: Decoder,
-        draft_model: DraftModel | None,
-        rows: int,
-        max_drafts: int,
-        num_beams: int = 1,
+        cls, main: Decoder, draft_model: DraftModel | None, rows: int, num_beams: int = 1
     ) -> DecodeState:
         """Return rows for the longest text and its drafts; several beams mean beam search."""
-        max_len, device = _max_len(main, max_drafts), main.token_embeddings.device
-        many = num_beams > 1
+        max_len, device = _max_len(main), main.token_embeddings.device
         return cls(
-            ModelWithCache(main, main.allocate(rows, max_len, num_beams)),
+            main,
+            main.allocate(rows, max_len, num_beams),
             None if draft_model is None else allocate_drafter(draft_model, rows, max_len),
             SequenceState.allocate(rows, max_len, device),
-            BeamState.allocate(rows, num_beams, max_len, device) if many else None,
+            BeamState.allocate(rows, num_beams, max_len, device) if num_beams > 1 else None,
         )
 
     @property
@@ -201,16 +190,11 @@ class DecodeState(RowTensors):
     @property
     def caches(self) -> list[KVCache]:
         own = None if self.drafter is None else self.drafter.cache
-        return [self.main.cache] if own is None else [self.main.cache, own]
+        return [self.cache] if own is None else [self.cache, own]
 
     @staticmethod
-    def bytes_per_row(
-        main: Decoder,
-        draft_model: DraftModel | None,
-        max_drafts: int,
-        num_beams: int = 1,
-    ) -> int:
-        max_len = _max_len(main, max_drafts)
+    def bytes_per_row(main: Decoder, draft_model: DraftModel | None, num_beams: int = 1) -> int:
+        max_len = _max_len(main)
         drafter = 0 if draft_model is None else drafter_bytes_per_row(draft_model, max_len)
         return main.cache_bytes_per_row(max_len, num_beams) + drafter
 
@@ -235,10 +219,10 @@ class DecodeState(RowTensors):
 class StateMemory:
     """The decode state of one lane, whose rows have `num_beams` beams each.
 
-    On CUDA all rows are allocated at once, as many as fit, at most `most`; `prepare` may then
-    capture their graphs. On a CPU rows have addresses from the start, and take memory on first
-    use, if the host has it: the kernel would not refuse memory but end the process later
-    (`runtime.host_memory`).
+    On CUDA all rows are allocated at once, as many as fit, at most `most`. With an `encoder` the
+    graphs of their passes are then captured. On a CPU rows have addresses from the start, and take
+    memory on first use, if the host has it: the kernel would not refuse memory but end the process
+    later (`runtime.host_memory`).
 
     Rows have a drafter once a window is prepared for drafts. With CUDA graphs, which replay over
     fixed addresses, they always have one.
@@ -251,12 +235,11 @@ class StateMemory:
         runner: StepRunner,
         num_beams: int = 1,
         most: int = MAX_ROWS,
-        prepare: Callable[[DecodeState], None] | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         self.main, self.draft_model, self.runner = main, draft_model, runner
-        self.num_beams, self.most, self.prepare = num_beams, most, prepare
+        self.num_beams, self.most, self.encoder = num_beams, most, encoder
         self.device = main.token_embeddings.device
-        self.drafts = self._always_drafts = draft_model is not None and runner.pipelined
         self.state: DecodeState | None = None  # the rows that have memory
         self._all: DecodeState | None = None  # the rows that have addresses
 
@@ -273,8 +256,8 @@ class StateMemory:
             self._all = self._allocate()
             if self.runner.pipelined:
                 self.state = self._all
-                if self.prepare is not None:
-                    self.prepare(self._all)
+                if self.encoder is not None:
+                    self.runner.prepare(self._all, self.encoder)
                 self._log_memory()
         if not self.runner.pipelined:
             self._use(min(rows, self._all.capacity))
@@ -289,13 +272,13 @@ class StateMemory:
         assert self.draft_model is not None
         if self.state.drafter is not None:
             return True
-        max_len, rows = self.state.main.cache.max_len, self.capacity
+        max_len, rows = self.state.cache.max_len, self.capacity
         needed = rows * drafter_bytes_per_row(self.draft_model, max_len)
-        host = host_memory() if self.device.type != "cuda" else None
+        host = host_memory()
         if host is not None and host.free < needed + HOST_LAST_BYTES:
             return False
         drafter = allocate_drafter(self.draft_model, self._all.capacity, max_len)
-        self._all, self.drafts = replace(self._all, drafter=drafter), True
+        self._all = replace(self._all, drafter=drafter)
         self.state = self._all.view(0, rows)
         _take_pages(self.state.caches[1:])
         return True
@@ -313,7 +296,6 @@ class StateMemory:
         if self.state is not None:
             self.runner.release(self.state)
         self.state = self._all = None
-        self.drafts = self._always_drafts
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         else:
@@ -322,25 +304,19 @@ class StateMemory:
     def _log_memory(self) -> None:
         rows, memory = self.capacity, self._memory()
         if memory is not None:
-            held, free, total = (
-                each / 1e9 for each in (rows * self._bytes_per_row, memory.free, memory.total)
-            )
+            gigabytes = [each / 1e9 for each in (rows * self._bytes_per_row, *memory)]
             message = "%d rows with %d beams hold %.1f GB; %.1f of %.1f GB are free"
-            logger.info(message, rows, self.num_beams, held, free, total)
+            logger.info(message, rows, self.num_beams, *gigabytes)
 
     def _allocate(self) -> DecodeState:
         """Allocate the most rows that may ever be used; halve their number while that fails."""
-        if self.runner.pipelined:
-            rows = min(self.most, self._free_rows())
-        else:
-            host = self._memory()
-            rows = self.most if host is None else self._rows_within(host.total, host.total)
-        rows = max(1, min(self.most, rows))
+        memory, rows = self._memory(), self.most
+        if memory is not None:
+            free = memory.free if self.runner.pipelined else memory.total
+            rows = max(1, min(rows, self._rows_within(free, memory.total)))
         while True:
             try:
-                return DecodeState.allocate(
-                    self.main, self._drafter, rows, MAX_DRAFTS, self.num_beams
-                )
+                return DecodeState.allocate(self.main, self._drafter, rows, self.num_beams)
             except (RuntimeError, MemoryError) as error:
                 if rows == 1 or not is_out_of_memory(error):
                     raise
@@ -382,11 +358,12 @@ class StateMemory:
 
     @property
     def _drafter(self) -> DraftModel | None:
-        return self.draft_model if self.drafts else None
+        drafts = self._all is not None and self._all.drafter is not None
+        return self.draft_model if drafts or self.runner.pipelined else None
 
     @property
     def _bytes_per_row(self) -> int:
-        return DecodeState.bytes_per_row(self.main, self._drafter, MAX_DRAFTS, self.num_beams)
+        return DecodeState.bytes_per_row(self.main, self._drafter, self.num_beams)
 
 
 def cuda_rows(main: Decoder, num_beams: int, is_main_lane: bool) -> int:
@@ -394,7 +371,7 @@ def cuda_rows(main: Decoder, num_beams: int, is_main_lane: bool) -> int:
     most = next(rows for least, rows in CUDA_ROWS if total >= least)
     if is_main_lane:
         return most
-    one, own = (DecodeState.bytes_per_row(main, None, MAX_DRAFTS, n) for n in (1, num_beams))
+    one, own = (DecodeState.bytes_per_row(main, None, each) for each in (1, num_beams))
     return max(1, int(most * OTHER_LANES_SHARE * one / own))
 
 
@@ -405,6 +382,6 @@ def _take_pages(caches: Sequence[KVCache]) -> None:
             each.zero_()
 
 
-def _max_len(main: Decoder, max_drafts: int) -> int:
+def _max_len(main: Decoder) -> int:
     """Return the positions of the longest text and the drafts after it, rounded up."""
-    return -(-(main.max_positions + max_drafts + 1) // ALIGNMENT) * ALIGNMENT
+    return -(-(main.max_positions + MAX_DRAFTS + 1) // ALIGNMENT) * ALIGNMENT

@@ -56,13 +56,12 @@ class Schedule:
         detected: bool = True,
         target: TargetSpeaker | None = None,
     ) -> None:
-        self.limit, self.detected = limit, detected
+        self.detected = detected
         self._samples, self._target = samples, target
         self._planner = WindowPlanner(samples, speech, limit, margin)
         self._begin(())
-        self.grows = False
         self._settled: float = math.inf  # the sample before which all windows are planned
-        self._expected_length = len(samples)
+        self._awaited = 0  # samples of a recording that grows, about
 
     def cut_at(self, cuts: Sequence[int]) -> Schedule:
         """Return a new schedule of the recording in which no window crosses a cut.
@@ -74,13 +73,13 @@ class Schedule:
         return again
 
     def _begin(self, cuts: Sequence[int]) -> None:
-        self.done = self._expected = self._left = 0
+        self.done = self._expected = 0
         self._ready: deque[Window] = deque()
-        self._unread: set[Window] = set()
+        self._unread: dict[Window, int] = {}  # samples of speech from each on, in its region
         self._regions = self._planner.regions(cuts)
         for region in reversed(self._regions):
             self._plan_next(region.start, region.stop)
-        self._speech: int = self._left
+        self._speech = self._left
         for span in () if self._target else self._planner.loud_pauses():
             self._add(Window(span.start, span.stop, span.stop, tentative=True))
         self._ready = deque(sorted(self._ready, key=lambda each: each.start))
@@ -92,12 +91,21 @@ class Schedule:
 
     def await_more(self, expected: int) -> None:
         """Expect about `expected` samples, of which `grow` brings the windows."""
-        self.grows, self._settled, self._expected_length = True, 0, expected
+        self._settled, self._awaited = 0, expected
+
+    @property
+    def grows(self) -> bool:
+        return self._awaited > 0
 
     @property
     def _unplanned(self) -> int:
         """Return how many samples are not planned yet, as far as is known."""
-        return 0 if self.whole else max(0, self._expected_length - int(self._settled))
+        return 0 if self.whole else max(0, self._awaited - int(self._settled))
+
+    @property
+    def _left(self) -> int:
+        """Return how many samples of planned speech are not decoded yet."""
+        return sum(self._unread.values())
 
     def grow(self, longer: Schedule, complete: bool) -> None:
         """Add the windows of `longer`, a new schedule of the recording's samples so far. While the
@@ -112,10 +120,7 @@ class Schedule:
             if before <= window.start < self._settled:
                 self._ready.append(window)
                 self._note(window)
-                if not window.tentative:
-                    speech = self._planner.count_speech(window.start, window.region_stop)
-                    self._left += speech
-                    self._speech += speech
+                self._speech += self._unread[window]
 
     @property
     def total(self) -> int:
@@ -200,8 +205,7 @@ class Schedule:
         """
         self.done += 1
         self._expected -= self._count_windows(window.start, window.region_stop)
-        self._left -= self._planner.count_speech(window.start, window.region_stop)
-        self._unread.discard(window)
+        self._unread.pop(window)
         start = window.stop
         if window.tentative:
             return start
@@ -237,7 +241,6 @@ class Schedule:
         )
         for each in reversed(found):
             self._add(each)
-            self._left += self._planner.count_speech(each.start, each.stop)
         return found
 
     def _next_start(self, window: Window, seek: int, unfinished: bool) -> int:
@@ -264,7 +267,8 @@ class Schedule:
 
     def _worth_decoding(self, window: Window, seek: int) -> bool:
         """Return whether to decode the rest of the window again, from `seek` on."""
-        if seek - window.start < min(SHORTEST_ADVANCE, self.limit // 2) or seek >= window.stop:
+        least = min(SHORTEST_ADVANCE, self._planner.limit // 2)
+        if seek - window.start < least or seek >= window.stop:
             return False
         if window.stop < window.region_stop:
             return True
@@ -276,15 +280,14 @@ class Schedule:
         if start < region_stop:
             stop = self._planner.window_stop(start, region_stop)
             self._add(Window(start, stop, region_stop, retries=retries))
-            self._left += self._planner.count_speech(start, region_stop)
 
     def _add(self, window: Window) -> None:
         self._ready.appendleft(window)
         self._note(window)
 
     def _note(self, window: Window) -> None:
-        self._unread.add(window)
+        self._unread[window] = self._planner.count_speech(window.start, window.region_stop)
         self._expected += self._count_windows(window.start, window.region_stop)
 
     def _count_windows(self, start: int, region_stop: int) -> int:
-        return -(-(region_stop - start) // self.limit)
+        return -(-(region_stop - start) // self._planner.limit)

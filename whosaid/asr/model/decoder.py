@@ -280,7 +280,6 @@ class Decoder:
         self.rounded = dtype is not None and self.output.packed
         self.frames: int = config.max_source_positions
         self.max_positions: int = config.max_target_positions
-        self.head_size = self.token_embeddings.shape[1] // self.layers[0].heads
         self.base_head = base_head
 
     def with_layers(self, layers: Sequence[DecoderLayer]) -> Decoder:
@@ -292,8 +291,7 @@ class Decoder:
     def allocate(self, rows: int, max_len: int, num_beams: int = 1) -> KVCache:
         """Return an empty cache of `rows` rows; `max_len` positions include drafts."""
         like, layers, heads = self.token_embeddings, len(self.layers), self.layers[0].heads
-        aligned = sum(len(layer.aligned) for layer in self.layers)
-        size, every = self.head_size, rows * num_beams
+        size, every = like.shape[1] // heads, rows * num_beams
 
         def cross(make: Callable[..., Tensor]) -> Tensor:
             each = like.new_empty(0, dtype=self.cross_dtype)
@@ -305,16 +303,17 @@ class Decoder:
             zeros(like, layers, every, heads, max_len, size),
             cross(empty_keys),
             cross(empty_transposed),
-            zeros(like, aligned, every, max_len, size),
+            zeros(like, self.aligned.shape[1], every, max_len, size),
             num_beams,
         )
 
     def cache_bytes_per_row(self, max_len: int, num_beams: int = 1) -> int:
         """Return the bytes of one row of a cache from `allocate`."""
-        own = sum(2 * layer.heads + len(layer.aligned) for layer in self.layers) * max_len
-        cross = sum(2 * layer.heads for layer in self.layers) * self.frames
-        held = own * num_beams * self.token_embeddings.element_size()
-        return int((held + cross * self.cross_dtype.itemsize) * self.head_size)
+        like, heads = self.token_embeddings, self.layers[0].heads
+        every = 2 * heads * len(self.layers)  # keys and values
+        own = (every + self.aligned.shape[1]) * max_len * num_beams * like.element_size()
+        cross = every * self.frames * self.cross_dtype.itemsize
+        return (own + cross) * (like.shape[1] // heads)
 
     def fill_cross_kv(self, encoded: Tensor, cache: KVCache) -> None:
         """Project the encoder's output (rows, frames, d_model) into the cache's rows.
@@ -385,27 +384,22 @@ class Decoder:
         return scores.scatter_(-1, highest, exact if bias is None else exact + bias[highest])
 
     def alignment_attention(
-        self,
-        cache: KVCache,
-        row: int,
-        positions: slice,
-        frames: int,
-        beams: Sequence[int] | None = None,
+        self, cache: KVCache, row: int, first: int, beams: Sequence[int], frames: int
     ) -> Tensor:
         """Return the alignment heads' attention in one row, recomputed from cached queries.
 
         The shape is (alignment heads, positions, frames), the type float32 or wider. Attention sums
-        to 1 over the first `frames` frames of the audio. `beams` gives the beam that holds each
-        position's query, by default the first.
+        to 1 over the first `frames` frames of the audio. `beams` hold the queries of the
+        positions from `first` on.
         """
-        every = range(positions.start, positions.stop)
-        of_row = [row * cache.num_beams + beam for beam in beams or [0] * len(every)]
+        of_row = [row * cache.num_beams + beam for beam in beams]
+        positions = [*range(first, first + len(beams))]
         device = self.token_embeddings.device
-        places = torch.tensor([of_row, [*every]], dtype=torch.long).to(device)
+        places = torch.tensor([of_row, positions], dtype=torch.long).to(device)
         queries = upcast(cache.alignment_queries[:, places[0], places[1]])
         layers, heads = self.aligned
         keys = upcast(cache.cross_keys[:, row][layers, heads, :frames])
-        scores: Tensor = queries @ keys.transpose(1, 2) * float(self.head_size**-0.5)
+        scores: Tensor = queries @ keys.transpose(1, 2) * float(queries.shape[-1] ** -0.5)
         return scores.softmax(dim=-1)
 
     def _context(self, positions: Tensor, kv_len: int, selected: Tensor | None) -> AttentionContext:

@@ -200,7 +200,7 @@ class Encoder:
         run_pass: EncoderPass = AudioEncoder.forward,
     ) -> None:
         """Take `threads`, adjusted before every pass, and `run_pass`, which may replay the pass."""
-        self.threads, self.run_pass = threads, run_pass
+        self.threads, self.run_pass = threads or CpuThreads(1), run_pass
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device, self.dtype = models.device, models.model.dtype
         self.main = AudioEncoder(models.model, models.product_dtype, models.conditioning)
@@ -221,8 +221,7 @@ class Encoder:
         """
         passes, together = [], encoder_batch_size(len(windows), self.device)
         for start in range(0, len(windows), together):
-            if self.threads is not None:
-                self.threads.adjust()
+            self.threads.adjust()
             passes.append(self._encode(self._follow(windows[start : start + together]), drafted))
             if time.perf_counter() >= until:
                 break

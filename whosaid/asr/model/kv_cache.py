@@ -85,16 +85,6 @@ class KVCache(RowTensors):
     def max_len(self) -> int:
         return self.keys.shape[3]
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (
-            self.keys,
-            self.values,
-            self.cross_keys,
-            self.cross_values,
-            self.alignment_queries,
-        )
-
     def view(self, start: int, stop: int) -> KVCache:
         beams = slice(start * self.num_beams, stop * self.num_beams)
         return KVCache(
