@@ -183,7 +183,7 @@ class Batch:
                 results.stop_rejected(state, self.rows, self._longest)
             return
         for row, sequence in enumerate(self.rows):
-            due = sequence.steps > 0 and sequence.steps % STEPS_BETWEEN_LOOKS == 0
+            due = sequence.steps % STEPS_BETWEEN_LOOKS == 0
             if due and sequence.options.fallback is not None:
                 results.stop_looping_beams(state, row, sequence)
 

@@ -350,14 +350,12 @@ class StateMemory:
         """Take memory for up to `wanted` rows. Raises MemoryError if not one row fits."""
         assert self._all is not None
         before = self.capacity
-        if before >= wanted:
-            return
         rows = min(wanted, before + self._free_rows())
         if rows < 1:
             rows, host = 1, self._memory()
             if host is not None and host.free < self._bytes_per_row + HOST_LAST_BYTES:
                 raise MemoryError(f"the host has {host.free} bytes left")
-        if rows == before:
+        if rows <= before:
             return
         _take_pages(self._all.view(before, rows).caches)
         self.state = self._all.view(0, rows)
