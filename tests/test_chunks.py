@@ -302,3 +302,12 @@ def test_a_part_of_a_chunk_in_another_language_has_its_tokens():
     (part,) = READER.part(chunk, 1, 3)
     assert (part.text, part.tokens) == ("xy", tuple(letters[1:3]))
     assert part.log_probs == chunk.log_probs[1:3]
+
+
+def test_the_words_of_a_chunk_from_a_time_on_are_those_whose_middle_is_not_before_it():
+    (chunk,) = chunks_of(READER, result_of(at(0.1), GOOD, MORNING, YES, at(2.0)))
+    middle = (chunk.words[1].start + chunk.words[1].end) / 2
+    for begin, first in ((0.0, 0), (middle, 1), (middle + 1e-6, 2)):
+        (part,) = READER.since(chunk, begin)
+        assert (part.words, part.end) == (chunk.words[first:], chunk.end)
+    assert READER.since(chunk, chunk.end + 1) == []

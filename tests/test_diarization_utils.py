@@ -240,7 +240,7 @@ def test_exclusive_turns_decide_between_two_who_are_speaking():
 
 
 @pytest.mark.parametrize(
-    ("gap", "speaker"), [(0.0, "S0"), (MAX_DISTANCE - 0.01, "S0"), (MAX_DISTANCE + 0.01, None)]
+    ("gap", "speaker"), [(0.0, "S0"), (MAX_DISTANCE, "S0"), (MAX_DISTANCE + 0.01, None)]
 )
 def test_a_word_outside_every_turn_follows_the_nearest_within_the_limit(gap, speaker):
     turns = [SpeakerTurn("S0", 0, 1), SpeakerTurn("S1", 5, 6)]
@@ -263,7 +263,7 @@ def test_words_outside_a_turn_do_not_change_the_words_inside(count):
 @pytest.mark.parametrize(
     ("second", "gap", "speaker"),
     [
-        ("S0", MAX_GAP - 0.1, "S0"),
+        ("S0", MAX_GAP, "S0"),
         ("S0", MAX_GAP + 0.1, None),
         ("S1", MAX_GAP - 0.1, None),
     ],

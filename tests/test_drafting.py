@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
-from oracle import TINY, models_of, random_heads
+from oracle import TINY, models_of, random_heads, with_assistant
 
+from whosaid.asr.engine import drafting
+from whosaid.asr.engine.drafters import draft_model
 from whosaid.asr.engine.drafting import (
     HEADS_PRIOR_MEAN,
+    NEWEST,
+    TIMED_ROWS,
     AcceptanceRate,
     DraftLength,
     DraftPolicy,
     StepCosts,
     expected_tokens,
 )
+from whosaid.asr.engine.logit_filters import LogitFilter
 from whosaid.asr.engine.request import DecodeOptions
 from whosaid.asr.engine.runner import StepRunner
+from whosaid.asr.engine.state import StateMemory
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import MedusaModel
+from whosaid.asr.model.encoder import Encoder
 
 DRAFTS, TIMED_DRAFTS = StepRunner.draft_lengths, StepRunner.timed_drafts
 
@@ -100,6 +108,30 @@ def test_costs_between_and_beyond_the_measured_are_linear():
     assert table.step(1, 10) == pytest.approx(
         table.seconds[1, 6] + 4 * (table.seconds[1, 6] - table.seconds[1, 1]) / 5
     )
+
+
+@pytest.mark.parametrize("heads", [0, 3])
+def test_costs_are_the_seconds_of_the_steps_that_are_timed(heads, monkeypatch):
+    """Measured with a clock that only steps advance."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(drafting, "time", clock)
+
+    class Runner(StepRunner):
+        def launch(self, state, shape):
+            assert shape.followed is (heads > 0 and shape.drafts > 0)
+            assert shape.assistant_lag == (NEWEST if shape.drafts and not heads else 1)
+            clock.now += state.capacity * (1 + shape.drafts)
+            return lambda: None
+
+    plain = models_of(TINY)
+    models = random_heads(plain, heads) if heads else with_assistant(plain, noise=0.0)
+    main = Decoder(models.model)
+    runner = Runner(LogitFilter.of(models.special_tokens, main.token_embeddings))
+    memory = StateMemory(main, draft_model(models, main), runner)
+    found = drafting.measured_drafting(memory, Encoder(models))
+    drafts = (0, 1, heads or 6)
+    assert found.costs.seconds == {(n, k): n * (1 + k) for n in TIMED_ROWS for k in drafts}
+    assert found.costs.preparing == 0
 
 
 @pytest.mark.parametrize("rows", [1, 24])

@@ -298,6 +298,14 @@ def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration
         assert starts == sorted(starts), key
 
 
+def test_a_channels_turn_goes_on_over_short_pauses_between_its_words():
+    words = (Word(" a", 1.0, 2.0), Word(" b", 2.5, 3.0), Word(" c", 3.51, 4.0))
+    heard = Transcript((Chunk(" a b c", 1.0, 4.0, words=words),), "en")
+    config = InferenceConfig.read({"channels": "separate"})
+    found = attributed(5.0, [heard], [None], KnownVoices(()), config)
+    assert [(each.start, each.end) for each in found.turns] == [(1.0, 3.0), (3.51, 4.0)]
+
+
 def test_times_of_voices_may_overlap():
     chunks = [
         Chunk(" a b", 1.0, 3.0, words=(Word(" a", 1.0, 2.0), Word(" b", 2.0, 3.0)), voice="A"),

@@ -402,6 +402,8 @@ def test_a_starved_batch_waits_until_others_end_and_then_runs_alone():
     scheduler.wait_for_others(IN_BEAMS)
     assert drive.enter(lane=IN_BEAMS) == drive.enter() == []
     assert drive.scheduler.next().entering == []
+    drive.add("d")
+    scheduler.cancel(drive.sessions["d"])
     drive.finish(plain)
     assert drive.enter() == []
     assert drive.enter(lane=IN_BEAMS) == [beams]

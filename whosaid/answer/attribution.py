@@ -126,7 +126,7 @@ def _speaker_names(answer: Answer, channel: str) -> Rename:
     A known speaker keeps the known name. A speaker alone on the channel has the channel's name, and
     so has a word in no turn.
     """
-    known = {each.name for each in answer.known_speakers if each.matched}
+    known = {each.name for each in answer.known_speakers}  # no name looks like a label
     labels = {turn.speaker for turn in answer.turns or ()}
 
     def rename(label: str | None) -> str:

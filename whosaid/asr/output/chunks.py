@@ -164,8 +164,6 @@ class ChunkReader:
 
     def since(self, chunk: Chunk, begin: float) -> list[Chunk]:
         """Return the chunk's words from `begin` seconds on, by their middles; [] if none."""
-        if not chunk.words:
-            return [chunk] if chunk.start + chunk.end >= 2 * begin else []
         before = sum(word.start + word.end < 2 * begin for word in chunk.words)
         return self.part(chunk, before, len(chunk.words))
 
