@@ -92,7 +92,7 @@ def _refuse(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     if not isinstance(error, HTTPException):
         return ErrorResponse(
-            Refusal(Kind.INVALID_BODY, "the request is not of the documented form"), path
+            Refusal(Kind.INVALID_REQUEST, "the request is not of the documented form"), path
         )
     known: dict[int, EndpointError] = {
         404: Refusal(Kind.NOT_FOUND, "there is nothing here"),

@@ -28,9 +28,9 @@ GUARDED = (
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 HEADERS = {
     # Otherwise OpenAI's client would send the whole body again.
-    Kind.DEADLINE_EXCEEDED.code: {"X-Should-Retry": "false"},
-    Kind.UPGRADE_REQUIRED.code: {"Upgrade": "websocket"},
-    Kind.UNAUTHORIZED.code: {"WWW-Authenticate": "Bearer"},
+    Kind.DEADLINE_EXCEEDED.name: {"X-Should-Retry": "false"},
+    Kind.UPGRADE_REQUIRED.name: {"Upgrade": "websocket"},
+    Kind.UNAUTHORIZED.name: {"WWW-Authenticate": "Bearer"},
 }
 
 

@@ -93,9 +93,9 @@ def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidRequest(f"the {what} is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise Refusal(Kind.INVALID_BODY, f"the {what} is not JSON") from None
+        raise Refusal(Kind.INVALID_REQUEST, f"the {what} is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(Kind.INVALID_BODY, f"the {what} should be a JSON object")
+        raise Refusal(Kind.INVALID_REQUEST, f"the {what} should be a JSON object")
     return value
 
 
@@ -144,7 +144,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
         if isinstance(parameters, str):
             return read_json(parameters or "{}")
     except Refusal as error:
-        if error.kind is not Kind.INVALID_BODY:
+        if error.kind is not Kind.INVALID_REQUEST:
             raise
     raise InvalidRequest("parameters: should be a JSON object")
 

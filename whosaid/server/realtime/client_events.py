@@ -94,9 +94,9 @@ def read_object(message: str) -> dict[str, Any]:
     try:
         value = read_json(message, "message")
     except EndpointError as error:
-        raise Refusal(Kind.INVALID_JSON, error.reason) from None
+        raise Refusal(Kind.invalid_json, error.reason) from None
     if not _is_small(value):
-        raise Refusal(Kind.INVALID_JSON, f"an event has at most {MOST_VALUES} values")
+        raise Refusal(Kind.invalid_json, f"an event has at most {MOST_VALUES} values")
     return value
 
 
@@ -112,13 +112,13 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     """Parse an event; an append has at most `most_bytes` bytes of audio. Raises Refusal."""
     kind = event.get("type")
     if kind is None:
-        raise Refusal(Kind.MISSING_PARAMETER, "is required", "type")
+        raise Refusal(Kind.missing_required_parameter, "is required", "type")
     if not isinstance(kind, str):
-        raise Refusal(Kind.INVALID_TYPE, "should be a string", "type")
+        raise Refusal(Kind.invalid_type, "should be a string", "type")
     if kind in REFUSED:
-        raise Refusal(Kind.UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
+        raise Refusal(Kind.unsupported_event, f"{kind} is not served: {REFUSED[kind]}", "type")
     if kind not in SERVED:
-        raise Refusal(Kind.UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+        raise Refusal(Kind.unknown_event, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
     read = SERVED[kind].read(event)
     if isinstance(read, Append):
         return _decoded(read.audio, most_bytes)
@@ -142,13 +142,13 @@ def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
     except (Base64Error, UnicodeEncodeError):
         data = None
     if data is None:
-        raise Refusal(Kind.INVALID_BASE64, "should be in base64", "audio")
+        raise Refusal(Kind.invalid_base64, "should be in base64", "audio")
     return read_bytes(data, most_bytes)
 
 
 def _too_large(most_bytes: int) -> Refusal:
     return Refusal(
-        Kind.APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio"
+        Kind.append_too_large, f"at most {most_bytes} bytes may be appended at once", "audio"
     )
 
 

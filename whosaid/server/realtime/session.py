@@ -115,7 +115,7 @@ class RealtimeSession:
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
             self._place.finish(
-                Ending(GOING_AWAY, Refusal(Kind.SESSION_EXPIRED, "the session is over"))
+                Ending(GOING_AWAY, Refusal(Kind.session_expired, "the session is over"))
             )
             if self._place.stage is Stage.FINISHING:
                 await self._finish()
@@ -179,7 +179,7 @@ class RealtimeSession:
             try:
                 message = await self._receive()
             except TimeoutError:
-                idle = Refusal(Kind.SESSION_IDLE, "no event for LIVE_IDLE_SECONDS")
+                idle = Refusal(Kind.session_idle, "no event for LIVE_IDLE_SECONDS")
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
@@ -216,7 +216,7 @@ class RealtimeSession:
                 event = await asyncio.to_thread(read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
                 raise Refusal(
-                    Kind.SESSION_ENDING, "the session is ending, and accepts no more events"
+                    Kind.session_ending, "the session is ending, and accepts no more events"
                 )
             async with self._driving:
                 await self._do(event, name)

@@ -92,10 +92,10 @@ class Given(BaseModel):
         path = "".join(steps).removeprefix(".")
         kind, text = first["type"], first["msg"].replace("Input should", "should")
         if kind == "extra_forbidden":
-            raise Refusal(Kind.UNKNOWN_PARAMETER, "there is no such field", path)
+            raise Refusal(Kind.unknown_parameter, "there is no such field", path)
         if kind == "missing":
-            raise Refusal(Kind.MISSING_PARAMETER, "is required", path)
-        wrong = Kind.INVALID_TYPE if kind.endswith("_type") else Kind.INVALID_VALUE
+            raise Refusal(Kind.missing_required_parameter, "is required", path)
+        wrong = Kind.invalid_type if kind.endswith("_type") else Kind.invalid_value
         raise Refusal(wrong, text, path)
 
 
@@ -256,7 +256,7 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
     Raises ClientError; a Refusal's `param` begins below `session`.
     """
     if given.type not in (None, "transcription", "realtime"):
-        raise Refusal(Kind.UNSUPPORTED_VALUE, "this server has only transcription sessions", "type")
+        raise Refusal(Kind.unsupported_value, "this server has only transcription sessions", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
     speakers = SEGMENTS in config.include and endpoint.diarizer is not None
@@ -264,7 +264,7 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
         config = _merged_input(config, given.audio.input, endpoint)
     if config.settings.known_speakers and not speakers:
         text = f"include should have {SEGMENTS}, and a diarization model be loaded"
-        raise Refusal(Kind.UNSUPPORTED_VALUE, text, FIELDS["known_speakers"])
+        raise Refusal(Kind.unsupported_value, text, FIELDS["known_speakers"])
     return replace(config, settings=replace(config.settings, speakers=speakers))
 
 
@@ -319,7 +319,7 @@ def below(path: str) -> Iterator[None]:
         found = PARAMETER.fullmatch(error.param or "")
         if not found or found["name"] not in FIELDS:
             raise
-        kind = Kind.UNSUPPORTED_VALUE if isinstance(error, Unsupported) else Kind.INVALID_VALUE
+        kind = Kind.unsupported_value if isinstance(error, Unsupported) else Kind.invalid_value
         is_name = found["part"] == "name"
         field = f"{TRANSCRIPTION}.{NAMES}" if is_name else FIELDS[found["name"]]
         raise Refusal(kind, error.reason, f"{path}.{field}{found['place'] or ''}") from error
@@ -331,11 +331,11 @@ def _format(given: FormatGiven | None) -> AudioFormat:
     rates = [each.rate for each in AudioFormat if each.value[0] == given.type]
     if not rates:
         kinds = ", ".join(dict.fromkeys(each.value[0] for each in AudioFormat))
-        raise Refusal(Kind.INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
+        raise Refusal(Kind.invalid_value, f"should be one of {kinds}", "audio.input.format.type")
     rate = given.rate or rates[0]
     if rate not in rates:
         wanted = " or ".join(map(str, rates))
-        raise Refusal(Kind.INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
+        raise Refusal(Kind.invalid_value, f"should be {wanted}", "audio.input.format.rate")
     return AudioFormat((given.type, rate))
 
 
@@ -344,7 +344,7 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
         return None
     if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
         raise Refusal(
-            Kind.UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
+            Kind.unsupported_value, "should be server_vad, or turn_detection null", f"{TURNS}.type"
         )
     default = TurnSettings()
     bounds = {"threshold", "prefix_padding_ms", "silence_duration_ms"}
