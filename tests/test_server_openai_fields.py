@@ -35,9 +35,9 @@ def read(endpoint, route=TRANSCRIBE, **fields):
 
 def test_a_form_of_a_file_alone_asks_for_its_text(endpoint):
     asked = read(endpoint)
-    assert (asked.format, asked.task, asked.stream, asked.logprobs) == (
+    assert (asked.format, asked.task, asked.stream, asked.tokenizer) == (
         *("json", TRANSCRIBE),
-        *(False, False),
+        *(False, None),
     )
     config = asked.request.config
     assert (config.diarize, config.return_timestamps, config.output) == (False, True, [])

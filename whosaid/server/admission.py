@@ -176,7 +176,7 @@ class Admission:
             self.check_live()
         except Refusal:
             return 0
-        return self.live.most - self.live.taken
+        return self.live.most - len(self.live.taken)
 
     def body_limit(self, headers: Headers) -> int:
         """Return the limit of a body's bytes; base64 takes 4/3 of its audio, and line breaks a

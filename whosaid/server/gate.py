@@ -46,8 +46,9 @@ from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, t
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.metrics import Metrics
-from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
+from whosaid.server.realtime.client_secrets import PREFIX, ClientSecrets
 from whosaid.server.realtime.handshake import NO_STATUS, UPGRADED, Handshake
+from whosaid.server.realtime.session_config import SessionConfig
 from whosaid.server.settings import ServerSettings
 
 logger = logging.getLogger("server")
@@ -317,8 +318,6 @@ class Gate:
     async def _answer(self, context: RequestContext) -> None:
         scope, headers = context.scope, context.headers
         path, method = scope["path"], scope["method"]
-        state = scope.setdefault("state", {})  # the routes' `request.state`
-        state["permit"] = None
         self._check_sender(context)
         if self._origins.is_preflight(method, headers):
             context.answer_headers += PREFLIGHT
@@ -334,7 +333,8 @@ class Gate:
             self.admission.check_length(headers)
             check_type(path, headers)
             self.admission.permits.check_room(announced(headers), permit)
-            context.body.permit = state["permit"] = permit
+            context.body.permit = permit
+            scope.setdefault("state", {})["permit"] = permit  # the routes' `request.state`
             await context.run(self.app, self.deadline)
 
     async def _hold(self, handshake: Handshake) -> None:
@@ -344,29 +344,26 @@ class Gate:
             self._check_sender(handshake)
             if handshake.scope["path"] != REALTIME:
                 raise Refusal(Kind.NOT_FOUND, "there is nothing here")
-            secret = self._open(handshake)
+            config = self._open(handshake)
             with self.admission.live_place() as place:
-                await handshake.run(self.app, place, secret)
+                await handshake.run(self.app, place, config)
         except EndpointError as refusal:
             self._metrics.refused.labels(refusal.code).inc()
             await handshake.fail(refusal)
         finally:
             self._log_session(handshake, request_id)
 
-    def _open(self, handshake: Handshake) -> ClientSecret | None:
-        """Return the client's secret; None if it sends the key or needs none.
-
-        Raises Refusal.
-        """
+    def _open(self, handshake: Handshake) -> SessionConfig:
+        """Return the settings with which the session begins. Raises Refusal."""
         token, prefix = handshake.token, PREFIX.encode()
         if token.startswith(prefix):
             try:
-                return self._secrets.find(token)
+                return self._secrets.find(token).config
             except Refusal:
                 if not self._key.begins_with(prefix):
                     raise
         self._key.authorize(token)
-        return None
+        return SessionConfig()
 
     def _check_sender(self, asked: RequestContext | Handshake) -> None:
         """Raise EndpointError for ambiguous framing, and for foreign hosts and pages."""

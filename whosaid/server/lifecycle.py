@@ -115,7 +115,7 @@ class DrainingServer(uvicorn.Server):
     @property
     def busy(self) -> bool:
         admission = self.gate.admission
-        return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
+        return bool(admission.permits.taken or admission.live.taken or self.endpoint.outstanding)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -159,7 +159,8 @@ class DrainingServer(uvicorn.Server):
         if self.gate.jobs:
             self.gate.jobs.stop()
         why = Refusal(Kind.DRAINING, "the server is shutting down")
-        self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
+        for place in self.gate.admission.live.taken:
+            place.finish(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
         """Answer the remaining requests with `error`, by default DRAINING; streams end with an
@@ -168,8 +169,9 @@ class DrainingServer(uvicorn.Server):
         why = error or Refusal(Kind.DRAINING, "the server stops before it can answer this request")
         for context in self.gate.running:
             context.end(why)
-        status = INTERNAL_ERROR if error else GOING_AWAY
-        self.gate.admission.live.end_all(Ending(status, why))
+        ending = Ending(INTERNAL_ERROR if error else GOING_AWAY, why)
+        for place in self.gate.admission.live.taken:
+            place.end(ending)
 
     def close(self) -> None:
         """End the endpoint's threads, or the process if a thread does not end. The last log line

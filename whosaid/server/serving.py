@@ -11,7 +11,7 @@ from argparse import Namespace
 
 from config import ModelSettings, misspelt_variables
 from handler import load_endpoint
-from whosaid.asr import MAX_ROWS, Limits
+from whosaid.asr import Limits
 from whosaid.endpoint import Endpoint
 from whosaid.models.choice import choose
 from whosaid.server.app import create_app
@@ -56,6 +56,6 @@ def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, End
     if settings.data_dir is not None:
         most_bytes = settings.max_job_bytes
         store = JobStore(settings.data_dir, settings.max_jobs, most_bytes, time.time())
-    limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
+    limits = Limits(settings.max_rows, shared=True)
     endpoint = load_endpoint(models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes)
     return create_app(endpoint, settings, LiveDrivers(endpoint), store), endpoint

@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 from starlette.requests import Request
+from transformers import PreTrainedTokenizerBase
 
 from config import MAX_HOTWORDS, OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
 from whosaid.endpoint import Endpoint
@@ -183,23 +184,27 @@ class ServerVad(BaseModel):
 
     type: Literal["server_vad"] | None = None
     threshold: float | None = Field(default=None, gt=0, lt=1)
-    prefix_padding_ms: int | None = Field(default=None, ge=0, le=LONGEST_PAD_MS)
-    silence_duration_ms: int | None = Field(default=None, ge=0, le=LONGEST_MS)
+    prefix_padding_ms: int | None = Field(
+        default=None, ge=0, le=LONGEST_PAD_MS, serialization_alias="speech_pad_ms"
+    )
+    silence_duration_ms: int | None = Field(
+        default=None, ge=0, le=LONGEST_MS, serialization_alias="min_silence_duration_ms"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
     """A request of the audio API: the endpoint's request, and the form of the answer.
 
-    `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
-    log-probability of every token.
+    `format` is the response format, with `granularities` if it is verbose. `tokenizer` has the
+    bytes of tokens if log-probabilities are wanted.
     """
 
     request: TranscriptionRequest
     format: str
     granularities: frozenset[str] = frozenset()
     stream: bool = False
-    logprobs: bool = False
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @property
     def task(self) -> str:
@@ -289,7 +294,8 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         ignored_names("fields", unserved) if unserved else None,
     )
     request = request._replace(warnings=(*request.warnings, *filter(None, warnings)))
-    return AudioRequest(request, wanted, granularities, bool(form.stream), bool(form.include))
+    tokenizer = endpoint.recogniser.transcriber.models.tokenizer if form.include else None
+    return AudioRequest(request, wanted, granularities, bool(form.stream), tokenizer)
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
@@ -320,12 +326,7 @@ def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
     except ValidationError as error:
         name, reason = first_fault(error)
         raise InvalidParameter(reason, f"{STRATEGY}[{shown(name)}]") from None
-    parameters = {
-        "threshold": vad.threshold,
-        "speech_pad_ms": vad.prefix_padding_ms,
-        "min_silence_duration_ms": vad.silence_duration_ms,
-    }
-    given = {name: value for name, value in parameters.items() if value is not None}
+    given = vad.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
     return {"vad_parameters": given} if given else {}
 
 

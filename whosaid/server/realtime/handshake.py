@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from whosaid.errors import EndpointError
 from whosaid.server.admission import token_of
 from whosaid.server.error_response import GUARDED, ErrorResponse, translated
-from whosaid.server.realtime.client_secrets import ClientSecret
 from whosaid.server.realtime.places import INTERNAL_ERROR, LivePlace
 from whosaid.server.realtime.session_config import SessionConfig
 
@@ -53,11 +52,10 @@ class Handshake:
                 return given.encode("utf-8", "surrogateescape")
         return token_of(self.headers)
 
-    async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
+    async def run(self, app: ASGIApp, place: LivePlace, config: SessionConfig) -> None:
         """Let `app` serve the session in `place`. Raises EndpointError before it begins."""
         self.place = place
         # The route's `socket.state`.
-        config = secret.config if secret else SessionConfig()
         self.scope.setdefault("state", {}).update(place=place, config=config)
         try:
             await app(self.scope, self._received, self.send)

@@ -86,26 +86,25 @@ class Ahead:
 
 
 class RealtimeSession:
-    """A session on an accepted `socket`, with the initial `config` and its own driver."""
+    """A session on an accepted `socket`, in the place and with the initial settings of its state,
+    and with its own driver.
+    """
 
     def __init__(
         self,
         socket: WebSocket,
-        place: LivePlace,
-        config: SessionConfig,
         endpoint: Endpoint,
         settings: ServerSettings,
         open_driver: OpenDriver,
     ) -> None:
-        self._socket, self._place, self._endpoint = socket, place, endpoint
-        self._settings, self._config = settings, config
-        self._id, self._expires_at = (
-            new_id("sess"),
-            int(time.time() + settings.live_session_seconds),
-        )
+        self._socket, self._endpoint, self._settings = socket, endpoint, settings
+        self._place: LivePlace = socket.state.place
+        self._config: SessionConfig = socket.state.config
+        self._id = new_id("sess")
+        self._expires_at = int(time.time() + settings.live_session_seconds)
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
-        place.driver = self._driver = open_driver(self._send_events)
+        self._place.driver = self._driver = open_driver(self._send_events)
 
     async def run(self, warnings: tuple[str, ...] = ()) -> None:
         """Serve the client until it or the server ends the session, then free its resources. The
