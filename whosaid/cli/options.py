@@ -11,6 +11,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,11 +53,6 @@ def _clips(text: str) -> list[dict[str, str]]:
         data = _read(Path.read_bytes, path)
         clips.append({"name": name, "reference": b64encode(data).decode()})
     return clips
-
-
-def _voices(path: str) -> list[dict[str, Any]]:
-    """Read a file of scripts/voices as the parameter `known_speakers`."""
-    return _read(read_voices, path)
 
 
 def read_voices(path: Path) -> list[dict[str, Any]]:
@@ -164,7 +160,7 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
             "--voices",
             "known speakers too: the voices that scripts/voices keeps in a file",
             "FILE",
-            type=_voices,
+            type=partial(_read, read_voices),
             action="extend",
             dest="known_speakers",
         ),

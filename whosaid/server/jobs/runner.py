@@ -24,7 +24,7 @@ from whosaid.errors import EndpointError
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors, process_ends
 from whosaid.server.jobs.callbacks import Callbacks
-from whosaid.server.jobs.store import JobStore, Result, until_written
+from whosaid.server.jobs.store import JobStore, Result, Status, until_written
 from whosaid.server.metrics import Service
 from whosaid.server.native import encode
 from whosaid.server.settings import ServerSettings
@@ -124,11 +124,12 @@ class JobRunner:
             async with self._service.endpoint.loaded():
                 with endpoint_errors():
                     result = await self._result(job, kept)
-            end = partial(self.store.succeed, job, result)
+            end = partial(self.store.end, job, Status.SUCCEEDED, result=result)
         except EndpointError as error:
             if not self._may_run:
                 return
-            told, end = error.code, partial(self.store.fail, job, str(error))
+            told = error.code
+            end = partial(self.store.end, job, Status.FAILED, error=str(error))
         seconds = time.monotonic() - began
         # A job counts as running until its end is written.
         if await until_written(lambda: end(time.time())):

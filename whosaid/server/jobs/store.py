@@ -215,7 +215,7 @@ class JobStore:
 
     def cancel(self, owner: bytes, job: str, now: float) -> bool:
         """Cancel one of the owner's jobs; return False if it had ended. Raises NotFound."""
-        return self._end(self.job(owner, job).id, Status.CANCELLED, now)
+        return self.end(self.job(owner, job).id, Status.CANCELLED, now)
 
     def remove(self, owner: bytes, job: str) -> None:
         """Delete one of the owner's ended jobs."""
@@ -240,13 +240,29 @@ class JobStore:
     def audio(self, job: str) -> bytes:
         return self._folder.read(job)
 
-    def succeed(self, job: str, result: Result, now: float) -> bool:
-        """Store a running job's answer; return False if it is no longer running."""
-        return self._end(job, Status.SUCCEEDED, now, result=result)
-
-    def fail(self, job: str, error: str, now: float) -> bool:
-        """Store a running job's error; return False if it is no longer running."""
-        return self._end(job, Status.FAILED, now, error=error)
+    def end(
+        self,
+        job: str,
+        status: Status,
+        now: float,
+        error: str | None = None,
+        result: Result | None = None,
+    ) -> bool:
+        """Store a running job's end; return False if it is no longer running. A queued job can also
+        be cancelled.
+        """
+        values = {
+            "id": job,
+            "status": status,
+            "now": now,
+            "error": error,
+            "answer": result and result.answer,
+            "files": result and result.files,
+        }
+        if not self._rows(END, values):
+            return False
+        self._folder.remove(job)
+        return True
 
     def put_back(self) -> None:
         """Queue all running jobs again, for the next process."""
@@ -280,27 +296,6 @@ class JobStore:
             (delivered, again, job),
         )
 
-    def _end(
-        self,
-        job: str,
-        status: Status,
-        now: float,
-        error: str | None = None,
-        result: Result | None = None,
-    ) -> bool:
-        values = {
-            "id": job,
-            "status": status,
-            "now": now,
-            "error": error,
-            "answer": result and result.answer,
-            "files": result and result.files,
-        }
-        if not self._rows(END, values):
-            return False
-        self._folder.remove(job)
-        return True
-
     def _recover(self, now: float) -> None:
         """Queue or fail the jobs that were running when the last process ended, in one transaction,
         so that each crash counts once. Raises Refusal if the disk is full; `claim` tries again.
@@ -312,7 +307,7 @@ class JobStore:
                 "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?", (MOST_CRASHES,)
             )
             for (job,) in crashed:
-                self.fail(job, CRASHED, now)
+                self.end(job, Status.FAILED, now, CRASHED)
             self.put_back()
             self._rows("COMMIT")
         self._recovered = True
