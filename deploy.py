@@ -234,14 +234,14 @@ def _wrong_variable(variables: Mapping[str, str]) -> str | None:
     """
     if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
         return f"--env: {misspelt[0]}"
-    given = {name.lower(): value for name, value in variables.items() if value}
-    models = {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    given: dict[str, Any] = {name.lower(): value for name, value in variables.items() if value}
+    given |= {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
     for settings in (ModelSettings, ServerSettings):
         defaults = {name: field.default for name, field in settings.model_fields.items()}
-        values = defaults | {name: value for name, value in given.items() if name in defaults}
-        values |= {name: model for name, model in models.items() if name in defaults}
         try:
-            settings.from_environment(**values)
+            settings.from_environment(
+                **defaults | {name: value for name, value in given.items() if name in defaults}
+            )
         except ValueError as error:
             return f"--env: {error}"
     return None
@@ -259,9 +259,9 @@ def check(
     may have a token from before.
     """
     faults: list[str] = []
-    repository = ("--repository", ModelReference(options.repository, options.revision))
+    repository = ModelReference(options.repository, options.revision)
     try:
-        faults += _repository_faults(*repository, managing or own, options.container)
+        faults += _repository_faults(repository, managing or own, options.container)
         for variable, what in MODEL_OPTIONS.items():
             text = getattr(options, variable.lower())
             if text and not text.startswith("/"):
@@ -274,13 +274,13 @@ def check(
 
 
 def _repository_faults(
-    what: str, repository: ModelReference, token: str | None, container: str
+    repository: ModelReference, token: str | None, container: str
 ) -> Iterator[str]:
     info = _info(repository, token)
     if info is None:
-        yield f"{what}: the Hub has no {repository} that the token can read"
+        yield f"--repository: the Hub has no {repository} that the token can read"
     elif container != CUSTOM and "handler.py" not in _files(info):
-        yield f"{what}: {repository.name} has no handler.py: upload this repository to it"
+        yield f"--repository: {repository.name} has no handler.py: upload this repository to it"
 
 
 def _model_faults(

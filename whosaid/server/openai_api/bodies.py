@@ -47,36 +47,29 @@ def file_of(answer: Answer, asked: AudioRequest) -> str:
 
 def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     """Return the body of a JSON format."""
+    body: dict[str, Any] = {"text": text_of(answer)}
     if asked.format == "verbose_json":
-        return verbose(answer, asked)
-    if asked.format == "diarized_json":
-        return {
+        body |= verbose(answer, asked)
+    elif asked.format == "diarized_json":
+        body |= {
             "task": asked.task,
             "duration": _seconds(answer),
-            "text": text_of(answer),
             "segments": diarized_segments(answer),
             "usage": _usage(answer),
-            **extras(answer, asked),
         }
-    if asked.task == TRANSLATE:
-        return {"text": text_of(answer), **extras(answer, asked)}
-    return {
-        "text": text_of(answer),
-        "languages": languages(answer.transcript),
-        "usage": _usage(answer),
-        **extras(answer, asked),
-    }
+    elif asked.task != TRANSLATE:
+        body |= {"languages": languages(answer.transcript), "usage": _usage(answer)}
+    return body | extras(answer, asked)
 
 
 def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the verbose body, with the requested granularities."""
+    """Return what a verbose body has besides text and `extras`, in the requested granularities."""
     chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
     code = "en" if asked.task == TRANSLATE else answer.transcript.language
     body: dict[str, Any] = {
         "task": asked.task,
         "language": _language_name(code),
         "duration": _seconds(answer),
-        "text": text_of(answer),
     }
     if "segment" in asked.granularities:
         body["segments"] = _segments(chunks, answer.segments is not None)
@@ -85,7 +78,7 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
     body["unwritten"] = unwritten_json(answer.transcript.unwritten, body["duration"])
-    return body | extras(answer, asked)
+    return body
 
 
 def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:

@@ -174,9 +174,6 @@ class TranscriptionForm(TranslationForm):
     response_format: TranscriptionFormat = "json"  # type: ignore[assignment]
 
 
-FORMS = {TRANSCRIBE: TranscriptionForm, TRANSLATE: TranslationForm}
-
-
 class ServerVad(BaseModel):
     """The options of `chunking_strategy`, with the bounds of the endpoint's `vad_parameters`."""
 
@@ -211,15 +208,17 @@ class AudioRequest:
         return self.request.config.task
 
 
-async def read_form(request: Request, task: str, endpoint: Endpoint) -> AudioRequest:
-    """Parse the form in a request's body, on the route of `task`.
+async def read_form(
+    request: Request, kind: type[TranslationForm], endpoint: Endpoint
+) -> AudioRequest:
+    """Parse the form in a request's body.
 
     Raises InvalidRequest, InvalidParameter, Unsupported and Refusal.
     """
     refuse_in_query(request)
     async with multipart_form(request, MAX_FILES, MAX_FIELDS) as form:
         file, fields = await asyncio.to_thread(_split, form)
-    return await asyncio.to_thread(read_fields, FORMS[task].read(file, fields), endpoint)
+    return await asyncio.to_thread(read_fields, kind.read(file, fields), endpoint)
 
 
 def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:

@@ -20,10 +20,9 @@ from whosaid.server.metrics import Service
 from whosaid.server.openai_api.bodies import file_of, json_body, text_of
 from whosaid.server.openai_api.form import (
     FILES,
-    FORMS,
-    TRANSCRIBE,
-    TRANSLATE,
     AudioRequest,
+    TranscriptionForm,
+    TranslationForm,
     model_json,
     read_form,
     require_model,
@@ -36,8 +35,8 @@ MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
 LONGEST_HEADER = 2000  # characters; proxies refuse long ones
 
 
-def described(task: str) -> dict[str, Any]:
-    form = FORMS[task].described()
+def described(kind: type[TranslationForm]) -> dict[str, Any]:
+    form = kind.described()
     answer = {"description": "The answer, in the response format"}
     return {
         "responses": {200: answer, **refusals(400, 403, 413, 415, 429, 503, 504, model=ErrorBody)},
@@ -49,15 +48,15 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/v1")
     endpoint, created = service.endpoint, int(time.time())
 
-    @routes.post("/audio/transcriptions", **described(TRANSCRIBE))
+    @routes.post("/audio/transcriptions", **described(TranscriptionForm))
     async def transcribe(request: Request) -> Response:
         """Transcribe an audio file."""
-        return await _answer(request, TRANSCRIBE, service)
+        return await _answer(request, TranscriptionForm, service)
 
-    @routes.post("/audio/translations", **described(TRANSLATE))
+    @routes.post("/audio/translations", **described(TranslationForm))
     async def translate(request: Request) -> Response:
         """Translate an audio file into English."""
-        return await _answer(request, TRANSLATE, service)
+        return await _answer(request, TranslationForm, service)
 
     @routes.get("/models")
     async def models() -> JSONResponse:
@@ -73,8 +72,8 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-async def _answer(request: Request, task: str, service: Service) -> Response:
-    asked, permit = await read_form(request, task, service.endpoint), request.state.permit
+async def _answer(request: Request, kind: type[TranslationForm], service: Service) -> Response:
+    asked, permit = await read_form(request, kind, service.endpoint), request.state.permit
     if not asked.stream:
         answer = await service.answer(asked.request, permit)
         return await asyncio.to_thread(_respond, answer, asked)

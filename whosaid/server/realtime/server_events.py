@@ -31,9 +31,9 @@ from whosaid.live.events import (
 )
 from whosaid.server.error_response import openai_body
 from whosaid.server.openai_api.bodies import languages
-from whosaid.server.openai_api.logprobs import logprob_entries, token_logprobs
+from whosaid.server.openai_api.logprobs import token_logprobs
 from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
-from whosaid.transcript import Word
+from whosaid.transcript import Chunk, Word
 
 Message = dict[str, Any]
 
@@ -83,7 +83,7 @@ class EventEncoder:
             case ItemAdded(item, previous) | ItemDone(item, previous):
                 return {"previous_item_id": previous, "item": _item(item)}
             case Delta(item, delta):
-                return {"item_id": item, "delta": delta, **self._logprobs_of(event)}
+                return {"item_id": item, "delta": delta, **self._logprobs([event])}
             case Words(item, words, unstable):
                 return {"item_id": item, "words": [*map(_word, words)], "unstable": unstable}
             case Completed():
@@ -95,10 +95,10 @@ class EventEncoder:
         fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
         return {k: round(v, 2) if isinstance(v, float) else v for k, v in fields.items()}
 
-    def _logprobs_of(self, event: Delta) -> Message:
+    def _logprobs(self, parts: Iterable[Chunk | Delta]) -> Message:
         if LOGPROBS not in self._include:
             return {}
-        return {"logprobs": logprob_entries(event.tokens, event.log_probs, self._tokenizer)}
+        return {"logprobs": token_logprobs(parts, self._tokenizer)}
 
     def _completed(self, event: Completed) -> Message:
         found = event.transcript
@@ -107,9 +107,8 @@ class EventEncoder:
             "transcript": event.text,
             "languages": languages(found),
             "usage": {"type": "duration", "seconds": round(event.seconds, 2)},
+            **self._logprobs(found.chunks),
         }
-        if LOGPROBS in self._include:
-            fields["logprobs"] = token_logprobs(found.chunks, self._tokenizer)
         if WORDS in self._include:
             fields["words"] = [_word(word) for chunk in found.chunks for word in chunk.words]
         if found.warnings:

@@ -49,14 +49,10 @@ OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "au
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME = 200
 TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
-# Paths of the endpoint's parameters in a session, and of lists that are parsed like a form's.
+# Paths in a session of the endpoint's parameters; of others it is TRANSCRIPTION and their name.
 FIELDS = {
-    "language": f"{TRANSCRIPTION}.language",
-    "languages": f"{TRANSCRIPTION}.languages",
-    "prompt": f"{TRANSCRIPTION}.prompt",
     "hotwords": f"{TRANSCRIPTION}.keywords",
     "known_speakers": f"{TRANSCRIPTION}.{REFERENCES}",
-    REFERENCES: f"{TRANSCRIPTION}.{REFERENCES}",
     "speakers": "include",
 }
 PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?(?:\.\w+)*", re.ASCII)
@@ -317,11 +313,11 @@ def below(path: str) -> Iterator[None]:
         raise Refusal(error.kind, error.reason, f"{path}.{error.param}") from error
     except ClientError as error:
         found = PARAMETER.fullmatch(error.param or "")
-        if not found or found["name"] not in FIELDS:
+        if not found:
             raise
         kind = Kind.unsupported_value if isinstance(error, Unsupported) else Kind.invalid_value
-        is_name = found["part"] == "name"
-        field = f"{TRANSCRIPTION}.{NAMES}" if is_name else FIELDS[found["name"]]
+        name = NAMES if found["part"] == "name" else found["name"]
+        field = FIELDS.get(name, f"{TRANSCRIPTION}.{name}")
         raise Refusal(kind, error.reason, f"{path}.{field}{found['place'] or ''}") from error
 
 
