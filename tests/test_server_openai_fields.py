@@ -15,7 +15,6 @@ from refusals import refused
 from whosaid.errors import InvalidParameter, Unsupported
 from whosaid.server.error_response import openai_body
 from whosaid.server.openai_api.form import (
-    TRANSCRIBE,
     TranscriptionForm,
     TranslationForm,
     model_warning,
