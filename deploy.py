@@ -293,25 +293,21 @@ def _model_faults(
     if what == "--model" and not any(name.endswith(".safetensors") for name in _files(info)):
         yield f"{what}: {model.name} has no safetensors weights, and pickled ones are not loaded"
     if info.gated and token:
-        yield from _licence_faults(what, model.name, token, container)
+        # The account of `token` has to accept the conditions of each of these.
+        parts = [SEGMENTATION] if container == MANAGED else [SEGMENTATION, COMMUNITY]
+        for id in (model.name, *(parts if model.name == PIPELINE else ())):
+            try:
+                HfApi(token=token).auth_check(id)
+            except RepositoryNotFoundError:  # raised for a gated repository too
+                yield (
+                    f"{what}: {id} is gated: accept its conditions at https://hf.co/{id} with the"
+                    " account of ENDPOINT_HF_TOKEN"
+                )
     elif info.gated and not keeps:
         yield (
             f"{what}: {model.name} is gated: set ENDPOINT_HF_TOKEN to a token whose account has"
             " accepted its conditions"
         )
-
-
-def _licence_faults(what: str, name: str, token: str, container: str) -> Iterator[str]:
-    """Yield a fault for each model whose conditions the account of `token` has to accept."""
-    parts = [SEGMENTATION] if container == MANAGED else [SEGMENTATION, COMMUNITY]
-    for id in (name, *(parts if name == PIPELINE else ())):
-        try:
-            HfApi(token=token).auth_check(id)
-        except RepositoryNotFoundError:  # raised for a gated repository too
-            yield (
-                f"{what}: {id} is gated: accept its conditions at https://hf.co/{id} with the"
-                " account of ENDPOINT_HF_TOKEN"
-            )
 
 
 def _info(model: ModelReference, token: str | None) -> Any:  # noqa: ANN401
