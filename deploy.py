@@ -364,9 +364,7 @@ def all_secrets(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str
 
 
 def _image(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the image by its variant; also the managed image, because an update may switch back to
-    it.
-    """
+    """Return the image; also the managed one, because an update may switch back to it."""
     if options.container == MANAGED:
         return {"huggingface": {}}
     if options.container == HF_SERVE:

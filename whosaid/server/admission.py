@@ -122,9 +122,7 @@ class Permits:
             raise self._busy(f"the bodies of all requests may have {self.max_bytes} bytes")
 
     def _busy(self, reason: str) -> Refusal:
-        """Return a refusal with `Retry-After`, which grows for each refused client by the mean
-        seconds between answers.
-        """
+        """Return a refusal; `Retry-After` grows for each by the mean seconds between answers."""
         now = self.now()
         latest = now + LONGEST_WAIT_S
         self._next_place = min(max(now, self._next_place) + self._seconds_per_answer, latest)
@@ -179,9 +177,7 @@ class Admission:
         return self.live.most - len(self.live.taken)
 
     def body_limit(self, headers: Headers) -> int:
-        """Return the limit of a body's bytes; base64 takes 4/3 of its audio, and line breaks a
-        little.
-        """
+        """Return a body's most bytes; base64 takes 4/3 of its audio, and line breaks a little."""
         kind = media_type(headers)
         binary = kind == FORM or kind.startswith(("audio/", "video/"))
         audio = self.max_audio_bytes if binary else self.max_audio_bytes * 7 // 5

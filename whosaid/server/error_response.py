@@ -85,7 +85,5 @@ def _param(error: EndpointError) -> str | None:
 
 
 def error_event(error: EndpointError) -> bytes:
-    """Return the server-sent event that ends a stream of any route; OpenAI's client raises APIError
-    on it.
-    """
+    """Return the event that ends a failed stream; OpenAI's client raises APIError on it."""
     return b"data: " + to_json(openai_body(error)) + b"\n\n"

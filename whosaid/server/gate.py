@@ -206,9 +206,7 @@ class RequestContext:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer. Raises ClientDisconnect if the client does not read it in
-        time.
-        """
+        """Send a part of the answer. Raises ClientDisconnect if the client reads too slowly."""
         if message["type"] == "http.response.start":
             message = self._with_headers(message)
         elif message["type"] == "http.response.body":

@@ -153,9 +153,7 @@ class DrainingServer(uvicorn.Server):
         return True
 
     def begin_to_drain(self) -> None:
-        """Let every live session complete its received audio and end. Jobs are left to the next
-        process.
-        """
+        """Let live sessions complete their audio and end. Jobs are left to the next process."""
         if self.gate.jobs:
             self.gate.jobs.stop()
         why = Refusal(Kind.DRAINING, "the server is shutting down")
@@ -163,9 +161,7 @@ class DrainingServer(uvicorn.Server):
             place.finish(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
-        """Answer the remaining requests with `error`, by default DRAINING; streams end with an
-        error event.
-        """
+        """End the remaining requests and sessions with `error`, by default DRAINING."""
         why = error or Refusal(Kind.DRAINING, "the server stops before it can answer this request")
         for context in self.gate.running:
             context.end(why)
@@ -188,9 +184,7 @@ class DrainingServer(uvicorn.Server):
             os._exit(self.exit_status)
 
     def _engine_stopped(self) -> None:
-        """Begin to end the process. Requests that waited for the engine have failed; the others
-        fail now.
-        """
+        """Begin to end the process, and fail the requests that did not wait for the engine."""
         logger.critical("the engine has stopped, so the process ends")
         self.exit_status = EXIT_STATUS
         self.gate.admission.draining = True
@@ -198,9 +192,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return the limit of connections: that of open files, less files of models, libraries and
-    uploads.
-    """
+    """Return the limit of open files, less files of models, libraries and uploads."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
@@ -220,9 +212,7 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 
 
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve while models load; close each connection after its answer, because this server ends
-    soon.
-    """
+    """Serve while models load; close each connection, because this server ends soon."""
     loading = Refusal(
         Kind.NOT_READY,
         "the models are still loading; /ready is 200 when the server accepts requests",

@@ -188,9 +188,7 @@ async def multipart_form(
 
 
 def _in_utf8(headers: Headers) -> Headers:
-    """Return the media type without a charset: RFC 7578 has none, and Python's slowest codec takes
-    minutes.
-    """
+    """Return the media type without a charset: RFC 7578 has none, and some take minutes."""
     kind, parameters = parse_options_header(headers.get("content-type"))
     boundary = parameters.get(b"boundary")
     said = b'%b; boundary="%b"' % (kind, boundary) if boundary is not None else kind

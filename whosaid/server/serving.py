@@ -25,9 +25,7 @@ logger = logging.getLogger("server")
 
 
 def serve(options: Namespace, settings: ServerSettings) -> int:
-    """Return the exit status at the end. Raises StartError, or SystemExit if a model does not
-    load.
-    """
+    """Return the exit status. Raises StartError, or SystemExit if a model does not load."""
     if warning := settings.warning:
         logger.warning(warning)
     with bind(settings) as bound:

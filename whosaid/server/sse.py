@@ -92,9 +92,7 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
 
 
 async def encode_all(messages: Messages) -> Parts:
-    """Yield the messages as events, and an error event if they fail, because status and headers
-    have already been sent.
-    """
+    """Yield the messages as events, and an error event if they fail after the headers."""
     try:
         async with aclosing(messages):
             with endpoint_errors():

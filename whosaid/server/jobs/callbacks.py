@@ -113,9 +113,7 @@ class Callbacks:
                         await self._woken.wait()
 
     async def _begin_due(self, calls: asyncio.TaskGroup) -> float:
-        """Start to send due callbacks to hosts that are not being called. Return the seconds until
-        the next is due.
-        """
+        """Start due callbacks to hosts that are not being called. Return seconds to the next."""
         # A callback that was sent while the store was read may still look due in the result.
         busy = set(self._called)
         waiting = await asyncio.to_thread(self._store.callbacks)

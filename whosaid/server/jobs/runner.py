@@ -149,9 +149,7 @@ class JobRunner:
         raise AssertionError("a request ends with its answer")
 
     def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
-        """Return the request as sent, with the warnings of its submission and of this parse, each
-        once.
-        """
+        """Return the request as sent, with warnings of its submission and of this parse."""
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
         request = self._service.endpoint.request_of(self.store.audio(job), config)

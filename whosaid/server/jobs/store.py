@@ -120,9 +120,7 @@ class Result:
 
 
 class JobStore:
-    """The jobs in a folder: at most `most` jobs, with about `most_bytes` of recordings and answers.
-    Thread-safe.
-    """
+    """At most `most` jobs, with about `most_bytes` of recordings and answers. Thread-safe."""
 
     def __init__(self, folder: Path, most: int, most_bytes: int, now: float) -> None:
         self._folder = DataFolder(folder)
@@ -248,9 +246,7 @@ class JobStore:
         error: str | None = None,
         result: Result | None = None,
     ) -> bool:
-        """Store a running job's end; return False if it is no longer running. A queued job can also
-        be cancelled.
-        """
+        """End a running job, or cancel a queued one; return False if it has another status."""
         values = {
             "id": job,
             "status": status,

@@ -74,9 +74,7 @@ def _texts(values: Values) -> list[str]:
 
 
 def _entries(values: Values) -> list[str]:
-    """Return every value of a list in which positions count, blank ones too; empty if all are
-    blank.
-    """
+    """Return all values, because positions count; empty if all are blank."""
     return [*values] if any(map(str.strip, values)) else []
 
 
@@ -447,9 +445,7 @@ def require_model(name: str, endpoint: Endpoint) -> None:
 
 
 def _size(name: str) -> str:
-    """Return the part that all names of a model share: "large-v3" for
-    "Systran/faster-whisper-large-v3".
-    """
+    """Return the part that a model's names share: Systran/faster-whisper-tiny is "tiny"."""
     return PUBLISHED.sub("", name.rpartition("/")[2].lower())
 
 

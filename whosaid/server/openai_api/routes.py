@@ -95,9 +95,7 @@ def _respond(answer: Answer, asked: AudioRequest) -> Response:
 
 
 def _unspoken(answer: Answer) -> tuple[str, ...]:
-    """Return a warning if the client's `text` has unspoken parts, for formats that cannot list
-    them.
-    """
+    """Return a warning for unspoken parts of the client's `text`, which a file cannot list."""
     parts = len(answer.transcript.unspoken)
     return (f"text: not all is spoken; json lists {parts} as unspoken",) if parts else ()
 

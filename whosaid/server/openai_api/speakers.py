@@ -48,9 +48,7 @@ def with_labels(answer: Answer) -> Answer:
 
 
 def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
-    """Return each speaker's label: the name of a known speaker or channel, or letters that are no
-    such name.
-    """
+    """Return labels: the name of a known speaker or channel, or letters that are no name."""
     channels = {each.name for each in answer.channels}
     names = channels | {each.name for each in answer.known_speakers}
     letters = (letter for letter in map(label, count()) if letter not in names)

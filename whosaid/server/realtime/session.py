@@ -86,9 +86,7 @@ class Ahead:
 
 
 class RealtimeSession:
-    """A session on an accepted `socket`, in the place and with the initial settings of its state,
-    and with its own driver.
-    """
+    """A session on an accepted `socket`, with the place and settings of its state."""
 
     def __init__(
         self,

@@ -302,9 +302,7 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
 
 @contextmanager
 def below(path: str) -> Iterator[None]:
-    """Make errors raised in the block name the session's fields, below `path`, instead of the
-    endpoint's parameters.
-    """
+    """Make errors in the block name the session's fields, below `path`."""
     try:
         yield
     except Refusal as error:
