@@ -228,10 +228,7 @@ def _contradiction(options: argparse.Namespace) -> str | None:
 
 
 def _wrong_variable(variables: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the endpoint's variables, if anything.
-
-    A variable of this machine does not count.
-    """
+    """Return what is wrong with the endpoint's variables, regardless of those here."""
     if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
         return f"--env: {misspelt[0]}"
     given: dict[str, Any] = {name.lower(): value for name, value in variables.items() if value}

@@ -56,10 +56,7 @@ def _clips(text: str) -> list[dict[str, str]]:
 
 
 def read_voices(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of a file of scripts/voices: a `name` and a `voice` of an answer.
-
-    Raises OSError, or ValueError if it is not such a file.
-    """
+    """Return entries of `name` and `voice` from scripts/voices. Raises OSError, ValueError."""
     try:
         entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(entries, list) and all(each.keys() >= {"name", "voice"} for each in entries):
@@ -239,7 +236,6 @@ def add_parameters(parser: CommandParser) -> None:
 
 
 def add_models(parser: CommandParser) -> None:
-    """Add the options that name models."""
     parser.variables |= VARIABLES
     parser.checks.append(_models_beside_embedded)
     add_options(

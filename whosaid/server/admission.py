@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 
 from whosaid.errors import InvalidRequest
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.realtime.places import LivePlace, LivePlaces
+from whosaid.server.realtime.places import LivePlaces
 from whosaid.server.settings import ServerSettings
 
 # Routes that are answered under any load, and whether they need no token.
@@ -151,10 +151,6 @@ class Admission:
         self.check_draining()
         return self.permits.take()
 
-    def live_place(self) -> AbstractContextManager[LivePlace]:
-        self.check_live()
-        return self.live.take()
-
     def check_draining(self) -> None:
         if self.draining:
             raise Refusal(Kind.DRAINING, "the server is shutting down")
@@ -276,7 +272,6 @@ class OriginPolicy:
         self._bound_to = settings.host.lower()
 
     def check(self, method: str, path: str, headers: Headers) -> None:
-        """Raise Refusal for a foreign host or page."""
         if path in ASKED_BY_ADDRESS and method in READING:
             return
         if not self._answers_to(host_name(headers.get("host", ""))):

@@ -343,7 +343,8 @@ class Gate:
             if handshake.scope["path"] != REALTIME:
                 raise Refusal(Kind.NOT_FOUND, "there is nothing here")
             config = self._open(handshake)
-            with self.admission.live_place() as place:
+            self.admission.check_live()
+            with self.admission.live.take() as place:
                 await handshake.run(self.app, place, config)
         except EndpointError as refusal:
             self._metrics.refused.labels(refusal.code).inc()

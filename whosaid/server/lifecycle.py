@@ -229,10 +229,7 @@ async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Return the server's listening socket, on which clients wait.
-
-    Raises StartError if the address is in use, or is not one of this machine.
-    """
+    """Return the listening socket. Raises StartError if the address cannot be used."""
     host, port = settings.host, settings.port
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -27,8 +27,6 @@ from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
 from whosaid.server.admission import FORM, media_type
 from whosaid.server.errors import Kind, Refusal
 
-# Not a parameter of transcription: it selects a stream.
-ANSWER_PARAMETERS = {"stream"}
 # Fields that belong in the body.
 PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
 MOST_FILES, MOST_FIELDS = 1, 100
@@ -66,7 +64,8 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         )
     return {
         "inputs": body,
-        "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
+        # `stream` is not a parameter of transcription.
+        "parameters": _text_parameters(request.query_params, ("stream",)),
     }, True
 
 

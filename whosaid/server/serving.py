@@ -39,10 +39,7 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
 
 
 def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServer:
-    """Return a server with loaded models that does not listen yet.
-
-    Raises StartError, or SystemExit if a model does not load.
-    """
+    """Return a server that does not listen yet. Raises StartError, SystemExit for a model."""
     gate, endpoint = load_app(models, settings)
     return DrainingServer(gate, endpoint, settings.drain_timeout, settings.page)
 

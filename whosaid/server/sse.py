@@ -54,10 +54,7 @@ class EventStream(StreamingResponse):
 
 
 async def wait_for_audio(events: Events) -> Decoded:
-    """Return the first of a request's events.
-
-    Until then an error can still set the HTTP status. Raises EndpointError, with `events` closed.
-    """
+    """Return the first event. An error before it can set the HTTP status, and closes `events`."""
     try:
         first = await anext(events)
     except BaseException:

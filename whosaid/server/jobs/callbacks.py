@@ -69,7 +69,6 @@ def read_target(url: str, allowed: Collection[str]) -> str:
 
 
 def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
-    """Return the headers of the message `name`, sent at `now`."""
     signature = hmac.digest(secret, f"{name}.{now}.".encode() + body, "sha256")
     return {
         "content-type": "application/json",
@@ -135,7 +134,6 @@ class Callbacks:
         return ""
 
     async def _call(self, host: str, job: Job) -> None:
-        """Send a callback, and store the result."""
         try:
             delivered = bool(host) and await self._is_delivered(job)
             pauses = PAUSES[job.callback_tries :]

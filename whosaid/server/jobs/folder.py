@@ -60,7 +60,6 @@ class DataFolder:
         return (self._audio / name).read_bytes()
 
     def remove(self, name: str) -> None:
-        """Delete a recording, if it still exists."""
         (self._audio / name).unlink(missing_ok=True)
 
     def names(self) -> set[str]:

@@ -37,10 +37,7 @@ TICK_S = 60.0
 
 
 class JobRunner:
-    """Answers the jobs of a store through `service`, and sends their callbacks.
-
-    `progress` has the progress of running jobs by id.
-    """
+    """Answers a store's jobs, and sends their callbacks; `progress` is of running jobs by id."""
 
     def __init__(self, service: Service, store: JobStore, settings: ServerSettings) -> None:
         self.store, self.kept_seconds = store, settings.job_seconds

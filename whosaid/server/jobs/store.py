@@ -170,10 +170,7 @@ class JobStore:
     def add(
         self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
     ) -> Job:
-        """Add a job, and return it once it is on disk.
-
-        Raises Refusal if there is no room, or if the disk is full or fails.
-        """
+        """Return a new job that is on disk. Raises Refusal without room, or if the disk fails."""
         job, size = f"job_{secrets.token_hex(16)}", len(audio) + len(request)
         with self._room(size):
             try:
@@ -216,7 +213,6 @@ class JobStore:
         return self.end(self.job(owner, job).id, Status.CANCELLED, now)
 
     def remove(self, owner: bytes, job: str) -> None:
-        """Delete one of the owner's ended jobs."""
         self._rows(
             "DELETE FROM jobs WHERE id = ? AND owner = ? AND status NOT IN ('queued', 'running')",
             (job, owner),
@@ -346,10 +342,7 @@ class JobStore:
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
-    """Open or create the database, and read the key of the owners' digests.
-
-    Raises sqlite3.Error if the database is damaged.
-    """
+    """Open or create the database; read the owners' key. Raises sqlite3.Error for damage."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     # Commits survive a power loss: EXTRA also syncs the folder after the journal is deleted.
     database.execute("PRAGMA synchronous = EXTRA")

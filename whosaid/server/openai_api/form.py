@@ -146,10 +146,7 @@ class TranslationForm(BaseModel):
         return _texts((self.model_extra or {}).get(name, ()))
 
     def parameters(self) -> dict[str, Any]:
-        """Return the endpoint's parameters, including aliases from other programs.
-
-        Raises InvalidParameter or Unsupported.
-        """
+        """Return the endpoint's parameters. Raises InvalidParameter or Unsupported."""
         found = {name: values for name in OWN_NAMES if (values := self.texts(name))}
         for name, values in found.items():
             if name in INSTEAD:
@@ -209,10 +206,7 @@ class AudioRequest:
 async def read_form(
     request: Request, kind: type[TranslationForm], endpoint: Endpoint
 ) -> AudioRequest:
-    """Parse the form in a request's body.
-
-    Raises InvalidRequest, InvalidParameter, Unsupported and Refusal.
-    """
+    """Parse a request's form. Raises InvalidRequest, InvalidParameter, Unsupported, Refusal."""
     refuse_in_query(request)
     async with multipart_form(request, MAX_FILES, MAX_FIELDS) as form:
         file, fields = await asyncio.to_thread(_split, form)
@@ -342,10 +336,7 @@ def _read_object(text: str) -> dict[str, Any]:
 
 
 def one_language(language: str | None, languages: Sequence[str]) -> str | None:
-    """Return the language from `language` or a `languages` list of one.
-
-    Raises InvalidParameter or Unsupported, naming `languages`.
-    """
+    """Return the language. Raises InvalidParameter or Unsupported, naming `languages`."""
     several = distinct_languages(languages)
     if len(several) > 1:
         raise Unsupported("should be one language, or none to detect it", "languages")

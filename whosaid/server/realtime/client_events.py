@@ -126,16 +126,15 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     return read
 
 
-def read_bytes(data: bytes, most_bytes: int) -> bytes:
-    """Return the audio of a binary frame. Raises AppendTooLarge."""
-    if len(data) > most_bytes:
-        raise _too_large(most_bytes)
-    return data
+def check_size(size: int, most_bytes: int) -> None:
+    """Raise Refusal if an append of `size` bytes of audio is too large."""
+    if size > most_bytes:
+        text = f"at most {most_bytes} bytes may be appended at once"
+        raise Refusal(Kind.append_too_large, text, "audio")
 
 
 def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
-    if len(text) // 4 * 3 > most_bytes + 2:
-        raise _too_large(most_bytes)
+    check_size(len(text) // 4 * 3 - 2, most_bytes)
     try:
         digits = base64_digits(text)
         data = decode_digits(digits) if len(digits) % 4 == 0 else None
@@ -143,13 +142,8 @@ def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
         data = None
     if data is None:
         raise Refusal(Kind.invalid_base64, "should be in base64", "audio")
-    return read_bytes(data, most_bytes)
-
-
-def _too_large(most_bytes: int) -> Refusal:
-    return Refusal(
-        Kind.append_too_large, f"at most {most_bytes} bytes may be appended at once", "audio"
-    )
+    check_size(len(data), most_bytes)
+    return data
 
 
 def _is_small(value: dict[str, Any]) -> bool:

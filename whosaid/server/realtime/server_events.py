@@ -42,7 +42,6 @@ NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMEN
 
 
 def new_id(kind: str) -> str:
-    """Return a unique id, `kind`_..."""
     return f"{kind}_{uuid.uuid4().hex[:24]}"
 
 

@@ -31,8 +31,8 @@ from whosaid.server.realtime.client_events import (
     Clear,
     ClientEvent,
     Commit,
+    check_size,
     event_id,
-    read_bytes,
     read_event,
     read_object,
 )
@@ -202,7 +202,8 @@ class RealtimeSession:
         most = self._settings.max_append_bytes
         try:
             if text is None:
-                event: ClientEvent = read_bytes(data or b"", most)
+                event: ClientEvent = data or b""
+                check_size(len(event), most)
             elif len(text) < LONG:
                 fields = read_object(text)
                 name = event_id(fields)
@@ -261,7 +262,6 @@ class RealtimeSession:
     # Events to the client
 
     def _shown(self, warnings: tuple[str, ...]) -> Message:
-        """Return the current session, and the `warnings` if there are any."""
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 

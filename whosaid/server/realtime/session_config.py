@@ -247,10 +247,7 @@ class SessionConfig:
 
 
 def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> SessionConfig:
-    """Return the settings after an update.
-
-    Raises ClientError; a Refusal's `param` begins below `session`.
-    """
+    """Return the settings after an update. Raises ClientError; `param` begins below `session`."""
     if given.type not in (None, "transcription", "realtime"):
         raise Refusal(Kind.unsupported_value, "this server has only transcription sessions", "type")
     if "include" in given.model_fields_set:
