@@ -198,12 +198,12 @@ class RealtimeSession:
 
     async def _handle(self, message: MutableMapping[str, Any]) -> None:
         name: str | None = None
-        text, data = message.get("text"), message.get("bytes")
+        text, data = message.get("text"), message.get("bytes") or b""
         most = self._settings.max_append_bytes
         try:
             if text is None:
-                event: ClientEvent = data or b""
-                check_size(len(event), most)
+                check_size(len(data), most)
+                event: ClientEvent = data
             elif len(text) < LONG:
                 fields = read_object(text)
                 name = event_id(fields)
