@@ -395,7 +395,8 @@ class Gate:
         if status == UPGRADED and place is not None:
             closed = handshake.close_status or NO_STATUS
             audio = f", {place.audio_seconds:.1f} s of audio, closed with {closed}"
-        logger.info(LINE, "GET", route, status, code, handshake.seconds, audio, request_id)
+        seconds = time.monotonic() - handshake.started
+        logger.info(LINE, "GET", route, status, code, seconds, audio, request_id)
 
 
 def route_of(path: str) -> str:

@@ -149,8 +149,8 @@ class Callbacks:
         """Return whether the receiver answers with a status of 2xx; the rest is not read."""
         url, body = job.callback_url or "", callback_json(job)
         headers = signed_headers(self._secret, job.id, int(time.time()), body)
-        tls = await asyncio.to_thread(_tls)
         try:
+            tls = await asyncio.to_thread(_tls)
             async with (
                 asyncio.timeout(SECONDS_TO_ANSWER),
                 httpx2.AsyncClient(verify=tls, trust_env=False, timeout=None) as client,

@@ -40,10 +40,6 @@ class Handshake:
         self.place: LivePlace | None = None
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    @property
     def token(self) -> bytes:
         """Return the client's key or secret; "" if there is none."""
         for name in self.scope["subprotocols"]:
