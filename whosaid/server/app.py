@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -79,7 +78,6 @@ def create_app(
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(RequestValidationError, _refuse)
     return Gate(app, admission, metrics, settings, secrets, runner)
 
 
@@ -89,17 +87,13 @@ def _fail(request: Request, error: Exception) -> Response:
 
 def _refuse(request: Request, error: Exception) -> Response:
     """Reword the framework's refusals, because its own texts may repeat the request."""
-    path = request.scope["path"]
-    if not isinstance(error, HTTPException):
-        return ErrorResponse(
-            Refusal(Kind.INVALID_REQUEST, "the request is not of the documented form"), path
-        )
+    assert isinstance(error, HTTPException)
     known: dict[int, EndpointError] = {
         404: Refusal(Kind.NOT_FOUND, "there is nothing here"),
         405: Refusal(Kind.METHOD_NOT_ALLOWED, "this path has other methods"),
     }
     answer: Response = ErrorResponse(
-        known.get(error.status_code, InvalidRequest("cannot be read")), path
+        known.get(error.status_code, InvalidRequest("cannot be read")), request.scope["path"]
     )
     if error.status_code == 405:
         if request.method == "OPTIONS":

@@ -52,12 +52,10 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         refuse_in_query(request)
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
             return await asyncio.to_thread(_form_body, form), True
-    is_json = kind.startswith("application/") and kind.endswith(("/json", "+json"))
-    if is_json:
+    if kind.startswith("application/") and kind.endswith(("/json", "+json")):
         refuse_in_query(request)
+        return await asyncio.to_thread(read_json, await _read_all(request)), False
     body = await _read_all(request)
-    if is_json:
-        return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
         raise Refusal(
             Kind.UNSUPPORTED_MEDIA_TYPE, "send a JSON body with Content-Type: application/json"
