@@ -89,12 +89,6 @@ class DeploySecrets(EnvironmentSettings):
     endpoint_hf_token: SecretStr = SecretStr("")
     endpoint_api_key: SecretStr = SecretStr("")
 
-    def values(self) -> dict[str, str]:
-        """Return the endpoint's variables in the clear, without unset ones."""
-        given = {"HF_TOKEN": self.endpoint_hf_token, "API_KEY": self.endpoint_api_key}
-        texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
-        return {name: text for name, text in texts.items() if text}
-
 
 # ---- the command line
 
@@ -323,13 +317,13 @@ def _files(info: Any) -> set[str]:  # noqa: ANN401
 # ---- the endpoint
 
 
-def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, Any]:
+def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> dict[str, Any]:
     """Return the keywords of `create_inference_endpoint`.
 
     Raises DeployError for an API_KEY that clients could not send: the platform's proxy needs its
     own token in the same header, and only our server reads the variable.
     """
-    if "API_KEY" in secrets.values() and (options.container, options.type) != (CUSTOM, "public"):
+    if "API_KEY" in secrets and (options.container, options.type) != (CUSTOM, "public"):
         raise DeployError("ENDPOINT_API_KEY needs --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
@@ -342,7 +336,7 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
         "task": "custom",
         "custom_image": _image(options),
         "env": {name: value for name, value in models.items() if value} | hosts | shown,
-        "secrets": all_secrets(options, secrets) or None,
+        "secrets": secrets or None,
         "vendor": options.vendor,
         "region": options.region,
         "accelerator": options.accelerator,
@@ -355,9 +349,13 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
     }
 
 
-def all_secrets(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, str]:
+def read_secrets(options: argparse.Namespace) -> dict[str, str]:
+    """Return the endpoint's secrets in the clear, by variable."""
     named = {name: value for name, value in options.env if SECRET_NAME.search(name)}
-    return named | secrets.values()
+    own = DeploySecrets()
+    given = {"HF_TOKEN": own.endpoint_hf_token, "API_KEY": own.endpoint_api_key}
+    texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
+    return named | {name: text for name, text in texts.items() if text}
 
 
 def _image(options: argparse.Namespace) -> dict[str, Any]:
@@ -390,15 +388,15 @@ def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
 
 
 def client_headers(
-    options: argparse.Namespace, secrets: DeploySecrets, managing: str
+    options: argparse.Namespace, secrets: dict[str, str], managing: str
 ) -> dict[str, str]:
     """Return the headers with which to call the endpoint, whose operators can read them.
 
     A public endpoint gets at most its own key, any other its own token, or the managing token if
     there is no other.
     """
-    own = secrets.values()
-    token = own.get("API_KEY") if options.type == "public" else own.get("HF_TOKEN", managing)
+    public = options.type == "public"
+    token = secrets.get("API_KEY") if public else secrets.get("HF_TOKEN", managing)
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -463,7 +461,7 @@ def reason(error: BaseException) -> str:
     return f"{host} answered {status}: {said[:500]}".rstrip(": ")
 
 
-def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
+def run(options: argparse.Namespace, secrets: dict[str, str]) -> None:
     """Deploy. Raises DeployError; exceptions of huggingface_hub pass through."""
     arguments = endpoint_arguments(options, secrets)
     managing, existing = get_token(), None
@@ -474,11 +472,11 @@ def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
             check_fixed(existing, arguments)
     elif not options.dry_run:
         raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
-    own = secrets.values().get("HF_TOKEN")
+    own = secrets.get("HF_TOKEN")
     if faults := check(options, managing, own, keeps=existing is not None):
         raise DeployError("\ndeploy.py: ".join(faults))
     if options.dry_run:
-        hidden = dict.fromkeys(all_secrets(options, secrets), HIDDEN) or None
+        hidden = dict.fromkeys(secrets, HIDDEN) or None
         print(json.dumps({"name": options.name, **arguments, "secrets": hidden}, indent=2))
         return
     if existing is None:
@@ -503,14 +501,15 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options, secrets = read(arguments), DeploySecrets()
+    options = read(arguments)
+    secrets = read_secrets(options)
     try:
         run(options, secrets)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (DeployError, HTTPError, InferenceEndpointError, OSError, ValueError) as error:
         line = str(error) if isinstance(error, DeployError) else reason(error)
-        for secret in filter(None, (get_token(), *all_secrets(options, secrets).values())):
+        for secret in filter(None, (get_token(), *secrets.values())):
             line = line.replace(secret, HIDDEN)
         _say(f"deploy.py: {line}")
         return FAILED
