@@ -252,28 +252,22 @@ def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> Se
         raise Refusal(Kind.unsupported_value, "this server has only transcription sessions", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
-    speakers = SEGMENTS in config.include and endpoint.diarizer is not None
-    if given.audio and given.audio.input:
-        config = _merged_input(config, given.audio.input, endpoint)
-    if config.settings.known_speakers and not speakers:
-        text = f"include should have {SEGMENTS}, and a diarization model be loaded"
-        raise Refusal(Kind.unsupported_value, text, FIELDS["known_speakers"])
-    return replace(config, settings=replace(config.settings, speakers=speakers))
-
-
-def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -> SessionConfig:
-    names = part.model_fields_set
-    if "format" in names:
+    part = (given.audio and given.audio.input) or InputGiven()
+    if "format" in part.model_fields_set:
         config = replace(config, format=_format(part.format))
     settings = config.settings
-    if "turn_detection" in names:
+    if "turn_detection" in part.model_fields_set:
         turns = _turns(settings.turn_detection, part.turn_detection)
         settings = replace(settings, turn_detection=turns)
-    if (given := part.transcription) is not None:
-        if "model" in given.model_fields_set:
-            config = replace(config, model=given.model)
-        settings = _transcription(settings, given, endpoint)
-    return replace(config, settings=settings)
+    if part.transcription is not None:
+        if "model" in part.transcription.model_fields_set:
+            config = replace(config, model=part.transcription.model)
+        settings = _transcription(settings, part.transcription, endpoint)
+    speakers = SEGMENTS in config.include and endpoint.diarizer is not None
+    if settings.known_speakers and not speakers:
+        text = f"include should have {SEGMENTS}, and a diarization model be loaded"
+        raise Refusal(Kind.unsupported_value, text, FIELDS["known_speakers"])
+    return replace(config, settings=replace(settings, speakers=speakers))
 
 
 def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
