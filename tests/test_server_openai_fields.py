@@ -13,7 +13,7 @@ from recogniser_stand_ins import resident
 from refusals import refused
 
 from whosaid.errors import InvalidParameter, Unsupported
-from whosaid.server.error_response import openai_body
+from whosaid.server.error_response import openai_error
 from whosaid.server.openai_api.form import (
     TranscriptionForm,
     TranslationForm,
@@ -330,7 +330,7 @@ TOO_MANY = {
 def test_a_wrong_field_is_refused_by_name(endpoint, error, name, fields):
     with pytest.raises(error) as refused:
         read(endpoint, **fields)
-    assert openai_body(refused.value)["error"]["param"] == name
+    assert openai_error(refused.value)["param"] == name
 
 
 def test_a_text_is_not_translated(endpoint):

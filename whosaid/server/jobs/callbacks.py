@@ -29,7 +29,7 @@ from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.admission import is_loopback
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.jobs.store import Job, JobStore, until_written
+from whosaid.server.jobs.store import TICK_S, Job, JobStore, until_written
 from whosaid.server.settings import PORT, callback_key
 
 logger = logging.getLogger("server")
@@ -44,8 +44,6 @@ PORTS = {"http": 80, "https": 443}
 # Seconds between tries; after the last pause comes the last try.
 PAUSES = (5, 30, 120, 600, 3600)
 SECONDS_TO_ANSWER = 10
-# Seconds between two reads of the store if nothing is due.
-TICK_S = 60.0
 
 
 def read_target(url: str, allowed: Collection[str]) -> str:

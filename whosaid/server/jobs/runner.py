@@ -24,7 +24,7 @@ from whosaid.errors import EndpointError
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors, process_ends
 from whosaid.server.jobs.callbacks import Callbacks
-from whosaid.server.jobs.store import JobStore, Result, Status, until_written
+from whosaid.server.jobs.store import TICK_S, JobStore, Result, Status, until_written
 from whosaid.server.metrics import Service
 from whosaid.server.native import encode
 from whosaid.server.settings import ServerSettings
@@ -32,8 +32,6 @@ from whosaid.server.settings import ServerSettings
 logger = logging.getLogger("server")
 
 FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-# Seconds between two searches for expired jobs.
-TICK_S = 60.0
 
 
 class JobRunner:

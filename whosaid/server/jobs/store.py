@@ -30,7 +30,8 @@ from whosaid.server.jobs.folder import DataFolder
 logger = logging.getLogger("server")
 T = TypeVar("T")
 
-# Seconds between two tries to write to a failing disk.
+# Seconds between two tries to write to a failing disk, and between two looks for expired jobs and
+# due callbacks.
 TICK_S = 60.0
 # Crashes of the process during a job after which the job fails.
 MOST_CRASHES = 2

@@ -29,7 +29,7 @@ from whosaid.live.events import (
     SpeakersFound,
     Words,
 )
-from whosaid.server.error_response import openai_body
+from whosaid.server.error_response import openai_error
 from whosaid.server.openai_api.bodies import languages
 from whosaid.server.openai_api.logprobs import token_logprobs
 from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
@@ -51,13 +51,12 @@ def named(kind: str, **fields: Any) -> Message:  # noqa: ANN401
 
 def error_event(error: EndpointError, event_id: str | None) -> Message:
     """Return an error about the client's event `event_id`, or about the session."""
-    body = openai_body(error)["error"]
-    return named("error", error={**body, "event_id": event_id})
+    return named("error", error={**openai_error(error), "event_id": event_id})
 
 
 def warning_event(error: EndpointError, event_id: str | None) -> Message:
     """Return a warning about a part of the client's event `event_id` that has no effect."""
-    body = openai_body(error)["error"]
+    body = openai_error(error)
     del body["type"]
     return named("warning", warning={**body, "event_id": event_id})
 
@@ -88,7 +87,7 @@ class EventEncoder:
             case Completed():
                 return self._completed(event)
             case Failed(item, error):
-                return {"item_id": item, "error": openai_body(error)["error"]}
+                return {"item_id": item, "error": openai_error(error)}
             case SpeakersFound(known, warnings):
                 return {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
         fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
