@@ -82,11 +82,11 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
 
 
 def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the log-probabilities and the results that OpenAI's API lacks, if requested, and the
-    warnings: known speakers, voices, the unspoken parts of the client's `text`.
+    """Return the warnings, and the log-probabilities, known speakers, voices and unspoken parts of
+    the client's `text` if requested.
     """
     found: dict[str, Any] = {}
-    if asked.tokenizer:
+    if asked.tokenizer is not None:
         found["logprobs"] = token_logprobs(answer.transcript.chunks, asked.tokenizer)
     if answer.known_speakers:
         found["known_speakers"] = known_speakers_json(answer.known_speakers)

@@ -42,7 +42,7 @@ async def stream_messages(events: Events, asked: AudioRequest) -> Messages:
                 sent += delta
                 if delta:
                     message: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
-                    if asked.tokenizer:
+                    if asked.tokenizer is not None:
                         message["logprobs"] = token_logprobs(event.chunks, asked.tokenizer)
                     yield message
             elif isinstance(event, Finished):
