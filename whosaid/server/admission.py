@@ -240,9 +240,7 @@ class ApiKey:
 
 
 def token_of(headers: Headers) -> bytes:
-    """Return the key in a request's head, "" if there is none: a bearer token or, for browsers, the
-    password of HTTP's Basic scheme.
-    """
+    """Return the bearer token, or a browser's password of HTTP's Basic scheme; b"" for neither."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     given = credentials.strip().encode("latin-1")
     if scheme.lower() != "basic":
@@ -332,10 +330,7 @@ def is_loopback(name: str) -> bool:
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
-    """Return whether a browser sends this request for a page of another site or port.
-
-    Following a link to this server's page does not count.
-    """
+    """Return whether a browser sends this for a page of another site, not by a followed link."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None:
         # Browsers send Sec-Fetch-Site only to https and loopback.

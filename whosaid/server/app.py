@@ -37,9 +37,7 @@ def create_app(
     open_driver: OpenDriver | None = None,
     store: JobStore | None = None,
 ) -> Gate:
-    """Return the app of `endpoint` and `settings`. Live sessions need `open_driver`. Jobs need a
-    `store`, which the app closes.
-    """
+    """Return the app. Live sessions need `open_driver`, and jobs a `store`, which it closes."""
     if open_driver is None:
         settings = settings.model_copy(update={"max_live_sessions": 0})
     admission = Admission(settings, endpoint.limits.max_bytes)
@@ -104,10 +102,9 @@ def _refuse(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of a path, which may have several routes."""
-    routes = request.app.routes
-    wanted = [{**request.scope, "method": method} for method in METHODS]
-    return [
-        scope["method"]
-        for scope in wanted
-        if any(route.matches(scope)[0] is Match.FULL for route in routes)
-    ]
+
+    def is_served(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [*filter(is_served, METHODS)]

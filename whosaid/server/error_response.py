@@ -58,10 +58,7 @@ def translated(error: BaseException) -> EndpointError:
 
 
 def openai_error(error: EndpointError) -> dict[str, str | None]:
-    """Return an error in OpenAI's format: `{message, type, param, code}`.
-
-    The SDK's exceptions take their attributes from it. `code` is the same on every route.
-    """
+    """Return an error in OpenAI's format, from which the SDK's exceptions take attributes."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     return {
         "message": str(error),

@@ -89,10 +89,7 @@ class IncomingBody:
         self._due = time.monotonic() + PATIENCE_S
 
     async def next(self, receive: Receive) -> Message:
-        """Return the next message: a part of the body, or a disconnect.
-
-        Raises Refusal if the body is too large or too slow, or if there is no room for it.
-        """
+        """Return the next message. Raises Refusal for a body that is too large or too slow."""
         try:
             async with asyncio.timeout(self._due - time.monotonic()):
                 message = await receive()

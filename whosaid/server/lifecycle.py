@@ -170,9 +170,7 @@ class DrainingServer(uvicorn.Server):
             place.end(ending)
 
     def close(self) -> None:
-        """End the endpoint's threads, or the process if a thread does not end. The last log line
-        tells how the server drained.
-        """
+        """End the endpoint's threads, or the process if one does not end; log how it drained."""
         closing = threading.Thread(target=self.endpoint.close, daemon=True)
         closing.start()
         closing.join(SECONDS_TO_LEAVE)

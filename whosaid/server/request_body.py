@@ -120,9 +120,7 @@ def _text_parameters(
 
 
 def _form_body(form: FormData) -> dict[str, Any]:
-    """Return a form as a JSON body: its `file`, and the parameters from the JSON text `parameters`
-    and from other fields.
-    """
+    """Return a form as a JSON body, with parameters from `parameters` and from other fields."""
     file, parameters = form.get("file"), form.get("parameters", "{}")
     if not isinstance(file, UploadFile):
         raise InvalidRequest("file: should be a part with an audio file")
@@ -193,9 +191,7 @@ def _in_utf8(headers: Headers) -> Headers:
 
 
 def is_text(part: UploadFile, data: bytes) -> bool:
-    """Return True if the `data` of a part named `file` is a line of text, for example from curl's
-    `-F file=talk.mp3` without the at sign.
-    """
+    """Return True for a line of text, such as curl's `-F file=talk.mp3` without the at sign."""
     if part.filename or len(data) > LONGEST_LINE:
         return False
     try:

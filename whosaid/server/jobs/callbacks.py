@@ -145,7 +145,9 @@ class Callbacks:
 
     async def _is_delivered(self, job: Job) -> bool:
         """Return whether the receiver answers with a status of 2xx; the rest is not read."""
-        url, body = job.callback_url or "", callback_json(job)
+        url, ended = job.callback_url or "", datetime.fromtimestamp(int(job.ended or 0), UTC)
+        data = {"id": job.id, "status": job.status, "error": job.error_json}
+        body = to_json({"type": f"job.{job.status}", "timestamp": ended, "data": data})
         headers = signed_headers(self._secret, job.id, int(time.time()), body)
         try:
             tls = await asyncio.to_thread(_tls)
@@ -157,9 +159,3 @@ class Callbacks:
                 return answer.is_success
         except Exception:  # other callbacks must go on
             return False
-
-
-def callback_json(job: Job) -> bytes:
-    ended = datetime.fromtimestamp(int(job.ended or 0), UTC)
-    data = {"id": job.id, "status": job.status, "error": job.error_json}
-    return to_json({"type": f"job.{job.status}", "timestamp": ended, "data": data})

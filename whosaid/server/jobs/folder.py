@@ -51,7 +51,11 @@ class DataFolder:
                 file.write(audio)
                 file.flush()
                 os.fsync(file.fileno())
-            self._sync()
+            folder = os.open(self._audio, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that the name survives a crash
+            finally:
+                os.close(folder)
         except OSError:
             path.unlink(missing_ok=True)
             raise
@@ -64,11 +68,3 @@ class DataFolder:
 
     def names(self) -> set[str]:
         return {path.name for path in self._audio.iterdir()}
-
-    def _sync(self) -> None:
-        """Sync the folder, so that new file names survive a crash."""
-        folder = os.open(self._audio, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

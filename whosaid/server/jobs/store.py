@@ -146,9 +146,7 @@ class JobStore:
         self._folder.close()
 
     def owner(self, token: bytes) -> bytes:
-        """Return the owner of a token's jobs: a digest with the database's key, so that the
-        database does not reveal the token.
-        """
+        """Return the owner of a token's jobs, a digest that does not reveal the token."""
         return hmac.digest(self._owner_key, token, "sha256")
 
     # Requests of clients

@@ -128,9 +128,7 @@ def languages(transcript: Transcript) -> list[dict[str, str]]:
 
 
 def token_usage(answer: Answer) -> dict[str, Any]:
-    """Return the usage that ends a stream, in tokens: positions of the encoder, 50 a second, and
-    tokens of the text.
-    """
+    """Return a stream's usage in tokens: of the encoder, 50 a second, and of the text."""
     heard = math.ceil(answer.duration * TOKENS_PER_SECOND)
     written = sum(len(chunk.tokens) for chunk in answer.transcript.chunks)
     return {

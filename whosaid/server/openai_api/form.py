@@ -290,9 +290,7 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
-    """Return the granularities of a verbose answer, and the name of a field that requests times in
-    a format without times, if any.
-    """
+    """Return a verbose answer's granularities, and a field that asks for times in vain."""
     field, given = "timestamp_granularities", frozenset[str](form.timestamp_granularities)
     if form.word_timestamps and not given:
         field, given = "word_timestamps", frozenset({"word", "segment"})
@@ -409,9 +407,7 @@ def model_id(endpoint: Endpoint) -> str:
 
 
 def means_loaded(name: str, endpoint: Endpoint) -> bool:
-    """Return whether `name` means the loaded model: its own name, another project's for it, or any
-    transcription model of OpenAI.
-    """
+    """Return whether `name` is the model's own, another project's for it, or OpenAI's."""
     if len(name) > LONGEST_NAME:
         return False
     return bool(OPENAI_NAMES.fullmatch(name)) or _size(name) == _size(model_id(endpoint))

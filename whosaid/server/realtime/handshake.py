@@ -24,9 +24,7 @@ UPGRADED, NO_STATUS = 101, 1005
 
 
 class Handshake:
-    """Records the outcome: the HTTP `status` (101 if a session began), the error's `code`, and
-    WebSocket's `close_status`.
-    """
+    """Records the HTTP `status` (101: a session began), error `code` and `close_status`."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = {**scope, "method": "GET"}

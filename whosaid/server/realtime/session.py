@@ -105,9 +105,7 @@ class RealtimeSession:
         self._place.driver = self._driver = open_driver(self._send_events)
 
     async def run(self, warnings: tuple[str, ...] = ()) -> None:
-        """Serve the client until it or the server ends the session, then free its resources. The
-        first event has the `warnings`.
-        """
+        """Serve until client or server ends the session. The first event has `warnings`."""
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)

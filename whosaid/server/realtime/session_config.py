@@ -179,9 +179,7 @@ class SessionGiven(Part):
     @model_validator(mode="before")
     @classmethod
     def _nested(cls, session: object) -> object:
-        """Move the beta's flat fields to their current paths. A conversation's `model` becomes the
-        transcription's if that has none.
-        """
+        """Move the beta's flat fields, and a conversation's `model` if there is no other."""
         if not isinstance(session, dict):
             return session
         flat = {FLAT[name]: value for name, value in session.items() if name in FLAT}
