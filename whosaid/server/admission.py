@@ -14,7 +14,7 @@ import time
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from ipaddress import ip_address
 
 from pydantic import SecretStr
@@ -133,23 +133,14 @@ class Permits:
 class Admission:
     """Holds the permits of requests and live sessions, and knows whether the server is draining.
 
-    `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
+    `max_audio_bytes` is the models' limit on one audio file.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        max_audio_bytes: int,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.permits = Permits(settings.max_queue, settings.max_queue_bytes, now)
+    def __init__(self, settings: ServerSettings, max_audio_bytes: int) -> None:
+        self.permits = Permits(settings.max_queue, settings.max_queue_bytes)
         self.live = LivePlaces(settings.max_live_sessions)
         self.max_audio_bytes = max_audio_bytes
         self.draining = False
-
-    def permit(self) -> AbstractContextManager[Permit]:
-        self.check_draining()
-        return self.permits.take()
 
     def check_draining(self) -> None:
         if self.draining:

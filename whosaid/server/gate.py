@@ -324,7 +324,8 @@ class Gate:
             self.admission.check_length(headers)
             await context.run(self.app)
             return
-        with self.admission.permit() as permit:
+        self.admission.check_draining()
+        with self.admission.permits.take() as permit:
             self.admission.check_length(headers)
             check_type(path, headers)
             self.admission.permits.check_room(announced(headers), permit)
