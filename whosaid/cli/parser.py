@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill
@@ -44,6 +44,7 @@ class CommandParser(argparse.ArgumentParser):
         examples: Sequence[tuple[str, str]],
         notes: str = "",
         operands: str = "",
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
             prog=prog,
@@ -52,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self._examples, self._notes, self._given = examples, notes, list[str]()
-        self.variables: dict[str, str] = {}
+        self.variables = {**(variables or {})}
         self.checks: list[Callable[[argparse.Namespace], str | None]] = []
 
     @property

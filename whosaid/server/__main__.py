@@ -25,9 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(options: Namespace) -> None:
     """Serve with the options and the environment, then raise SystemExit."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr()
     # While no requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
@@ -61,6 +59,12 @@ def _read_key(file: Path) -> str:
     if not key:
         raise StartError(f"--api-key-file {file}: is empty")
     return key
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ def read(arguments: Sequence[str] | None = None) -> Namespace:
         ),
         "docs/server.md has the other variables and all routes. The exit status is 2 for a wrong"
         " command line, 1 if the server cannot start or cannot load its models.",
+        variables={f"--{name.lower().replace('_', '-')}": name for name in SETTINGS},
     )
-    made.variables |= {f"--{name.lower().replace('_', '-')}": name for name in SETTINGS}
     option(made, "--host", "address; default: 127.0.0.1", "HOST", metavar="ADDRESS")
     option(
         made,
