@@ -89,12 +89,6 @@ class DeploySecrets(EnvironmentSettings):
     endpoint_hf_token: SecretStr = SecretStr("")
     endpoint_api_key: SecretStr = SecretStr("")
 
-    def values(self) -> dict[str, str]:
-        """Return the endpoint's variables in the clear, without unset ones."""
-        given = {"HF_TOKEN": self.endpoint_hf_token, "API_KEY": self.endpoint_api_key}
-        texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
-        return {name: text for name, text in texts.items() if text}
-
 
 # ---- the command line
 
@@ -228,20 +222,17 @@ def _contradiction(options: argparse.Namespace) -> str | None:
 
 
 def _wrong_variable(variables: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the endpoint's variables, if anything.
-
-    A variable of this machine does not count.
-    """
+    """Return what is wrong with the endpoint's variables, regardless of those here."""
     if misspelt := misspelt_variables(ModelSettings, ServerSettings, given=variables):
         return f"--env: {misspelt[0]}"
-    given = {name.lower(): value for name, value in variables.items() if value}
-    models = {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
+    given: dict[str, Any] = {name.lower(): value for name, value in variables.items() if value}
+    given |= {name.lower(): ModelReference("elsewhere") for name in MODEL_VARIABLES}
     for settings in (ModelSettings, ServerSettings):
         defaults = {name: field.default for name, field in settings.model_fields.items()}
-        values = defaults | {name: value for name, value in given.items() if name in defaults}
-        values |= {name: model for name, model in models.items() if name in defaults}
         try:
-            settings.from_environment(**values)
+            settings.from_environment(
+                **defaults | {name: value for name, value in given.items() if name in defaults}
+            )
         except ValueError as error:
             return f"--env: {error}"
     return None
@@ -259,9 +250,9 @@ def check(
     may have a token from before.
     """
     faults: list[str] = []
-    repository = ("--repository", ModelReference(options.repository, options.revision))
+    repository = ModelReference(options.repository, options.revision)
     try:
-        faults += _repository_faults(*repository, managing or own, options.container)
+        faults += _repository_faults(repository, managing or own, options.container)
         for variable, what in MODEL_OPTIONS.items():
             text = getattr(options, variable.lower())
             if text and not text.startswith("/"):
@@ -274,13 +265,13 @@ def check(
 
 
 def _repository_faults(
-    what: str, repository: ModelReference, token: str | None, container: str
+    repository: ModelReference, token: str | None, container: str
 ) -> Iterator[str]:
     info = _info(repository, token)
     if info is None:
-        yield f"{what}: the Hub has no {repository} that the token can read"
+        yield f"--repository: the Hub has no {repository} that the token can read"
     elif container != CUSTOM and "handler.py" not in _files(info):
-        yield f"{what}: {repository.name} has no handler.py: upload this repository to it"
+        yield f"--repository: {repository.name} has no handler.py: upload this repository to it"
 
 
 def _model_faults(
@@ -293,25 +284,21 @@ def _model_faults(
     if what == "--model" and not any(name.endswith(".safetensors") for name in _files(info)):
         yield f"{what}: {model.name} has no safetensors weights, and pickled ones are not loaded"
     if info.gated and token:
-        yield from _licence_faults(what, model.name, token, container)
+        # The account of `token` has to accept the conditions of each of these.
+        parts = [SEGMENTATION] if container == MANAGED else [SEGMENTATION, COMMUNITY]
+        for id in (model.name, *(parts if model.name == PIPELINE else ())):
+            try:
+                HfApi(token=token).auth_check(id)
+            except RepositoryNotFoundError:  # raised for a gated repository too
+                yield (
+                    f"{what}: {id} is gated: accept its conditions at https://hf.co/{id} with the"
+                    " account of ENDPOINT_HF_TOKEN"
+                )
     elif info.gated and not keeps:
         yield (
             f"{what}: {model.name} is gated: set ENDPOINT_HF_TOKEN to a token whose account has"
             " accepted its conditions"
         )
-
-
-def _licence_faults(what: str, name: str, token: str, container: str) -> Iterator[str]:
-    """Yield a fault for each model whose conditions the account of `token` has to accept."""
-    parts = [SEGMENTATION] if container == MANAGED else [SEGMENTATION, COMMUNITY]
-    for id in (name, *(parts if name == PIPELINE else ())):
-        try:
-            HfApi(token=token).auth_check(id)
-        except RepositoryNotFoundError:  # raised for a gated repository too
-            yield (
-                f"{what}: {id} is gated: accept its conditions at https://hf.co/{id} with the"
-                " account of ENDPOINT_HF_TOKEN"
-            )
 
 
 def _info(model: ModelReference, token: str | None) -> Any:  # noqa: ANN401
@@ -330,13 +317,13 @@ def _files(info: Any) -> set[str]:  # noqa: ANN401
 # ---- the endpoint
 
 
-def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, Any]:
+def endpoint_arguments(options: argparse.Namespace, secrets: dict[str, str]) -> dict[str, Any]:
     """Return the keywords of `create_inference_endpoint`.
 
     Raises DeployError for an API_KEY that clients could not send: the platform's proxy needs its
     own token in the same header, and only our server reads the variable.
     """
-    if "API_KEY" in secrets.values() and (options.container, options.type) != (CUSTOM, "public"):
+    if "API_KEY" in secrets and (options.container, options.type) != (CUSTOM, "public"):
         raise DeployError("ENDPOINT_API_KEY needs --container custom --type public")
     models = {name: getattr(options, name.lower()) for name in MODEL_VARIABLES}
     shown = {name: value for name, value in options.env if not SECRET_NAME.search(name)}
@@ -349,7 +336,7 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
         "task": "custom",
         "custom_image": _image(options),
         "env": {name: value for name, value in models.items() if value} | hosts | shown,
-        "secrets": all_secrets(options, secrets) or None,
+        "secrets": secrets or None,
         "vendor": options.vendor,
         "region": options.region,
         "accelerator": options.accelerator,
@@ -362,15 +349,17 @@ def endpoint_arguments(options: argparse.Namespace, secrets: DeploySecrets) -> d
     }
 
 
-def all_secrets(options: argparse.Namespace, secrets: DeploySecrets) -> dict[str, str]:
+def read_secrets(options: argparse.Namespace) -> dict[str, str]:
+    """Return the endpoint's secrets in the clear, by variable."""
     named = {name: value for name, value in options.env if SECRET_NAME.search(name)}
-    return named | secrets.values()
+    own = DeploySecrets()
+    given = {"HF_TOKEN": own.endpoint_hf_token, "API_KEY": own.endpoint_api_key}
+    texts = {name: secret.get_secret_value().strip() for name, secret in given.items()}
+    return named | {name: text for name, text in texts.items() if text}
 
 
 def _image(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the image by its variant; also the managed image, because an update may switch back to
-    it.
-    """
+    """Return the image; also the managed one, because an update may switch back to it."""
     if options.container == MANAGED:
         return {"huggingface": {}}
     if options.container == HF_SERVE:
@@ -399,15 +388,15 @@ def check_fixed(existing: InferenceEndpoint, arguments: dict[str, Any]) -> None:
 
 
 def client_headers(
-    options: argparse.Namespace, secrets: DeploySecrets, managing: str
+    options: argparse.Namespace, secrets: dict[str, str], managing: str
 ) -> dict[str, str]:
     """Return the headers with which to call the endpoint, whose operators can read them.
 
     A public endpoint gets at most its own key, any other its own token, or the managing token if
     there is no other.
     """
-    own = secrets.values()
-    token = own.get("API_KEY") if options.type == "public" else own.get("HF_TOKEN", managing)
+    public = options.type == "public"
+    token = secrets.get("API_KEY") if public else secrets.get("HF_TOKEN", managing)
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -472,7 +461,7 @@ def reason(error: BaseException) -> str:
     return f"{host} answered {status}: {said[:500]}".rstrip(": ")
 
 
-def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
+def run(options: argparse.Namespace, secrets: dict[str, str]) -> None:
     """Deploy. Raises DeployError; exceptions of huggingface_hub pass through."""
     arguments = endpoint_arguments(options, secrets)
     managing, existing = get_token(), None
@@ -483,11 +472,11 @@ def run(options: argparse.Namespace, secrets: DeploySecrets) -> None:
             check_fixed(existing, arguments)
     elif not options.dry_run:
         raise DeployError("no token: set HF_TOKEN or run `hf auth login`")
-    own = secrets.values().get("HF_TOKEN")
+    own = secrets.get("HF_TOKEN")
     if faults := check(options, managing, own, keeps=existing is not None):
         raise DeployError("\ndeploy.py: ".join(faults))
     if options.dry_run:
-        hidden = dict.fromkeys(all_secrets(options, secrets), HIDDEN) or None
+        hidden = dict.fromkeys(secrets, HIDDEN) or None
         print(json.dumps({"name": options.name, **arguments, "secrets": hidden}, indent=2))
         return
     if existing is None:
@@ -512,14 +501,15 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options, secrets = read(arguments), DeploySecrets()
+    options = read(arguments)
+    secrets = read_secrets(options)
     try:
         run(options, secrets)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (DeployError, HTTPError, InferenceEndpointError, OSError, ValueError) as error:
         line = str(error) if isinstance(error, DeployError) else reason(error)
-        for secret in filter(None, (get_token(), *all_secrets(options, secrets).values())):
+        for secret in filter(None, (get_token(), *secrets.values())):
             line = line.replace(secret, HIDDEN)
         _say(f"deploy.py: {line}")
         return FAILED

@@ -96,15 +96,15 @@ def endpoint_errors() -> Rows:
 
 def refusals() -> Rows:
     for kind in Kind:
-        if kind.code.isupper():
-            yield {"status": str(kind.status), "code": code(kind.code), "when": kind.when}
+        if kind.name.isupper():
+            yield {"status": str(kind.status), "code": code(kind.name), "when": kind.when}
 
 
 def live_errors() -> Rows:
     yield {"code": code(EmptyBuffer.code), "when": sentence(EmptyBuffer.__doc__)}
     for kind in Kind:
-        if kind.code.islower():
-            yield {"code": code(kind.code), "when": kind.when}
+        if kind.name.islower():
+            yield {"code": code(kind.name), "when": kind.when}
 
 
 def metrics() -> Rows:

@@ -10,10 +10,9 @@ import weakref
 import pytest
 from asgi import HELLO, JSON, MAX_AUDIO_BYTES, asynchronous, call, client, served
 
-from whosaid.server.admission import SLACK_BYTES, Admission
+from whosaid.server.admission import SLACK_BYTES, Permits
 from whosaid.server.errors import Refusal
 from whosaid.server.gate import LITTLE_BYTES
-from whosaid.server.settings import ServerSettings
 
 TOO_LONG = MAX_AUDIO_BYTES * 2 + SLACK_BYTES
 # Everything that is wrong with a request, the first to be told first.
@@ -72,14 +71,14 @@ async def test_as_many_requests_wait_as_may_and_a_place_is_given_back():
 
 def test_refused_clients_are_told_times_as_far_apart_as_answers_are():
     now = [0.0]
-    admission = Admission(ServerSettings(max_queue=1), 1, lambda: now[0])
+    permits = Permits(1, 1, lambda: now[0])
     for _ in range(40):
-        with admission.permit():
+        with permits.take():
             now[0] += 10
     waits = []
-    with admission.permit():
+    with permits.take():
         for _ in range(20):
-            with pytest.raises(Refusal) as caught, admission.permit():
+            with pytest.raises(Refusal) as caught, permits.take():
                 pass
             waits.append(caught.value.retry_after)
     assert waits[:5] == [10, 20, 30, 40, 50]

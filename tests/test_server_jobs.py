@@ -92,24 +92,22 @@ async def test_a_job_that_fails_says_why(tmp_path):
         assert told["error"] == {"code": "INVALID_AUDIO", "message": message}
 
 
-@pytest.mark.parametrize(("ending", "status"), [("succeed", "succeeded"), ("fail", "failed")])
+@pytest.mark.parametrize("status", ["succeeded", "failed"])
 @asynchronous
-async def test_an_end_that_the_disk_did_not_take_is_written_later(
-    tmp_path, monkeypatch, ending, status
-):
+async def test_an_end_that_the_disk_did_not_take_is_written_later(tmp_path, monkeypatch, status):
     monkeypatch.setattr("whosaid.server.jobs.store.TICK_S", 0.001)
     errors = [sqlite3.OperationalError("database or disk is full")] * 2
 
     async with jobs(tmp_path, max_running_jobs=1) as (endpoint, app):
-        write = getattr(app.jobs.store, ending)
+        write = app.jobs.store.end
 
-        def full_at_first(*arguments):
+        def full_at_first(*arguments, **named):
             if errors:
                 raise errors.pop()
-            return write(*arguments)
+            return write(*arguments, **named)
 
-        monkeypatch.setattr(app.jobs.store, ending, full_at_first)
-        endpoint.error = InvalidAudio("x") if ending == "fail" else None
+        monkeypatch.setattr(app.jobs.store, "end", full_at_first)
+        endpoint.error = InvalidAudio("x") if status == "failed" else None
         endpoint.release.set()
         sent = [(await send(app)).json["id"] for _ in range(2)]
         for job in sent:

@@ -115,14 +115,14 @@ class StoreMachine(RuleBasedStateMachine):
     def succeed(self, job, length):
         result = Result(bytes(length), b"{}")
         runs = job in self.of(Status.RUNNING)
-        assert self.store.succeed(job, result, self.tick()) is runs
+        assert self.store.end(job, Status.SUCCEEDED, self.tick(), result=result) is runs
         if runs:
             self.model[job].end(Status.SUCCEEDED, self.now, result)
 
     @rule(job=ids)
     def fail(self, job):
         runs = job in self.of(Status.RUNNING)
-        assert self.store.fail(job, "MODEL_ERROR: x", self.tick()) is runs
+        assert self.store.end(job, Status.FAILED, self.tick(), "MODEL_ERROR: x") is runs
         if runs:
             self.model[job].end(Status.FAILED, self.now)
 
@@ -366,7 +366,7 @@ def test_nothing_of_a_job_that_is_gone_can_be_read_from_the_disk(store, tmp_path
     canary, said = b"the canary of a request", b"the canary of an answer"
     job = store.add(b"one", b"sound", canary, None, 1.0)
     store.claim(1, 2.0)
-    store.succeed(job.id, Result(said, b"{}"), 3.0)
+    store.end(job.id, Status.SUCCEEDED, 3.0, result=Result(said, b"{}"))
     database = (tmp_path / "data" / "jobs.sqlite").read_bytes
     assert canary not in database()
     assert said in database()

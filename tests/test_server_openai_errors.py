@@ -11,7 +11,7 @@ from whosaid.errors import (
     ModelError,
     Unsupported,
 )
-from whosaid.server.error_response import openai_body
+from whosaid.server.error_response import openai_error
 from whosaid.server.errors import Kind, Refusal
 
 INVALID = "invalid_request_error"
@@ -34,5 +34,5 @@ INVALID = "invalid_request_error"
     ],
 )
 def test_an_error_names_its_kind_and_the_field_at_fault(error, kind, param):
-    (said,) = openai_body(error).values()
+    said = openai_error(error)
     assert said == {"message": str(error), "type": kind, "param": param, "code": error.code}

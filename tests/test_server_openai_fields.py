@@ -13,8 +13,13 @@ from recogniser_stand_ins import resident
 from refusals import refused
 
 from whosaid.errors import InvalidParameter, Unsupported
-from whosaid.server.error_response import openai_body
-from whosaid.server.openai_api.form import FORMS, TRANSCRIBE, TRANSLATE, model_warning, read_fields
+from whosaid.server.error_response import openai_error
+from whosaid.server.openai_api.form import (
+    TranscriptionForm,
+    TranslationForm,
+    model_warning,
+    read_fields,
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +30,19 @@ def endpoint(tiny_endpoint):
     return endpoint
 
 
-def read(endpoint, route=TRANSCRIBE, **fields):
+def read(endpoint, form=TranscriptionForm, **fields):
     values = {
         name: tuple(value) if isinstance(value, list) else (value,)
         for name, value in fields.items()
     }
-    return read_fields(FORMS[route].read(b"sound", values), endpoint)
+    return read_fields(form.read(b"sound", values), endpoint)
 
 
 def test_a_form_of_a_file_alone_asks_for_its_text(endpoint):
     asked = read(endpoint)
-    assert (asked.format, asked.task, asked.stream, asked.logprobs) == (
-        *("json", TRANSCRIBE),
-        *(False, False),
+    assert (asked.format, asked.task, asked.stream, asked.tokenizer) == (
+        *("json", "transcribe"),
+        *(False, None),
     )
     config = asked.request.config
     assert (config.diarize, config.return_timestamps, config.output) == (False, True, [])
@@ -118,11 +123,11 @@ def test_granularities(endpoint, fields, expected):
     assert (asked.granularities, asked.request.warnings) == (expected, ())
 
 
-@pytest.mark.parametrize("task", [TRANSCRIBE, TRANSLATE])
-def test_every_format_is_read(endpoint, task):
-    for response_format in FORMS[task].described()["properties"]["response_format"]["enum"]:
-        asked = read(endpoint, task, response_format=response_format)
-        assert asked.request.config.task == task
+@pytest.mark.parametrize("form", [TranscriptionForm, TranslationForm])
+def test_every_format_is_read(endpoint, form):
+    for response_format in form.described()["properties"]["response_format"]["enum"]:
+        asked = read(endpoint, form, response_format=response_format)
+        assert asked.request.config.task == form.task
         assert asked.request.config.diarize is (response_format == "diarized_json")
 
 
@@ -325,12 +330,12 @@ TOO_MANY = {
 def test_a_wrong_field_is_refused_by_name(endpoint, error, name, fields):
     with pytest.raises(error) as refused:
         read(endpoint, **fields)
-    assert openai_body(refused.value)["error"]["param"] == name
+    assert openai_error(refused.value)["param"] == name
 
 
 def test_a_text_is_not_translated(endpoint):
     with refused("INVALID_PARAMETER", "text"):
-        read(endpoint, TRANSLATE, text="Good morning.")
+        read(endpoint, TranslationForm, text="Good morning.")
 
 
 @pytest.mark.parametrize("wanted", ["json", "verbose_json", "diarized_json"])

@@ -9,7 +9,8 @@ from openai_answers import CHUNKS
 from tokenizers.pre_tokenizers import ByteLevel
 
 from tests.support.tiny_whispers import SMALL, tokenizer_of
-from whosaid.server.openai_api.logprobs import logprob_entries, token_logprobs
+from whosaid.server.openai_api.logprobs import token_logprobs
+from whosaid.transcript import Chunk
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_bytes_are_those_that_the_tokenizer_writes(text):
     writer = ByteLevel(add_prefix_space=False, use_regex=False)
     ((written, _),) = writer.pre_tokenize_str(text)
     tokenizer = SimpleNamespace(convert_ids_to_tokens=lambda _: [written])
-    (entry,) = logprob_entries([0], [0.0], tokenizer)
+    (entry,) = token_logprobs([Chunk(text, 0.0, 1.0, tokens=(0,), log_probs=(0.0,))], tokenizer)
     assert bytes(entry["bytes"]) == text.encode()
 
 

@@ -48,7 +48,7 @@ def test_known_speakers_keep_their_names_and_labels_are_those_of_the_answer():
     assert [each.speaker for each in labelled.segments] == ["B", "A", None]
     assert [each.label for each in labelled.known_speakers] == ["A", "B", "A", None]
     asked = AudioRequest(SimpleNamespace(config=InferenceConfig()), "diarized_json")
-    entries = extras(named, asked)["known_speakers"]
+    entries = extras(labelled, asked)["known_speakers"]
     assert entries[0] == {"name": "A", "label": "A", "similarity": 0.9, "matched": True}
     assert extras(SPOKEN, asked) == {}
 
@@ -70,7 +70,7 @@ def test_voices_have_the_labels_of_the_answer():
     answer = replace(SPOKEN, voices={"SPEAKER_01": voice, "SILENT": voice})
     for wanted in ("verbose_json", "diarized_json"):
         asked = AudioRequest(SimpleNamespace(config=InferenceConfig(voices=True)), wanted)
-        assert json_body(answer, asked)["voices"] == {"A": voice.model_dump()}
+        assert json_body(with_labels(answer), asked)["voices"] == {"A": voice.model_dump()}
     asked = AudioRequest(SimpleNamespace(config=InferenceConfig()), "diarized_json")
     assert "voices" not in json_body(answer, asked)
     assert "AAAA" not in repr(answer)

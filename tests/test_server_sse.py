@@ -18,9 +18,8 @@ from whosaid.server.sse import (
     PING,
     EventStream,
     encode,
-    encode_all,
     native_messages,
-    native_stream,
+    wait_for_audio,
     with_pings,
 )
 from whosaid.transcript import Chunk
@@ -57,9 +56,16 @@ def events_of(body: bytes):
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
+async def native_stream(endpoint, **parameters) -> EventStream:
+    request = request_of(**parameters)
+    events = endpoint.stream(request, None)
+    decoded = await wait_for_audio(events)
+    return EventStream(events, native_messages(decoded, events, request.config))
+
+
 def native_events(endpoint, **parameters):
     async def run():
-        return await sent_by(await native_stream(endpoint, request_of(**parameters), None))
+        return await sent_by(await native_stream(endpoint, **parameters))
 
     return asyncio.run(run())
 
@@ -148,14 +154,14 @@ async def test_a_client_that_leaves_closes_the_request(leaves_after):
 
     events = endless()
     await anext(events)
-    await sent_by(EventStream(events, encode_all(events)), leaves_after)
+    await sent_by(EventStream(events, events), leaves_after)
     result = closed
     assert result == [True]
 
 
 def test_a_stream_that_is_never_sent_closes_the_request(endpoint):
     async def run():
-        stream = await native_stream(endpoint, request_of(), None)
+        stream = await native_stream(endpoint)
 
         async def fail(_message):
             raise ConnectionError

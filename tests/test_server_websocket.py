@@ -249,7 +249,7 @@ def test_a_client_that_is_far_ahead_and_vanishes_frees_its_place(
         if abruptly:
             resets(raw.connection)
         raw.connection.close()
-        wait_for(draining, lambda: places.taken == 0)
+        wait_for(draining, lambda: not places.taken)
         assert drivers.opened[0].closed == 1
     assert "3600.0 s of audio, closed with 1005" in caplog.text
 

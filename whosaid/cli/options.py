@@ -11,6 +11,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,16 +55,8 @@ def _clips(text: str) -> list[dict[str, str]]:
     return clips
 
 
-def _voices(path: str) -> list[dict[str, Any]]:
-    """Read a file of scripts/voices as the parameter `known_speakers`."""
-    return _read(read_voices, path)
-
-
 def read_voices(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of a file of scripts/voices: a `name` and a `voice` of an answer.
-
-    Raises OSError, or ValueError if it is not such a file.
-    """
+    """Return entries of `name` and `voice` from scripts/voices. Raises OSError, ValueError."""
     try:
         entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(entries, list) and all(each.keys() >= {"name", "voice"} for each in entries):
@@ -164,7 +157,7 @@ GROUPS: dict[tuple[str, str], tuple[Option, ...]] = {
             "--voices",
             "known speakers too: the voices that scripts/voices keeps in a file",
             "FILE",
-            type=_voices,
+            type=partial(_read, read_voices),
             action="extend",
             dest="known_speakers",
         ),
@@ -243,7 +236,6 @@ def add_parameters(parser: CommandParser) -> None:
 
 
 def add_models(parser: CommandParser) -> None:
-    """Add the options that name models."""
     parser.variables |= VARIABLES
     parser.checks.append(_models_beside_embedded)
     add_options(

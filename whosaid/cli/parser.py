@@ -23,6 +23,7 @@ VARIABLES = "A name in brackets is the variable that is read if the option is no
 Option = tuple[str, str, dict[str, Any]]
 # Exit status for a wrong command line; FAILED is for a command that could not do its work.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
+# Arguments that argparse reads as options.
 OPTION = re.compile(r"--?[^\s\d-]\S*")
 BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
 MOST_SUGGESTED = 4
@@ -75,12 +76,13 @@ class CommandParser(argparse.ArgumentParser):
         """
         given = list(sys.argv[1:] if args is None else args)
         end = given.index("--") if "--" in given else len(given)
-        given = self._without_booleans(_with_hyphens(given[:end])) + given[end:]
-        self._given = _option_names(given)
+        before = self._without_booleans(_with_hyphens(given[:end]))
+        names = (each.partition("=")[0] for each in before)
+        self._given = [name for name in names if OPTION.fullmatch(name)]
         for name in self._given:
             if self._option_string_actions.keys().isdisjoint((name, name[:2])):
                 self.error(f"unknown option {ascii(name)[1:-1]}{self._suggestion(name)}")
-        options = super().parse_args(given, namespace)
+        options = super().parse_args(before + given[end:], namespace)
         for wrong in filter(None, (check(options) for check in self.checks)):
             self.error(wrong)
         return options
@@ -236,10 +238,3 @@ def _with_hyphens(arguments: list[str]) -> list[str]:
         name, equals, value = each.partition("=")
         written.append(f"{name.replace('_', '-')}{equals}{value}" if each[:2] == "--" else each)
     return written
-
-
-def _option_names(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments before a bare `--` that argparse reads as options."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    names = [each.partition("=")[0] for each in arguments[:end]]
-    return [name for name in names if OPTION.fullmatch(name)]

@@ -27,10 +27,7 @@ NEMO_FILES = "*.nemo"
 
 
 def with_local_models(settings: ModelSettings) -> ModelSettings:
-    """Return `settings` with a downloaded folder in place of each Hub ID.
-
-    Raises StartError of one line if a model cannot be downloaded.
-    """
+    """Return `settings` with downloaded folders for Hub IDs. Raises StartError of one line."""
     folders = {}
     for name in MODEL_VARIABLES:
         field = name.lower()

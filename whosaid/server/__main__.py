@@ -24,10 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Serve with the options and the environment.
-
-    Raises SystemExit at the end, or if the start fails.
-    """
+    """Serve with the options and the environment, then raise SystemExit."""
     log_to_stderr()
     # While no requests are accepted there is nothing to drain.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -14,7 +14,7 @@ import time
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from ipaddress import ip_address
 
 from pydantic import SecretStr
@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 
 from whosaid.errors import InvalidRequest
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.realtime.places import LivePlace, LivePlaces
+from whosaid.server.realtime.places import LivePlaces
 from whosaid.server.settings import ServerSettings
 
 # Routes that are answered under any load, and whether they need no token.
@@ -122,9 +122,7 @@ class Permits:
             raise self._busy(f"the bodies of all requests may have {self.max_bytes} bytes")
 
     def _busy(self, reason: str) -> Refusal:
-        """Return a refusal with `Retry-After`, which grows for each refused client by the mean
-        seconds between answers.
-        """
+        """Return a refusal; `Retry-After` grows for each by the mean seconds between answers."""
         now = self.now()
         latest = now + LONGEST_WAIT_S
         self._next_place = min(max(now, self._next_place) + self._seconds_per_answer, latest)
@@ -135,27 +133,14 @@ class Permits:
 class Admission:
     """Holds the permits of requests and live sessions, and knows whether the server is draining.
 
-    `max_audio_bytes` is the models' limit on one audio file. `now` returns seconds.
+    `max_audio_bytes` is the models' limit on one audio file.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        max_audio_bytes: int,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.permits = Permits(settings.max_queue, settings.max_queue_bytes, now)
+    def __init__(self, settings: ServerSettings, max_audio_bytes: int) -> None:
+        self.permits = Permits(settings.max_queue, settings.max_queue_bytes)
         self.live = LivePlaces(settings.max_live_sessions)
         self.max_audio_bytes = max_audio_bytes
         self.draining = False
-
-    def permit(self) -> AbstractContextManager[Permit]:
-        self.check_draining()
-        return self.permits.take()
-
-    def live_place(self) -> AbstractContextManager[LivePlace]:
-        self.check_live()
-        return self.live.take()
 
     def check_draining(self) -> None:
         if self.draining:
@@ -176,12 +161,10 @@ class Admission:
             self.check_live()
         except Refusal:
             return 0
-        return self.live.most - self.live.taken
+        return self.live.most - len(self.live.taken)
 
     def body_limit(self, headers: Headers) -> int:
-        """Return the limit of a body's bytes; base64 takes 4/3 of its audio, and line breaks a
-        little.
-        """
+        """Return a body's most bytes; base64 takes 4/3 of its audio, and line breaks a little."""
         kind = media_type(headers)
         binary = kind == FORM or kind.startswith(("audio/", "video/"))
         audio = self.max_audio_bytes if binary else self.max_audio_bytes * 7 // 5
@@ -248,9 +231,7 @@ class ApiKey:
 
 
 def token_of(headers: Headers) -> bytes:
-    """Return the key in a request's head, "" if there is none: a bearer token or, for browsers, the
-    password of HTTP's Basic scheme.
-    """
+    """Return the bearer token, or a browser's password of HTTP's Basic scheme; b"" for neither."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     given = credentials.strip().encode("latin-1")
     if scheme.lower() != "basic":
@@ -280,7 +261,6 @@ class OriginPolicy:
         self._bound_to = settings.host.lower()
 
     def check(self, method: str, path: str, headers: Headers) -> None:
-        """Raise Refusal for a foreign host or page."""
         if path in ASKED_BY_ADDRESS and method in READING:
             return
         if not self._answers_to(host_name(headers.get("host", ""))):
@@ -341,10 +321,7 @@ def is_loopback(name: str) -> bool:
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
-    """Return whether a browser sends this request for a page of another site or port.
-
-    Following a link to this server's page does not count.
-    """
+    """Return whether a browser sends this for a page of another site, not by a followed link."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None:
         # Browsers send Sec-Fetch-Site only to https and loopback.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -38,9 +37,7 @@ def create_app(
     open_driver: OpenDriver | None = None,
     store: JobStore | None = None,
 ) -> Gate:
-    """Return the app of `endpoint` and `settings`. Live sessions need `open_driver`. Jobs need a
-    `store`, which the app closes.
-    """
+    """Return the app. Live sessions need `open_driver`, and jobs a `store`, which it closes."""
     if open_driver is None:
         settings = settings.model_copy(update={"max_live_sessions": 0})
     admission = Admission(settings, endpoint.limits.max_bytes)
@@ -79,7 +76,6 @@ def create_app(
         app.include_router(page.router())
     app.add_exception_handler(Exception, _fail)
     app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(RequestValidationError, _refuse)
     return Gate(app, admission, metrics, settings, secrets, runner)
 
 
@@ -89,17 +85,13 @@ def _fail(request: Request, error: Exception) -> Response:
 
 def _refuse(request: Request, error: Exception) -> Response:
     """Reword the framework's refusals, because its own texts may repeat the request."""
-    path = request.scope["path"]
-    if not isinstance(error, HTTPException):
-        return ErrorResponse(
-            Refusal(Kind.INVALID_BODY, "the request is not of the documented form"), path
-        )
+    assert isinstance(error, HTTPException)
     known: dict[int, EndpointError] = {
         404: Refusal(Kind.NOT_FOUND, "there is nothing here"),
         405: Refusal(Kind.METHOD_NOT_ALLOWED, "this path has other methods"),
     }
     answer: Response = ErrorResponse(
-        known.get(error.status_code, InvalidRequest("cannot be read")), path
+        known.get(error.status_code, InvalidRequest("cannot be read")), request.scope["path"]
     )
     if error.status_code == 405:
         if request.method == "OPTIONS":
@@ -110,10 +102,9 @@ def _refuse(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of a path, which may have several routes."""
-    routes = request.app.routes
-    wanted = [{**request.scope, "method": method} for method in METHODS]
-    return [
-        scope["method"]
-        for scope in wanted
-        if any(route.matches(scope)[0] is Match.FULL for route in routes)
-    ]
+
+    def is_served(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [*filter(is_served, METHODS)]

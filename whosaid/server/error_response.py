@@ -7,8 +7,6 @@ repeats the line, because the Hub's client shows only that header.
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic_core import to_json
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -28,9 +26,9 @@ GUARDED = (
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 HEADERS = {
     # Otherwise OpenAI's client would send the whole body again.
-    Kind.DEADLINE_EXCEEDED.code: {"X-Should-Retry": "false"},
-    Kind.UPGRADE_REQUIRED.code: {"Upgrade": "websocket"},
-    Kind.UNAUTHORIZED.code: {"WWW-Authenticate": "Bearer"},
+    Kind.DEADLINE_EXCEEDED.name: {"X-Should-Retry": "false"},
+    Kind.UPGRADE_REQUIRED.name: {"Upgrade": "websocket"},
+    Kind.UNAUTHORIZED.name: {"WWW-Authenticate": "Bearer"},
 }
 
 
@@ -42,7 +40,7 @@ class ErrorResponse(JSONResponse):
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
         self.code = error.code
-        body = openai_body(error) if path.startswith("/v1/") else {"detail": str(error)}
+        body = {"error": openai_error(error)} if path.startswith("/v1/") else {"detail": str(error)}
         super().__init__(body, error.status, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,19 +57,15 @@ def translated(error: BaseException) -> EndpointError:
         return ours
 
 
-def openai_body(error: EndpointError) -> dict[str, Any]:
-    """Return an error in OpenAI's format: `{"error": {message, type, param, code}}`.
-
-    The SDK's exceptions take their attributes from it. `code` is the same on every route.
-    """
+def openai_error(error: EndpointError) -> dict[str, str | None]:
+    """Return an error in OpenAI's format, from which the SDK's exceptions take attributes."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    fields = {
+    return {
         "message": str(error),
         "type": TYPES.get(error.status, kind),
         "param": _param(error),
         "code": error.code,
     }
-    return {"error": fields}
 
 
 def _param(error: EndpointError) -> str | None:
@@ -85,7 +79,5 @@ def _param(error: EndpointError) -> str | None:
 
 
 def error_event(error: EndpointError) -> bytes:
-    """Return the server-sent event that ends a stream of any route; OpenAI's client raises APIError
-    on it.
-    """
-    return b"data: " + to_json(openai_body(error)) + b"\n\n"
+    """Return the event that ends a failed stream; OpenAI's client raises APIError on it."""
+    return b"data: " + to_json({"error": openai_error(error)}) + b"\n\n"

@@ -46,8 +46,9 @@ from whosaid.server.error_response import GUARDED, ErrorResponse, error_event, t
 from whosaid.server.errors import Kind, Refusal
 from whosaid.server.jobs.runner import JobRunner
 from whosaid.server.metrics import Metrics
-from whosaid.server.realtime.client_secrets import PREFIX, ClientSecret, ClientSecrets
+from whosaid.server.realtime.client_secrets import PREFIX, ClientSecrets
 from whosaid.server.realtime.handshake import NO_STATUS, UPGRADED, Handshake
+from whosaid.server.realtime.session_config import SessionConfig
 from whosaid.server.settings import ServerSettings
 
 logger = logging.getLogger("server")
@@ -88,10 +89,7 @@ class IncomingBody:
         self._due = time.monotonic() + PATIENCE_S
 
     async def next(self, receive: Receive) -> Message:
-        """Return the next message: a part of the body, or a disconnect.
-
-        Raises Refusal if the body is too large or too slow, or if there is no room for it.
-        """
+        """Return the next message. Raises Refusal for a body that is too large or too slow."""
         try:
             async with asyncio.timeout(self._due - time.monotonic()):
                 message = await receive()
@@ -205,9 +203,7 @@ class RequestContext:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer. Raises ClientDisconnect if the client does not read it in
-        time.
-        """
+        """Send a part of the answer. Raises ClientDisconnect if the client reads too slowly."""
         if message["type"] == "http.response.start":
             message = self._with_headers(message)
         elif message["type"] == "http.response.body":
@@ -317,8 +313,6 @@ class Gate:
     async def _answer(self, context: RequestContext) -> None:
         scope, headers = context.scope, context.headers
         path, method = scope["path"], scope["method"]
-        state = scope.setdefault("state", {})  # the routes' `request.state`
-        state["permit"] = None
         self._check_sender(context)
         if self._origins.is_preflight(method, headers):
             context.answer_headers += PREFLIGHT
@@ -330,11 +324,13 @@ class Gate:
             self.admission.check_length(headers)
             await context.run(self.app)
             return
-        with self.admission.permit() as permit:
+        self.admission.check_draining()
+        with self.admission.permits.take() as permit:
             self.admission.check_length(headers)
             check_type(path, headers)
             self.admission.permits.check_room(announced(headers), permit)
-            context.body.permit = state["permit"] = permit
+            context.body.permit = permit
+            scope.setdefault("state", {})["permit"] = permit  # the routes' `request.state`
             await context.run(self.app, self.deadline)
 
     async def _hold(self, handshake: Handshake) -> None:
@@ -344,29 +340,27 @@ class Gate:
             self._check_sender(handshake)
             if handshake.scope["path"] != REALTIME:
                 raise Refusal(Kind.NOT_FOUND, "there is nothing here")
-            secret = self._open(handshake)
-            with self.admission.live_place() as place:
-                await handshake.run(self.app, place, secret)
+            config = self._open(handshake)
+            self.admission.check_live()
+            with self.admission.live.take() as place:
+                await handshake.run(self.app, place, config)
         except EndpointError as refusal:
             self._metrics.refused.labels(refusal.code).inc()
             await handshake.fail(refusal)
         finally:
             self._log_session(handshake, request_id)
 
-    def _open(self, handshake: Handshake) -> ClientSecret | None:
-        """Return the client's secret; None if it sends the key or needs none.
-
-        Raises Refusal.
-        """
+    def _open(self, handshake: Handshake) -> SessionConfig:
+        """Return the settings with which the session begins. Raises Refusal."""
         token, prefix = handshake.token, PREFIX.encode()
         if token.startswith(prefix):
             try:
-                return self._secrets.find(token)
+                return self._secrets.find(token).config
             except Refusal:
                 if not self._key.begins_with(prefix):
                     raise
         self._key.authorize(token)
-        return None
+        return SessionConfig()
 
     def _check_sender(self, asked: RequestContext | Handshake) -> None:
         """Raise EndpointError for ambiguous framing, and for foreign hosts and pages."""
@@ -399,7 +393,8 @@ class Gate:
         if status == UPGRADED and place is not None:
             closed = handshake.close_status or NO_STATUS
             audio = f", {place.audio_seconds:.1f} s of audio, closed with {closed}"
-        logger.info(LINE, "GET", route, status, code, handshake.seconds, audio, request_id)
+        seconds = time.monotonic() - handshake.started
+        logger.info(LINE, "GET", route, status, code, seconds, audio, request_id)
 
 
 def route_of(path: str) -> str:

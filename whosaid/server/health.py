@@ -18,7 +18,6 @@ from whosaid.server.metrics import Metrics
 
 
 def router(endpoint: Endpoint, admission: Admission, metrics: Metrics, page: bool) -> APIRouter:
-    """Return the routes `/health`, `/ready`, `/metrics` and `/`."""
     routes = APIRouter()
 
     @routes.head("/health", include_in_schema=False)

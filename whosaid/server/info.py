@@ -47,7 +47,6 @@ class Info(BaseModel):
 
 
 def router(endpoint: Endpoint, admission: Admission, jobs: bool) -> APIRouter:
-    """Return the route, which never waits for the engine. `admission` counts live sessions."""
     routes = APIRouter()
 
     @routes.head("/info", include_in_schema=False)

@@ -115,7 +115,7 @@ class DrainingServer(uvicorn.Server):
     @property
     def busy(self) -> bool:
         admission = self.gate.admission
-        return admission.permits.taken + admission.live.taken + self.endpoint.outstanding > 0
+        return bool(admission.permits.taken or admission.live.taken or self.endpoint.outstanding)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -153,28 +153,24 @@ class DrainingServer(uvicorn.Server):
         return True
 
     def begin_to_drain(self) -> None:
-        """Let every live session complete its received audio and end. Jobs are left to the next
-        process.
-        """
+        """Let live sessions complete their audio and end. Jobs are left to the next process."""
         if self.gate.jobs:
             self.gate.jobs.stop()
         why = Refusal(Kind.DRAINING, "the server is shutting down")
-        self.gate.admission.live.finish_all(Ending(GOING_AWAY, why))
+        for place in self.gate.admission.live.taken:
+            place.finish(Ending(GOING_AWAY, why))
 
     def end_all(self, error: EndpointError | None = None) -> None:
-        """Answer the remaining requests with `error`, by default DRAINING; streams end with an
-        error event.
-        """
+        """End the remaining requests and sessions with `error`, by default DRAINING."""
         why = error or Refusal(Kind.DRAINING, "the server stops before it can answer this request")
         for context in self.gate.running:
             context.end(why)
-        status = INTERNAL_ERROR if error else GOING_AWAY
-        self.gate.admission.live.end_all(Ending(status, why))
+        ending = Ending(INTERNAL_ERROR if error else GOING_AWAY, why)
+        for place in self.gate.admission.live.taken:
+            place.end(ending)
 
     def close(self) -> None:
-        """End the endpoint's threads, or the process if a thread does not end. The last log line
-        tells how the server drained.
-        """
+        """End the endpoint's threads, or the process if one does not end; log how it drained."""
         closing = threading.Thread(target=self.endpoint.close, daemon=True)
         closing.start()
         closing.join(SECONDS_TO_LEAVE)
@@ -186,9 +182,7 @@ class DrainingServer(uvicorn.Server):
             os._exit(self.exit_status)
 
     def _engine_stopped(self) -> None:
-        """Begin to end the process. Requests that waited for the engine have failed; the others
-        fail now.
-        """
+        """Begin to end the process, and fail the requests that did not wait for the engine."""
         logger.critical("the engine has stopped, so the process ends")
         self.exit_status = EXIT_STATUS
         self.gate.admission.draining = True
@@ -196,9 +190,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def most_connections() -> int:
-    """Return the limit of connections: that of open files, less files of models, libraries and
-    uploads.
-    """
+    """Return the limit of open files, less files of models, libraries and uploads."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else max(1, min(MOST_CONNECTIONS, files - OTHER_FILES))
 
@@ -218,9 +210,7 @@ def answering_health(bound: socket.socket) -> Iterator[None]:
 
 
 async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve while models load; close each connection after its answer, because this server ends
-    soon.
-    """
+    """Serve while models load; close each connection, because this server ends soon."""
     loading = Refusal(
         Kind.NOT_READY,
         "the models are still loading; /ready is 200 when the server accepts requests",
@@ -237,10 +227,7 @@ async def _while_loading(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Return the server's listening socket, on which clients wait.
-
-    Raises StartError if the address is in use, or is not one of this machine.
-    """
+    """Return the listening socket. Raises StartError if the address cannot be used."""
     host, port = settings.host, settings.port
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -59,7 +59,7 @@ class EngineMetrics(Collector):
             "asr_running_rows": ("Windows being decoded", running),
             "asr_held_audio_bytes": ("Bytes of decoded audio", self.endpoint.held_audio_bytes),
             "asr_waiting_windows": ("Windows that wait for a row", waiting),
-            "asr_live_sessions_open": ("Live sessions", self.admission.live.taken),
+            "asr_live_sessions_open": ("Live sessions", len(self.admission.live.taken)),
             "asr_engine_alive": ("1 if the engine's thread runs", int(self.endpoint.alive)),
         }
         for name, (what, number) in gauges.items():

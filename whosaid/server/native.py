@@ -19,7 +19,7 @@ from whosaid.errors import InvalidParameter
 from whosaid.server.description import ANY_BODY, AnswerBody, bodies, refusals
 from whosaid.server.metrics import Service
 from whosaid.server.request_body import read_body
-from whosaid.server.sse import native_stream
+from whosaid.server.sse import EventStream, native_messages, wait_for_audio
 
 STREAM = {
     "name": "stream",
@@ -51,10 +51,13 @@ def router(service: Service) -> APIRouter:
     async def predict(request: Request) -> Response:
         # No variable refers to the body, so that it is freed once its audio is decoded.
         transcription = await asyncio.to_thread(service.endpoint.parse, *await read_body(request))
+        config = transcription.config
         if wants_events(request):
-            return await native_stream(service, transcription, request.state.permit)
+            events = service.stream(transcription, request.state.permit)
+            decoded = await wait_for_audio(events)
+            return EventStream(events, native_messages(decoded, events, config))
         answer = await service.answer(transcription, request.state.permit)
-        content = await asyncio.to_thread(lambda: encode(response(answer, transcription.config)))
+        content = await asyncio.to_thread(lambda: encode(response(answer, config)))
         return Response(content, media_type="application/json")
 
     return routes

@@ -27,8 +27,6 @@ from whosaid.payload.encodings import MOST_JSON, SLICE, TooMuchJson, parse_json
 from whosaid.server.admission import FORM, media_type
 from whosaid.server.errors import Kind, Refusal
 
-# Not a parameter of transcription: it selects a stream.
-ANSWER_PARAMETERS = {"stream"}
 # Fields that belong in the body.
 PARAMETERS = frozenset({*InferenceConfig.model_fields, *OTHER_NAMES, "callback_url"})
 MOST_FILES, MOST_FIELDS = 1, 100
@@ -54,19 +52,18 @@ async def read_body(request: Request) -> tuple[dict[str, Any], bool]:
         refuse_in_query(request)
         async with multipart_form(request, MOST_FILES, MOST_FIELDS) as form:
             return await asyncio.to_thread(_form_body, form), True
-    is_json = kind.startswith("application/") and kind.endswith(("/json", "+json"))
-    if is_json:
+    if kind.startswith("application/") and kind.endswith(("/json", "+json")):
         refuse_in_query(request)
+        return await asyncio.to_thread(read_json, await _read_all(request)), False
     body = await _read_all(request)
-    if is_json:
-        return await asyncio.to_thread(read_json, body), False
     if body[:100].lstrip()[:1] == b"{":
         raise Refusal(
             Kind.UNSUPPORTED_MEDIA_TYPE, "send a JSON body with Content-Type: application/json"
         )
     return {
         "inputs": body,
-        "parameters": _text_parameters(request.query_params, ANSWER_PARAMETERS),
+        # `stream` is not a parameter of transcription.
+        "parameters": _text_parameters(request.query_params, ("stream",)),
     }, True
 
 
@@ -93,9 +90,9 @@ def read_json(text: bytes | str, what: str = "body") -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidRequest(f"the {what} is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise Refusal(Kind.INVALID_BODY, f"the {what} is not JSON") from None
+        raise Refusal(Kind.INVALID_REQUEST, f"the {what} is not JSON") from None
     if not isinstance(value, dict):
-        raise Refusal(Kind.INVALID_BODY, f"the {what} should be a JSON object")
+        raise Refusal(Kind.INVALID_REQUEST, f"the {what} should be a JSON object")
     return value
 
 
@@ -123,9 +120,7 @@ def _text_parameters(
 
 
 def _form_body(form: FormData) -> dict[str, Any]:
-    """Return a form as a JSON body: its `file`, and the parameters from the JSON text `parameters`
-    and from other fields.
-    """
+    """Return a form as a JSON body, with parameters from `parameters` and from other fields."""
     file, parameters = form.get("file"), form.get("parameters", "{}")
     if not isinstance(file, UploadFile):
         raise InvalidRequest("file: should be a part with an audio file")
@@ -144,7 +139,7 @@ def _read_parameters(parameters: str | UploadFile) -> dict[str, Any]:
         if isinstance(parameters, str):
             return read_json(parameters or "{}")
     except Refusal as error:
-        if error.kind is not Kind.INVALID_BODY:
+        if error.kind is not Kind.INVALID_REQUEST:
             raise
     raise InvalidRequest("parameters: should be a JSON object")
 
@@ -188,9 +183,7 @@ async def multipart_form(
 
 
 def _in_utf8(headers: Headers) -> Headers:
-    """Return the media type without a charset: RFC 7578 has none, and Python's slowest codec takes
-    minutes.
-    """
+    """Return the media type without a charset: RFC 7578 has none, and some take minutes."""
     kind, parameters = parse_options_header(headers.get("content-type"))
     boundary = parameters.get(b"boundary")
     said = b'%b; boundary="%b"' % (kind, boundary) if boundary is not None else kind
@@ -198,9 +191,7 @@ def _in_utf8(headers: Headers) -> Headers:
 
 
 def is_text(part: UploadFile, data: bytes) -> bool:
-    """Return True if the `data` of a part named `file` is a line of text, for example from curl's
-    `-F file=talk.mp3` without the at sign.
-    """
+    """Return True for a line of text, such as curl's `-F file=talk.mp3` without the at sign."""
     if part.filename or len(data) > LONGEST_LINE:
         return False
     try:

@@ -11,7 +11,7 @@ from argparse import Namespace
 
 from config import ModelSettings, misspelt_variables
 from handler import load_endpoint
-from whosaid.asr import MAX_ROWS, Limits
+from whosaid.asr import Limits
 from whosaid.endpoint import Endpoint
 from whosaid.models.choice import choose
 from whosaid.server.app import create_app
@@ -25,9 +25,7 @@ logger = logging.getLogger("server")
 
 
 def serve(options: Namespace, settings: ServerSettings) -> int:
-    """Return the exit status at the end. Raises StartError, or SystemExit if a model does not
-    load.
-    """
+    """Return the exit status. Raises StartError, or SystemExit if a model does not load."""
     if warning := settings.warning:
         logger.warning(warning)
     with bind(settings) as bound:
@@ -41,10 +39,7 @@ def serve(options: Namespace, settings: ServerSettings) -> int:
 
 
 def load_server(models: ModelSettings, settings: ServerSettings) -> DrainingServer:
-    """Return a server with loaded models that does not listen yet.
-
-    Raises StartError, or SystemExit if a model does not load.
-    """
+    """Return a server that does not listen yet. Raises StartError, SystemExit for a model."""
     gate, endpoint = load_app(models, settings)
     return DrainingServer(gate, endpoint, settings.drain_timeout, settings.page)
 
@@ -56,6 +51,6 @@ def load_app(models: ModelSettings, settings: ServerSettings) -> tuple[Gate, End
     if settings.data_dir is not None:
         most_bytes = settings.max_job_bytes
         store = JobStore(settings.data_dir, settings.max_jobs, most_bytes, time.time())
-    limits = Limits(settings.max_rows or MAX_ROWS, shared=True)
+    limits = Limits(settings.max_rows, shared=True)
     endpoint = load_endpoint(models, limits=limits, max_decoded_bytes=settings.max_decoded_bytes)
     return create_app(endpoint, settings, LiveDrivers(endpoint), store), endpoint

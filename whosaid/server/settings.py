@@ -29,11 +29,9 @@ CALLBACK_PATTERN = re.compile(rf"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:{PORT})?")
 def _names(pattern: re.Pattern[str], should_be: str) -> BeforeValidator:
     """Return a validator that splits text at commas into lower-case names that match `pattern`."""
 
-    def check(value: object) -> object:
+    def check(value: str | Collection[str]) -> frozenset[str]:
         names = value.lower().split(",") if isinstance(value, str) else value
-        if not isinstance(names, Collection):
-            return value
-        stripped = [str(name).strip() for name in names]
+        stripped = [name.strip() for name in names]
         if not all(pattern.fullmatch(name) for name in stripped):
             raise PydanticCustomError(
                 "names", "{should_be}", {"should_be": f"should be {should_be}"}

@@ -20,11 +20,8 @@ from whosaid.answer.response import chunks_json, clamp_times, response
 from whosaid.asr import Progress
 from whosaid.endpoint import Decoded, Event, Finished
 from whosaid.errors import EndpointError
-from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors
-from whosaid.server.admission import Permit
 from whosaid.server.error_response import error_event
-from whosaid.server.metrics import Service
 from whosaid.transcript import Chunk
 
 PING = b": ping\n\n"
@@ -38,16 +35,15 @@ Parts = AsyncGenerator[bytes, None]
 
 
 class EventStream(StreamingResponse):
-    """Sends `parts` as they come, and a comment after PING_SECONDS without a part.
+    """Sends `messages` as they come, and a comment after PING_SECONDS without a message.
 
-    Closes `parts` and their source, `events`, when the client disconnects.
+    Closes `messages` and their source, `events`, when the client disconnects.
     """
 
-    def __init__(self, events: Events, parts: Parts) -> None:
-        self._closed_at_the_end = (with_pings(parts, PING_SECONDS), parts, events)
-        super().__init__(
-            self._closed_at_the_end[0], headers=HEADERS, media_type="text/event-stream"
-        )
+    def __init__(self, events: Events, messages: Messages) -> None:
+        parts = with_pings(encode_all(messages), PING_SECONDS)
+        self._closed_at_the_end = (parts, events)
+        super().__init__(parts, headers=HEADERS, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -57,20 +53,8 @@ class EventStream(StreamingResponse):
                 await each.aclose()
 
 
-async def native_stream(
-    service: Service, request: TranscriptionRequest, permit: Permit | None
-) -> EventStream:
-    """Return the native answer as events. Raises EndpointError until the audio is decoded."""
-    events = service.stream(request, permit)
-    decoded = await wait_for_audio(events)
-    return EventStream(events, encode_all(native_messages(decoded, events, request.config)))
-
-
 async def wait_for_audio(events: Events) -> Decoded:
-    """Return the first of a request's events.
-
-    Until then an error can still set the HTTP status. Raises EndpointError, with `events` closed.
-    """
+    """Return the first event. An error before it can set the HTTP status, and closes `events`."""
     try:
         first = await anext(events)
     except BaseException:
@@ -105,9 +89,7 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
 
 
 async def encode_all(messages: Messages) -> Parts:
-    """Yield the messages as events, and an error event if they fail, because status and headers
-    have already been sent.
-    """
+    """Yield the messages as events, and an error event if they fail after the headers."""
     try:
         async with aclosing(messages):
             with endpoint_errors():

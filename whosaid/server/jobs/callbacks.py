@@ -29,7 +29,7 @@ from whosaid.errors import EndpointError, InvalidParameter
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.server.admission import is_loopback
 from whosaid.server.errors import Kind, Refusal
-from whosaid.server.jobs.store import Job, JobStore, until_written
+from whosaid.server.jobs.store import TICK_S, Job, JobStore, until_written
 from whosaid.server.settings import PORT, callback_key
 
 logger = logging.getLogger("server")
@@ -44,8 +44,6 @@ PORTS = {"http": 80, "https": 443}
 # Seconds between tries; after the last pause comes the last try.
 PAUSES = (5, 30, 120, 600, 3600)
 SECONDS_TO_ANSWER = 10
-# Seconds between two reads of the store if nothing is due.
-TICK_S = 60.0
 
 
 def read_target(url: str, allowed: Collection[str]) -> str:
@@ -69,9 +67,9 @@ def read_target(url: str, allowed: Collection[str]) -> str:
 
 
 def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str, str]:
-    """Return the headers of the message `name`, sent at `now`."""
     signature = hmac.digest(secret, f"{name}.{now}.".encode() + body, "sha256")
     return {
+        "content-type": "application/json",
         "webhook-id": name,
         "webhook-timestamp": str(now),
         "webhook-signature": f"v1,{b64encode(signature).decode()}",
@@ -82,20 +80,6 @@ def signed_headers(secret: bytes, name: str, now: int, body: bytes) -> dict[str,
 def _tls() -> ssl.SSLContext:
     """Return a context with this machine's trusted certificates, which are read once."""
     return ssl.create_default_context()
-
-
-async def post(url: str, headers: dict[str, str], body: bytes) -> int:
-    """Return the status of the receiver's answer; the rest is not read.
-
-    Raises httpx2.HTTPError, and other exceptions for odd addresses.
-    """
-    tls = await asyncio.to_thread(_tls)
-    headers = {**headers, "content-type": "application/json"}
-    async with (
-        httpx2.AsyncClient(verify=tls, trust_env=False, timeout=SECONDS_TO_ANSWER) as client,
-        client.stream("POST", url, content=body, headers=headers) as answer,
-    ):
-        return answer.status_code
 
 
 class Callbacks:
@@ -126,9 +110,7 @@ class Callbacks:
                         await self._woken.wait()
 
     async def _begin_due(self, calls: asyncio.TaskGroup) -> float:
-        """Start to send due callbacks to hosts that are not being called. Return the seconds until
-        the next is due.
-        """
+        """Start due callbacks to hosts that are not being called. Return seconds to the next."""
         # A callback that was sent while the store was read may still look due in the result.
         busy = set(self._called)
         waiting = await asyncio.to_thread(self._store.callbacks)
@@ -136,21 +118,16 @@ class Callbacks:
         for job, due in waiting:
             if due > now:
                 return due - now
-            host = self._host(job)
+            host = ""  # if the current settings do not allow it
+            with suppress(EndpointError):
+                host = read_target(job.callback_url or "", self._hosts)
             if host not in busy:
                 busy.add(host)
                 self._called.add(host)
                 calls.create_task(self._call(host, job))
         return TICK_S
 
-    def _host(self, job: Job) -> str:
-        """Return a callback's host; "" if the current settings do not allow it."""
-        with suppress(EndpointError):
-            return read_target(job.callback_url or "", self._hosts)
-        return ""
-
     async def _call(self, host: str, job: Job) -> None:
-        """Send a callback, and store the result."""
         try:
             delivered = bool(host) and await self._is_delivered(job)
             pauses = PAUSES[job.callback_tries :]
@@ -163,16 +140,18 @@ class Callbacks:
             self.wake()
 
     async def _is_delivered(self, job: Job) -> bool:
-        body, now = callback_json(job), int(time.time())
-        headers = signed_headers(self._secret, job.id, now, body)
+        """Return whether the receiver answers with a status of 2xx; the rest is not read."""
+        url, ended = job.callback_url or "", datetime.fromtimestamp(int(job.ended or 0), UTC)
+        data = {"id": job.id, "status": job.status, "error": job.error_json}
+        body = to_json({"type": f"job.{job.status}", "timestamp": ended, "data": data})
+        headers = signed_headers(self._secret, job.id, int(time.time()), body)
         try:
-            async with asyncio.timeout(SECONDS_TO_ANSWER):
-                return 200 <= await post(job.callback_url or "", headers, body) < 300
+            tls = await asyncio.to_thread(_tls)
+            async with (
+                asyncio.timeout(SECONDS_TO_ANSWER),
+                httpx2.AsyncClient(verify=tls, trust_env=False, timeout=None) as client,
+                client.stream("POST", url, content=body, headers=headers) as answer,
+            ):
+                return answer.is_success
         except Exception:  # other callbacks must go on
             return False
-
-
-def callback_json(job: Job) -> bytes:
-    ended = datetime.fromtimestamp(int(job.ended or 0), UTC)
-    data = {"id": job.id, "status": job.status, "error": job.error_json}
-    return to_json({"type": f"job.{job.status}", "timestamp": ended, "data": data})

@@ -51,7 +51,11 @@ class DataFolder:
                 file.write(audio)
                 file.flush()
                 os.fsync(file.fileno())
-            self._sync()
+            folder = os.open(self._audio, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that the name survives a crash
+            finally:
+                os.close(folder)
         except OSError:
             path.unlink(missing_ok=True)
             raise
@@ -60,16 +64,7 @@ class DataFolder:
         return (self._audio / name).read_bytes()
 
     def remove(self, name: str) -> None:
-        """Delete a recording, if it still exists."""
         (self._audio / name).unlink(missing_ok=True)
 
     def names(self) -> set[str]:
         return {path.name for path in self._audio.iterdir()}
-
-    def _sync(self) -> None:
-        """Sync the folder, so that new file names survive a crash."""
-        folder = os.open(self._audio, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

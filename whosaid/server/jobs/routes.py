@@ -79,9 +79,7 @@ MEDIA_TYPES = {"vtt": "text/vtt", "tsv": "text/tab-separated-values"}
 
 
 def router(endpoint: Endpoint, runner: JobRunner | None, hosts: Collection[str]) -> APIRouter:
-    """Return the routes. Without a `runner` every route answers JOBS_DISABLED. Callbacks may go to
-    `hosts`.
-    """
+    """Return the routes; JOBS_DISABLED without a `runner`. Callbacks may go to `hosts`."""
     if runner is None:
         return _without_jobs()
     routes, store = APIRouter(prefix="/v1"), runner.store

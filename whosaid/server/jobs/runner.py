@@ -24,7 +24,7 @@ from whosaid.errors import EndpointError
 from whosaid.request import TranscriptionRequest
 from whosaid.runtime.errors import endpoint_errors, process_ends
 from whosaid.server.jobs.callbacks import Callbacks
-from whosaid.server.jobs.store import JobStore, Result, until_written
+from whosaid.server.jobs.store import TICK_S, JobStore, Result, Status, until_written
 from whosaid.server.metrics import Service
 from whosaid.server.native import encode
 from whosaid.server.settings import ServerSettings
@@ -32,15 +32,10 @@ from whosaid.server.settings import ServerSettings
 logger = logging.getLogger("server")
 
 FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-# Seconds between two searches for expired jobs.
-TICK_S = 60.0
 
 
 class JobRunner:
-    """Answers the jobs of a store through `service`, and sends their callbacks.
-
-    `progress` has the progress of running jobs by id.
-    """
+    """Answers a store's jobs, and sends their callbacks; `progress` is of running jobs by id."""
 
     def __init__(self, service: Service, store: JobStore, settings: ServerSettings) -> None:
         self.store, self.kept_seconds = store, settings.job_seconds
@@ -124,11 +119,12 @@ class JobRunner:
             async with self._service.endpoint.loaded():
                 with endpoint_errors():
                     result = await self._result(job, kept)
-            end = partial(self.store.succeed, job, result)
+            end = partial(self.store.end, job, Status.SUCCEEDED, result=result)
         except EndpointError as error:
             if not self._may_run:
                 return
-            told, end = error.code, partial(self.store.fail, job, str(error))
+            told = error.code
+            end = partial(self.store.end, job, Status.FAILED, error=str(error))
         seconds = time.monotonic() - began
         # A job counts as running until its end is written.
         if await until_written(lambda: end(time.time())):
@@ -148,9 +144,7 @@ class JobRunner:
         raise AssertionError("a request ends with its answer")
 
     def _read_request(self, job: str, kept: bytes) -> TranscriptionRequest:
-        """Return the request as sent, with the warnings of its submission and of this parse, each
-        once.
-        """
+        """Return the request as sent, with warnings of its submission and of this parse."""
         given: dict[str, Any] = json.loads(kept)
         config = InferenceConfig.read(given["parameters"])
         request = self._service.endpoint.request_of(self.store.audio(job), config)

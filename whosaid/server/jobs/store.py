@@ -30,7 +30,8 @@ from whosaid.server.jobs.folder import DataFolder
 logger = logging.getLogger("server")
 T = TypeVar("T")
 
-# Seconds between two tries to write to a failing disk.
+# Seconds between two tries to write to a failing disk, and between two looks for expired jobs and
+# due callbacks.
 TICK_S = 60.0
 # Crashes of the process during a job after which the job fails.
 MOST_CRASHES = 2
@@ -120,9 +121,7 @@ class Result:
 
 
 class JobStore:
-    """The jobs in a folder: at most `most` jobs, with about `most_bytes` of recordings and answers.
-    Thread-safe.
-    """
+    """At most `most` jobs, with about `most_bytes` of recordings and answers. Thread-safe."""
 
     def __init__(self, folder: Path, most: int, most_bytes: int, now: float) -> None:
         self._folder = DataFolder(folder)
@@ -147,9 +146,7 @@ class JobStore:
         self._folder.close()
 
     def owner(self, token: bytes) -> bytes:
-        """Return the owner of a token's jobs: a digest with the database's key, so that the
-        database does not reveal the token.
-        """
+        """Return the owner of a token's jobs, a digest that does not reveal the token."""
         return hmac.digest(self._owner_key, token, "sha256")
 
     # Requests of clients
@@ -172,10 +169,7 @@ class JobStore:
     def add(
         self, owner: bytes, audio: bytes, request: bytes, callback_url: str | None, now: float
     ) -> Job:
-        """Add a job, and return it once it is on disk.
-
-        Raises Refusal if there is no room, or if the disk is full or fails.
-        """
+        """Return a new job that is on disk. Raises Refusal without room, or if the disk fails."""
         job, size = f"job_{secrets.token_hex(16)}", len(audio) + len(request)
         with self._room(size):
             try:
@@ -215,10 +209,9 @@ class JobStore:
 
     def cancel(self, owner: bytes, job: str, now: float) -> bool:
         """Cancel one of the owner's jobs; return False if it had ended. Raises NotFound."""
-        return self._end(self.job(owner, job).id, Status.CANCELLED, now)
+        return self.end(self.job(owner, job).id, Status.CANCELLED, now)
 
     def remove(self, owner: bytes, job: str) -> None:
-        """Delete one of the owner's ended jobs."""
         self._rows(
             "DELETE FROM jobs WHERE id = ? AND owner = ? AND status NOT IN ('queued', 'running')",
             (job, owner),
@@ -240,13 +233,27 @@ class JobStore:
     def audio(self, job: str) -> bytes:
         return self._folder.read(job)
 
-    def succeed(self, job: str, result: Result, now: float) -> bool:
-        """Store a running job's answer; return False if it is no longer running."""
-        return self._end(job, Status.SUCCEEDED, now, result=result)
-
-    def fail(self, job: str, error: str, now: float) -> bool:
-        """Store a running job's error; return False if it is no longer running."""
-        return self._end(job, Status.FAILED, now, error=error)
+    def end(
+        self,
+        job: str,
+        status: Status,
+        now: float,
+        error: str | None = None,
+        result: Result | None = None,
+    ) -> bool:
+        """End a running job, or cancel a queued one; return False if it has another status."""
+        values = {
+            "id": job,
+            "status": status,
+            "now": now,
+            "error": error,
+            "answer": result and result.answer,
+            "files": result and result.files,
+        }
+        if not self._rows(END, values):
+            return False
+        self._folder.remove(job)
+        return True
 
     def put_back(self) -> None:
         """Queue all running jobs again, for the next process."""
@@ -280,27 +287,6 @@ class JobStore:
             (delivered, again, job),
         )
 
-    def _end(
-        self,
-        job: str,
-        status: Status,
-        now: float,
-        error: str | None = None,
-        result: Result | None = None,
-    ) -> bool:
-        values = {
-            "id": job,
-            "status": status,
-            "now": now,
-            "error": error,
-            "answer": result and result.answer,
-            "files": result and result.files,
-        }
-        if not self._rows(END, values):
-            return False
-        self._folder.remove(job)
-        return True
-
     def _recover(self, now: float) -> None:
         """Queue or fail the jobs that were running when the last process ended, in one transaction,
         so that each crash counts once. Raises Refusal if the disk is full; `claim` tries again.
@@ -312,7 +298,7 @@ class JobStore:
                 "SELECT id FROM jobs WHERE status = 'running' AND crashes >= ?", (MOST_CRASHES,)
             )
             for (job,) in crashed:
-                self.fail(job, CRASHED, now)
+                self.end(job, Status.FAILED, now, CRASHED)
             self.put_back()
             self._rows("COMMIT")
         self._recovered = True
@@ -355,10 +341,7 @@ class JobStore:
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bytes]:
-    """Open or create the database, and read the key of the owners' digests.
-
-    Raises sqlite3.Error if the database is damaged.
-    """
+    """Open or create the database; read the owners' key. Raises sqlite3.Error for damage."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     # Commits survive a power loss: EXTRA also syncs the folder after the journal is deleted.
     database.execute("PRAGMA synchronous = EXTRA")

@@ -1,7 +1,8 @@
 """The bodies of answers, by response format, typed like the SDK's classes.
 
 Numbers and times come from `answer.response`, like the native answer's, so that all formats and
-routes agree. The SDK does not validate answers, so no value may be None.
+routes agree. The SDK does not validate answers, so no value may be None. Answers have OpenAI's
+labels of speakers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from whosaid.answer.response import (
 from whosaid.answer.subtitles import Rendering
 from whosaid.payload.languages import language_name
 from whosaid.server.openai_api.form import TRANSLATE, AudioRequest
-from whosaid.server.openai_api.speakers import everyone_labelled, with_labels
+from whosaid.server.openai_api.logprobs import token_logprobs
+from whosaid.server.openai_api.speakers import everyone_labelled
 from whosaid.timebase import TOKENS_PER_SECOND
 from whosaid.transcript import Chunk, Transcript
 
@@ -39,43 +41,35 @@ def text_of(answer: Answer) -> str:
 
 def file_of(answer: Answer, asked: AudioRequest) -> str:
     """Return the answer as a subtitle file, with speakers if requested."""
-    files: dict[str, str] = response(with_labels(answer), asked.request.config)["output"]
+    files: dict[str, str] = response(answer, asked.request.config)["output"]
     return files[asked.format]
 
 
 def json_body(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the body of a JSON format, without log-probabilities."""
+    """Return the body of a JSON format."""
+    body: dict[str, Any] = {"text": text_of(answer)}
     if asked.format == "verbose_json":
-        return verbose(answer, asked)
-    if asked.format == "diarized_json":
-        return {
+        body |= verbose(answer, asked)
+    elif asked.format == "diarized_json":
+        body |= {
             "task": asked.task,
             "duration": _seconds(answer),
-            "text": text_of(answer),
             "segments": diarized_segments(answer),
             "usage": _usage(answer),
-            **extras(answer, asked),
         }
-    if asked.task == TRANSLATE:
-        return {"text": text_of(answer)}
-    return {
-        "text": text_of(answer),
-        "languages": languages(answer.transcript),
-        "usage": _usage(answer),
-        **extras(answer, asked),
-    }
+    elif asked.task != TRANSLATE:
+        body |= {"languages": languages(answer.transcript), "usage": _usage(answer)}
+    return body | extras(answer, asked)
 
 
 def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the verbose body, with the requested granularities."""
-    answer = with_labels(answer)
+    """Return what a verbose body has besides text and `extras`, in the requested granularities."""
     chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
     code = "en" if asked.task == TRANSLATE else answer.transcript.language
     body: dict[str, Any] = {
         "task": asked.task,
         "language": _language_name(code),
         "duration": _seconds(answer),
-        "text": text_of(answer),
     }
     if "segment" in asked.granularities:
         body["segments"] = _segments(chunks, answer.segments is not None)
@@ -84,32 +78,33 @@ def verbose(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     if asked.task != TRANSLATE:
         body["usage"] = _usage(answer)
     body["unwritten"] = unwritten_json(answer.transcript.unwritten, body["duration"])
-    return body | extras(answer, asked)
+    return body
 
 
 def extras(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
-    """Return the results that OpenAI's API lacks, if requested: known speakers and voices, both
-    with the answer's labels, and the unspoken parts of the client's `text`.
+    """Return the warnings, and the log-probabilities, known speakers, voices and unspoken parts of
+    the client's `text` if requested.
     """
     found: dict[str, Any] = {}
-    labelled = with_labels(answer)
-    if labelled.known_speakers:
-        found["known_speakers"] = known_speakers_json(labelled.known_speakers)
+    if asked.tokenizer is not None:
+        found["logprobs"] = token_logprobs(answer.transcript.chunks, asked.tokenizer)
+    if answer.known_speakers:
+        found["known_speakers"] = known_speakers_json(answer.known_speakers)
     if asked.request.config.voices:
-        found["voices"] = voices_json(labelled)
+        found["voices"] = voices_json(answer)
     if asked.request.config.text is not None:
         chunks = clamp_times(answer.transcript.chunks, _seconds(answer))
         words = [word for chunk in chunks for word in chunk.words]
         found["unspoken"] = unspoken_json(answer.transcript.unspoken, words, _seconds(answer))
+    if answer.warnings:
+        found["warnings"] = list(answer.warnings)
     return found
 
 
 def diarized_segments(answer: Answer) -> list[dict[str, Any]]:
     """Return a `transcript.text.segment` for each stretch of one speaker."""
-    labelled = with_labels(answer)
-    chunks = labelled.transcript.chunks
-    blocks = Rendering(_seconds(answer), chunks, labelled.segments or ()).blocks
-    segments = clamp_times(blocks, _seconds(answer))
+    rendering = Rendering(_seconds(answer), answer.transcript.chunks, answer.segments or ())
+    segments = clamp_times(rendering.blocks, _seconds(answer))
     return [
         {
             "type": "transcript.text.segment",
@@ -133,9 +128,7 @@ def languages(transcript: Transcript) -> list[dict[str, str]]:
 
 
 def token_usage(answer: Answer) -> dict[str, Any]:
-    """Return the usage that ends a stream, in tokens: positions of the encoder, 50 a second, and
-    tokens of the text.
-    """
+    """Return a stream's usage in tokens: of the encoder, 50 a second, and of the text."""
     heard = math.ceil(answer.duration * TOKENS_PER_SECOND)
     written = sum(len(chunk.tokens) for chunk in answer.transcript.chunks)
     return {

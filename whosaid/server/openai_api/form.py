@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData
 from starlette.requests import Request
+from transformers import PreTrainedTokenizerBase
 
 from config import MAX_HOTWORDS, OTHER_NAMES, TEXT_BOOLEANS, InferenceConfig
 from whosaid.endpoint import Endpoint
@@ -73,9 +74,7 @@ def _texts(values: Values) -> list[str]:
 
 
 def _entries(values: Values) -> list[str]:
-    """Return every value of a list in which positions count, blank ones too; empty if all are
-    blank.
-    """
+    """Return all values, because positions count; empty if all are blank."""
     return [*values] if any(map(str.strip, values)) else []
 
 
@@ -147,10 +146,7 @@ class TranslationForm(BaseModel):
         return _texts((self.model_extra or {}).get(name, ()))
 
     def parameters(self) -> dict[str, Any]:
-        """Return the endpoint's parameters, including aliases from other programs.
-
-        Raises InvalidParameter or Unsupported.
-        """
+        """Return the endpoint's parameters. Raises InvalidParameter or Unsupported."""
         found = {name: values for name in OWN_NAMES if (values := self.texts(name))}
         for name, values in found.items():
             if name in INSTEAD:
@@ -173,9 +169,6 @@ class TranscriptionForm(TranslationForm):
     response_format: TranscriptionFormat = "json"  # type: ignore[assignment]
 
 
-FORMS = {TRANSCRIBE: TranscriptionForm, TRANSLATE: TranslationForm}
-
-
 class ServerVad(BaseModel):
     """The options of `chunking_strategy`, with the bounds of the endpoint's `vad_parameters`."""
 
@@ -183,38 +176,41 @@ class ServerVad(BaseModel):
 
     type: Literal["server_vad"] | None = None
     threshold: float | None = Field(default=None, gt=0, lt=1)
-    prefix_padding_ms: int | None = Field(default=None, ge=0, le=LONGEST_PAD_MS)
-    silence_duration_ms: int | None = Field(default=None, ge=0, le=LONGEST_MS)
+    prefix_padding_ms: int | None = Field(
+        default=None, ge=0, le=LONGEST_PAD_MS, serialization_alias="speech_pad_ms"
+    )
+    silence_duration_ms: int | None = Field(
+        default=None, ge=0, le=LONGEST_MS, serialization_alias="min_silence_duration_ms"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AudioRequest:
     """A request of the audio API: the endpoint's request, and the form of the answer.
 
-    `format` is the response format, with `granularities` if it is verbose. `logprobs` asks for the
-    log-probability of every token.
+    `format` is the response format, with `granularities` if it is verbose. `tokenizer` has the
+    bytes of tokens if log-probabilities are wanted.
     """
 
     request: TranscriptionRequest
     format: str
     granularities: frozenset[str] = frozenset()
     stream: bool = False
-    logprobs: bool = False
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @property
     def task(self) -> str:
         return self.request.config.task
 
 
-async def read_form(request: Request, task: str, endpoint: Endpoint) -> AudioRequest:
-    """Parse the form in a request's body, on the route of `task`.
-
-    Raises InvalidRequest, InvalidParameter, Unsupported and Refusal.
-    """
+async def read_form(
+    request: Request, kind: type[TranslationForm], endpoint: Endpoint
+) -> AudioRequest:
+    """Parse a request's form. Raises InvalidRequest, InvalidParameter, Unsupported, Refusal."""
     refuse_in_query(request)
     async with multipart_form(request, MAX_FILES, MAX_FIELDS) as form:
         file, fields = await asyncio.to_thread(_split, form)
-    return await asyncio.to_thread(read_fields, FORMS[task].read(file, fields), endpoint)
+    return await asyncio.to_thread(read_fields, kind.read(file, fields), endpoint)
 
 
 def _split(form: FormData) -> tuple[bytes, dict[str, Values]]:
@@ -289,13 +285,12 @@ def read_fields(form: TranslationForm, endpoint: Endpoint) -> AudioRequest:
         ignored_names("fields", unserved) if unserved else None,
     )
     request = request._replace(warnings=(*request.warnings, *filter(None, warnings)))
-    return AudioRequest(request, wanted, granularities, bool(form.stream), bool(form.include))
+    tokenizer = endpoint.recogniser.transcriber.models.tokenizer if form.include else None
+    return AudioRequest(request, wanted, granularities, bool(form.stream), tokenizer)
 
 
 def _granularities(form: TranslationForm) -> tuple[frozenset[str], str | None]:
-    """Return the granularities of a verbose answer, and the name of a field that requests times in
-    a format without times, if any.
-    """
+    """Return a verbose answer's granularities, and a field that asks for times in vain."""
     field, given = "timestamp_granularities", frozenset[str](form.timestamp_granularities)
     if form.word_timestamps and not given:
         field, given = "word_timestamps", frozenset({"word", "segment"})
@@ -320,12 +315,7 @@ def _vad_parameters(form: TranslationForm) -> dict[str, Any]:
     except ValidationError as error:
         name, reason = first_fault(error)
         raise InvalidParameter(reason, f"{STRATEGY}[{shown(name)}]") from None
-    parameters = {
-        "threshold": vad.threshold,
-        "speech_pad_ms": vad.prefix_padding_ms,
-        "min_silence_duration_ms": vad.silence_duration_ms,
-    }
-    given = {name: value for name, value in parameters.items() if value is not None}
+    given = vad.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
     return {"vad_parameters": given} if given else {}
 
 
@@ -344,10 +334,7 @@ def _read_object(text: str) -> dict[str, Any]:
 
 
 def one_language(language: str | None, languages: Sequence[str]) -> str | None:
-    """Return the language from `language` or a `languages` list of one.
-
-    Raises InvalidParameter or Unsupported, naming `languages`.
-    """
+    """Return the language. Raises InvalidParameter or Unsupported, naming `languages`."""
     several = distinct_languages(languages)
     if len(several) > 1:
         raise Unsupported("should be one language, or none to detect it", "languages")
@@ -420,9 +407,7 @@ def model_id(endpoint: Endpoint) -> str:
 
 
 def means_loaded(name: str, endpoint: Endpoint) -> bool:
-    """Return whether `name` means the loaded model: its own name, another project's for it, or any
-    transcription model of OpenAI.
-    """
+    """Return whether `name` is the model's own, another project's for it, or OpenAI's."""
     if len(name) > LONGEST_NAME:
         return False
     return bool(OPENAI_NAMES.fullmatch(name)) or _size(name) == _size(model_id(endpoint))
@@ -447,9 +432,7 @@ def require_model(name: str, endpoint: Endpoint) -> None:
 
 
 def _size(name: str) -> str:
-    """Return the part that all names of a model share: "large-v3" for
-    "Systran/faster-whisper-large-v3".
-    """
+    """Return the part that a model's names share: Systran/faster-whisper-tiny is "tiny"."""
     return PUBLISHED.sub("", name.rpartition("/")[2].lower())
 
 

@@ -6,35 +6,27 @@ character.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from whosaid.live.events import Delta
 from whosaid.transcript import Chunk
 
 
 def token_logprobs(
-    chunks: Iterable[Chunk], tokenizer: PreTrainedTokenizerBase
+    parts: Iterable[Chunk | Delta], tokenizer: PreTrainedTokenizerBase
 ) -> list[dict[str, Any]]:
-    """Return an entry for each token of the chunks, in order; their joined bytes are the text's."""
-    return [
-        entry
-        for chunk in chunks
-        for entry in logprob_entries(chunk.tokens, chunk.log_probs, tokenizer)
-    ]
-
-
-def logprob_entries(
-    tokens: Sequence[int], log_probs: Sequence[float], tokenizer: PreTrainedTokenizerBase
-) -> list[dict[str, Any]]:
+    """Return an entry for each token of the parts, in order; their joined bytes are the text's."""
     entries = []
-    written = tokenizer.convert_ids_to_tokens(list(tokens))
-    for each, logprob in zip(written, log_probs, strict=True):
-        raw = bytes(_bytes_by_letter()[letter] for letter in each)
-        text = raw.decode(errors="replace")
-        entries.append({"token": text, "bytes": list(raw), "logprob": logprob})
+    for part in parts:
+        written = tokenizer.convert_ids_to_tokens(list(part.tokens))
+        for each, logprob in zip(written, part.log_probs, strict=True):
+            raw = bytes(_bytes_by_letter()[letter] for letter in each)
+            text = raw.decode(errors="replace")
+            entries.append({"token": text, "bytes": list(raw), "logprob": logprob})
     return entries
 
 

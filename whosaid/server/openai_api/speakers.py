@@ -12,7 +12,7 @@ from itertools import count
 from string import ascii_uppercase
 
 from whosaid.answer.response import Answer
-from whosaid.transcript import Chunk, SpeakerSegment, Word
+from whosaid.transcript import SpeakerSegment, Word
 
 
 def with_labels(answer: Answer) -> Answer:
@@ -28,15 +28,12 @@ def with_labels(answer: Answer) -> Answer:
     def relabel(words: Iterable[Word]) -> tuple[Word, ...]:
         return tuple(replace(word, speaker=labels.get(word.speaker or "")) for word in words)
 
-    def relabel_chunk(chunk: Chunk) -> Chunk:
-        return replace(chunk, words=relabel(chunk.words))
-
     def relabel_segment(segment: SpeakerSegment) -> SpeakerSegment:
         speaker = labels.get(segment.speaker or "")
         voice = None if segment.voice is None else speaker or ""
         return replace(segment, speaker=speaker, voice=voice, words=relabel(segment.words))
 
-    chunks = tuple(map(relabel_chunk, answer.transcript.chunks))
+    chunks = tuple(replace(each, words=relabel(each.words)) for each in answer.transcript.chunks)
     told = tuple(
         replace(each, label=named.get(each.label) or labels.get(each.label or ""))
         for each in answer.known_speakers
@@ -51,9 +48,7 @@ def with_labels(answer: Answer) -> Answer:
 
 
 def _labels(speakers: Iterable[str], answer: Answer) -> dict[str, str]:
-    """Return each speaker's label: the name of a known speaker or channel, or letters that are no
-    such name.
-    """
+    """Return labels: the name of a known speaker or channel, or letters that are no name."""
     channels = {each.name for each in answer.channels}
     names = channels | {each.name for each in answer.known_speakers}
     letters = (letter for letter in map(label, count()) if letter not in names)

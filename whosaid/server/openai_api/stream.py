@@ -11,8 +11,6 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from whosaid.answer.response import Answer
 from whosaid.asr import Progress
 from whosaid.endpoint import Finished
@@ -27,12 +25,11 @@ from whosaid.server.openai_api.bodies import (
 )
 from whosaid.server.openai_api.form import FILES, AudioRequest
 from whosaid.server.openai_api.logprobs import token_logprobs
+from whosaid.server.openai_api.speakers import with_labels
 from whosaid.server.sse import Events, Messages
 
 
-async def stream_messages(
-    events: Events, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase
-) -> Messages:
+async def stream_messages(events: Events, asked: AudioRequest) -> Messages:
     """Yield OpenAI's messages for a request's `events`, after its audio was decoded."""
     text, sent = "", ""
     async with aclosing(events):
@@ -45,21 +42,20 @@ async def stream_messages(
                 sent += delta
                 if delta:
                     message: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
-                    if asked.logprobs:
-                        message["logprobs"] = token_logprobs(event.chunks, tokenizer)
+                    if asked.tokenizer is not None:
+                        message["logprobs"] = token_logprobs(event.chunks, asked.tokenizer)
                     yield message
             elif isinstance(event, Finished):
+                answer = await asyncio.to_thread(with_labels, event.answer)
                 if not sent:  # by the SDK the first event is a delta
-                    yield {"type": "transcript.text.delta", "delta": text_of(event.answer)}
+                    yield {"type": "transcript.text.delta", "delta": text_of(answer)}
                 if asked.format == "diarized_json":
-                    for segment in await asyncio.to_thread(diarized_segments, event.answer):
+                    for segment in await asyncio.to_thread(diarized_segments, answer):
                         yield segment
-                yield await asyncio.to_thread(_done, event.answer, asked, tokenizer)
+                yield await asyncio.to_thread(_done, answer, asked)
 
 
-def _done(
-    answer: Answer, asked: AudioRequest, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, Any]:
+def _done(answer: Answer, asked: AudioRequest) -> dict[str, Any]:
     """Return the last event, with the keys of a verbose answer or the subtitle file."""
     message = {
         "type": "transcript.text.done",
@@ -67,13 +63,9 @@ def _done(
         "languages": languages(answer.transcript),
         "usage": token_usage(answer),
     }
-    if asked.logprobs:
-        message["logprobs"] = token_logprobs(answer.transcript.chunks, tokenizer)
     message |= extras(answer, asked)
     if asked.format == "verbose_json":
         message = verbose(answer, asked) | message
     if asked.format in FILES:
         message[asked.format] = file_of(answer, asked)
-    if answer.warnings:
-        message["warnings"] = list(answer.warnings)
     return message

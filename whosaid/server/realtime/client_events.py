@@ -94,9 +94,9 @@ def read_object(message: str) -> dict[str, Any]:
     try:
         value = read_json(message, "message")
     except EndpointError as error:
-        raise Refusal(Kind.INVALID_JSON, error.reason) from None
+        raise Refusal(Kind.invalid_json, error.reason) from None
     if not _is_small(value):
-        raise Refusal(Kind.INVALID_JSON, f"an event has at most {MOST_VALUES} values")
+        raise Refusal(Kind.invalid_json, f"an event has at most {MOST_VALUES} values")
     return value
 
 
@@ -112,13 +112,13 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     """Parse an event; an append has at most `most_bytes` bytes of audio. Raises Refusal."""
     kind = event.get("type")
     if kind is None:
-        raise Refusal(Kind.MISSING_PARAMETER, "is required", "type")
+        raise Refusal(Kind.missing_required_parameter, "is required", "type")
     if not isinstance(kind, str):
-        raise Refusal(Kind.INVALID_TYPE, "should be a string", "type")
+        raise Refusal(Kind.invalid_type, "should be a string", "type")
     if kind in REFUSED:
-        raise Refusal(Kind.UNSUPPORTED_EVENT, f"{kind} is not served: {REFUSED[kind]}", "type")
+        raise Refusal(Kind.unsupported_event, f"{kind} is not served: {REFUSED[kind]}", "type")
     if kind not in SERVED:
-        raise Refusal(Kind.UNKNOWN_EVENT, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
+        raise Refusal(Kind.unknown_event, f"{shown(kind)} is none of {', '.join(SERVED)}", "type")
     read = SERVED[kind].read(event)
     if isinstance(read, Append):
         return _decoded(read.audio, most_bytes)
@@ -126,30 +126,24 @@ def read_event(event: dict[str, Any], most_bytes: int) -> ClientEvent:
     return read
 
 
-def read_bytes(data: bytes, most_bytes: int) -> bytes:
-    """Return the audio of a binary frame. Raises AppendTooLarge."""
-    if len(data) > most_bytes:
-        raise _too_large(most_bytes)
-    return data
+def check_size(size: int, most_bytes: int) -> None:
+    """Raise Refusal if an append of `size` bytes of audio is too large."""
+    if size > most_bytes:
+        text = f"at most {most_bytes} bytes may be appended at once"
+        raise Refusal(Kind.append_too_large, text, "audio")
 
 
 def _decoded(text: Base64Text | str, most_bytes: int) -> bytes:
-    if len(text) // 4 * 3 > most_bytes + 2:
-        raise _too_large(most_bytes)
+    check_size(len(text) // 4 * 3 - 2, most_bytes)
     try:
         digits = base64_digits(text)
         data = decode_digits(digits) if len(digits) % 4 == 0 else None
     except (Base64Error, UnicodeEncodeError):
         data = None
     if data is None:
-        raise Refusal(Kind.INVALID_BASE64, "should be in base64", "audio")
-    return read_bytes(data, most_bytes)
-
-
-def _too_large(most_bytes: int) -> Refusal:
-    return Refusal(
-        Kind.APPEND_TOO_LARGE, f"at most {most_bytes} bytes may be appended at once", "audio"
-    )
+        raise Refusal(Kind.invalid_base64, "should be in base64", "audio")
+    check_size(len(data), most_bytes)
+    return data
 
 
 def _is_small(value: dict[str, Any]) -> bool:

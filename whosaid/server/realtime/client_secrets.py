@@ -42,17 +42,14 @@ class ClientSecrets:
 
     def create(self, seconds: int, config: SessionConfig) -> ClientSecret:
         """Create a secret for so many seconds. Raises Busy if there are too many."""
-        self._forget_expired()
+        now = self._now()
+        self._secrets = {key: each for key, each in self._secrets.items() if each.expires_at > now}
         if len(self._secrets) >= MOST_SECRETS:
             first = min(each.expires_at for each in self._secrets.values())
-            wait = max(1, first - int(self._now()))
-            raise Refusal(
-                Kind.BUSY,
-                f"{MOST_SECRETS} unexpired secrets exist, the most allowed",
-                retry_after=wait,
-            )
+            text = f"{MOST_SECRETS} unexpired secrets exist, the most allowed"
+            raise Refusal(Kind.BUSY, text, retry_after=max(1, first - int(now)))
         value = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-        secret = ClientSecret(value, int(self._now()) + seconds, config)
+        secret = ClientSecret(value, int(now) + seconds, config)
         self._secrets[_digest(value.encode())] = secret
         return secret
 
@@ -62,11 +59,6 @@ class ClientSecrets:
         if secret is None or secret.expires_at <= self._now():
             raise Refusal(Kind.UNAUTHORIZED, "the client secret is unknown, or has expired")
         return secret
-
-    def _forget_expired(self) -> None:
-        now = self._now()
-        kept = {name: each for name, each in self._secrets.items() if each.expires_at > now}
-        self._secrets = kept
 
 
 def _digest(value: bytes) -> bytes:

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from whosaid.errors import EndpointError
 from whosaid.server.admission import token_of
 from whosaid.server.error_response import GUARDED, ErrorResponse, translated
-from whosaid.server.realtime.client_secrets import ClientSecret
 from whosaid.server.realtime.places import INTERNAL_ERROR, LivePlace
 from whosaid.server.realtime.session_config import SessionConfig
 
@@ -25,9 +24,7 @@ UPGRADED, NO_STATUS = 101, 1005
 
 
 class Handshake:
-    """Records the outcome: the HTTP `status` (101 if a session began), the error's `code`, and
-    WebSocket's `close_status`.
-    """
+    """Records the HTTP `status` (101: a session began), error `code` and `close_status`."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = {**scope, "method": "GET"}
@@ -41,10 +38,6 @@ class Handshake:
         self.place: LivePlace | None = None
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    @property
     def token(self) -> bytes:
         """Return the client's key or secret; "" if there is none."""
         for name in self.scope["subprotocols"]:
@@ -53,11 +46,10 @@ class Handshake:
                 return given.encode("utf-8", "surrogateescape")
         return token_of(self.headers)
 
-    async def run(self, app: ASGIApp, place: LivePlace, secret: ClientSecret | None) -> None:
+    async def run(self, app: ASGIApp, place: LivePlace, config: SessionConfig) -> None:
         """Let `app` serve the session in `place`. Raises EndpointError before it begins."""
         self.place = place
         # The route's `socket.state`.
-        config = secret.config if secret else SessionConfig()
         self.scope.setdefault("state", {}).update(place=place, config=config)
         try:
             await app(self.scope, self._received, self.send)

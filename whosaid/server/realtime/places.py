@@ -83,48 +83,34 @@ class LivePlace:
 
 
 class LivePlaces:
-    """At most `most` sessions."""
+    """At most `most` sessions; `taken` are the places of open ones."""
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.taken: set[LivePlace] = set()
         self.opened = 0  # sessions opened since the start
         self._ended_seconds = 0.0
-        self._taken: set[LivePlace] = set()
-
-    @property
-    def taken(self) -> int:
-        return len(self._taken)
 
     @property
     def audio_seconds(self) -> float:
         """Return the audio of all sessions since the start."""
-        return self._ended_seconds + sum(each.audio_seconds for each in self._taken)
+        return self._ended_seconds + sum(each.audio_seconds for each in self.taken)
 
     def check(self) -> None:
         """Raise Busy if there is no place, or if sessions lag behind."""
-        if self.taken >= self.most:
+        if len(self.taken) >= self.most:
             text = f"{self.most} live sessions are open, the most allowed"
             raise Refusal(Kind.BUSY, text, retry_after=RETRY_AFTER_S)
-        if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self._taken):
+        if any(each.driver and each.driver.slowed > MOST_SLOWED for each in self.taken):
             raise Refusal(Kind.BUSY, "live sessions already lag behind", retry_after=RETRY_AFTER_S)
 
     @contextmanager
     def take(self) -> Iterator[LivePlace]:
-        """Yield a place until the block ends. Raises Busy as `check` does."""
-        self.check()
         place = LivePlace()
         self.opened += 1
-        self._taken.add(place)
+        self.taken.add(place)
         try:
             yield place
         finally:
-            self._taken.discard(place)
+            self.taken.discard(place)
             self._ended_seconds += place.audio_seconds
-
-    def finish_all(self, ending: Ending) -> None:
-        for place in self._taken:
-            place.finish(ending)
-
-    def end_all(self, ending: Ending) -> None:
-        for place in self._taken:
-            place.end(ending)

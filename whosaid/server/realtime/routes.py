@@ -68,10 +68,7 @@ def router(
             warnings = query_warnings(socket.query_params, endpoint)
             offered = socket.scope["subprotocols"]
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-            session = RealtimeSession(
-                socket, socket.state.place, socket.state.config, endpoint, settings, open_driver
-            )
-            await session.run(warnings)
+            await RealtimeSession(socket, endpoint, settings, open_driver).run(warnings)
 
     @routes.get("", include_in_schema=False)
     async def no_socket() -> None:

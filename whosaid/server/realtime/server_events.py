@@ -29,11 +29,11 @@ from whosaid.live.events import (
     SpeakersFound,
     Words,
 )
-from whosaid.server.error_response import openai_body
+from whosaid.server.error_response import openai_error
 from whosaid.server.openai_api.bodies import languages
-from whosaid.server.openai_api.logprobs import logprob_entries, token_logprobs
+from whosaid.server.openai_api.logprobs import token_logprobs
 from whosaid.server.realtime.session_config import LOGPROBS, SEGMENTS, WORDS
-from whosaid.transcript import Word
+from whosaid.transcript import Chunk, Word
 
 Message = dict[str, Any]
 
@@ -42,7 +42,6 @@ NEEDED = {Words: WORDS, Cadence: WORDS, Segment: SEGMENTS, SpeakersFound: SEGMEN
 
 
 def new_id(kind: str) -> str:
-    """Return a unique id, `kind`_..."""
     return f"{kind}_{uuid.uuid4().hex[:24]}"
 
 
@@ -52,13 +51,12 @@ def named(kind: str, **fields: Any) -> Message:  # noqa: ANN401
 
 def error_event(error: EndpointError, event_id: str | None) -> Message:
     """Return an error about the client's event `event_id`, or about the session."""
-    body = openai_body(error)["error"]
-    return named("error", error={**body, "event_id": event_id})
+    return named("error", error={**openai_error(error), "event_id": event_id})
 
 
 def warning_event(error: EndpointError, event_id: str | None) -> Message:
     """Return a warning about a part of the client's event `event_id` that has no effect."""
-    body = openai_body(error)["error"]
+    body = openai_error(error)
     del body["type"]
     return named("warning", warning={**body, "event_id": event_id})
 
@@ -83,13 +81,13 @@ class EventEncoder:
             case ItemAdded(item, previous) | ItemDone(item, previous):
                 return {"previous_item_id": previous, "item": _item(item)}
             case Delta(item, delta):
-                return {"item_id": item, "delta": delta, **self._logprobs_of(event)}
+                return {"item_id": item, "delta": delta, **self._logprobs([event])}
             case Words(item, words, unstable):
                 return {"item_id": item, "words": [*map(_word, words)], "unstable": unstable}
             case Completed():
                 return self._completed(event)
             case Failed(item, error):
-                return {"item_id": item, "error": openai_body(error)["error"]}
+                return {"item_id": item, "error": openai_error(error)}
             case SpeakersFound(known, warnings):
                 return {"known_speakers": known_speakers_json(known), "warnings": [*warnings]}
         fields = {each.name: getattr(event, each.name) for each in dataclasses.fields(event)}
@@ -97,10 +95,10 @@ class EventEncoder:
             fields |= {"words": [*map(_word, words)]} if WORDS in self._include else {}
         return {k: round(v, 2) if isinstance(v, float) else v for k, v in fields.items()}
 
-    def _logprobs_of(self, event: Delta) -> Message:
+    def _logprobs(self, parts: Iterable[Chunk | Delta]) -> Message:
         if LOGPROBS not in self._include:
             return {}
-        return {"logprobs": logprob_entries(event.tokens, event.log_probs, self._tokenizer)}
+        return {"logprobs": token_logprobs(parts, self._tokenizer)}
 
     def _completed(self, event: Completed) -> Message:
         found = event.transcript
@@ -109,9 +107,8 @@ class EventEncoder:
             "transcript": event.text,
             "languages": languages(found),
             "usage": {"type": "duration", "seconds": round(event.seconds, 2)},
+            **self._logprobs(found.chunks),
         }
-        if LOGPROBS in self._include:
-            fields["logprobs"] = token_logprobs(found.chunks, self._tokenizer)
         if WORDS in self._include:
             fields["words"] = [_word(word) for chunk in found.chunks for word in chunk.words]
         if found.warnings:

@@ -31,8 +31,8 @@ from whosaid.server.realtime.client_events import (
     Clear,
     ClientEvent,
     Commit,
+    check_size,
     event_id,
-    read_bytes,
     read_event,
     read_object,
 )
@@ -86,36 +86,31 @@ class Ahead:
 
 
 class RealtimeSession:
-    """A session on an accepted `socket`, with the initial `config` and its own driver."""
+    """A session on an accepted `socket`, with the place and settings of its state."""
 
     def __init__(
         self,
         socket: WebSocket,
-        place: LivePlace,
-        config: SessionConfig,
         endpoint: Endpoint,
         settings: ServerSettings,
         open_driver: OpenDriver,
     ) -> None:
-        self._socket, self._place, self._endpoint = socket, place, endpoint
-        self._settings, self._config = settings, config
-        self._id, self._expires_at = (
-            new_id("sess"),
-            int(time.time() + settings.live_session_seconds),
-        )
+        self._socket, self._endpoint, self._settings = socket, endpoint, settings
+        self._place: LivePlace = socket.state.place
+        self._config: SessionConfig = socket.state.config
+        self._id = new_id("sess")
+        self._expires_at = int(time.time() + settings.live_session_seconds)
         self._ahead = Ahead(settings.live_ahead_seconds)
         self._sending, self._driving = asyncio.Lock(), asyncio.Lock()
-        place.driver = self._driver = open_driver(self._send_events)
+        self._place.driver = self._driver = open_driver(self._send_events)
 
     async def run(self, warnings: tuple[str, ...] = ()) -> None:
-        """Serve the client until it or the server ends the session, then free its resources. The
-        first event has the `warnings`.
-        """
+        """Serve until client or server ends the session. The first event has `warnings`."""
         reading = asyncio.ensure_future(self._read_all(warnings))
         try:
             await self._place.wait_until(Stage.FINISHING, self._settings.live_session_seconds)
             self._place.finish(
-                Ending(GOING_AWAY, Refusal(Kind.SESSION_EXPIRED, "the session is over"))
+                Ending(GOING_AWAY, Refusal(Kind.session_expired, "the session is over"))
             )
             if self._place.stage is Stage.FINISHING:
                 await self._finish()
@@ -179,7 +174,7 @@ class RealtimeSession:
             try:
                 message = await self._receive()
             except TimeoutError:
-                idle = Refusal(Kind.SESSION_IDLE, "no event for LIVE_IDLE_SECONDS")
+                idle = Refusal(Kind.session_idle, "no event for LIVE_IDLE_SECONDS")
                 self._place.finish(Ending(GOING_AWAY, idle))
                 continue
             if message["type"] == "websocket.disconnect":
@@ -201,11 +196,12 @@ class RealtimeSession:
 
     async def _handle(self, message: MutableMapping[str, Any]) -> None:
         name: str | None = None
-        text, data = message.get("text"), message.get("bytes")
+        text, data = message.get("text"), message.get("bytes") or b""
         most = self._settings.max_append_bytes
         try:
             if text is None:
-                event: ClientEvent = read_bytes(data or b"", most)
+                check_size(len(data), most)
+                event: ClientEvent = data
             elif len(text) < LONG:
                 fields = read_object(text)
                 name = event_id(fields)
@@ -216,7 +212,7 @@ class RealtimeSession:
                 event = await asyncio.to_thread(read_event, fields, most)
             if self._place.stage is not Stage.OPEN:
                 raise Refusal(
-                    Kind.SESSION_ENDING, "the session is ending, and accepts no more events"
+                    Kind.session_ending, "the session is ending, and accepts no more events"
                 )
             async with self._driving:
                 await self._do(event, name)
@@ -264,7 +260,6 @@ class RealtimeSession:
     # Events to the client
 
     def _shown(self, warnings: tuple[str, ...]) -> Message:
-        """Return the current session, and the `warnings` if there are any."""
         shown = self._config.shown(self._id, self._expires_at, model_id(self._endpoint))
         return {"session": shown, **({"warnings": list(warnings)} if warnings else {})}
 

@@ -49,14 +49,10 @@ OLD_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "au
 LONGEST_PADDING_MS, SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 5_000, 50, 30_000
 LONGEST_NAME = 200
 TRANSCRIPTION, TURNS = "audio.input.transcription", "audio.input.turn_detection"
-# Paths of the endpoint's parameters in a session, and of lists that are parsed like a form's.
+# Paths in a session of the endpoint's parameters; of others it is TRANSCRIPTION and their name.
 FIELDS = {
-    "language": f"{TRANSCRIPTION}.language",
-    "languages": f"{TRANSCRIPTION}.languages",
-    "prompt": f"{TRANSCRIPTION}.prompt",
     "hotwords": f"{TRANSCRIPTION}.keywords",
     "known_speakers": f"{TRANSCRIPTION}.{REFERENCES}",
-    REFERENCES: f"{TRANSCRIPTION}.{REFERENCES}",
     "speakers": "include",
 }
 PARAMETER = re.compile(r"(?P<name>\w+)(?P<place>\[\d+\])?(?:\.(?P<part>\w+))?(?:\.\w+)*", re.ASCII)
@@ -92,10 +88,10 @@ class Given(BaseModel):
         path = "".join(steps).removeprefix(".")
         kind, text = first["type"], first["msg"].replace("Input should", "should")
         if kind == "extra_forbidden":
-            raise Refusal(Kind.UNKNOWN_PARAMETER, "there is no such field", path)
+            raise Refusal(Kind.unknown_parameter, "there is no such field", path)
         if kind == "missing":
-            raise Refusal(Kind.MISSING_PARAMETER, "is required", path)
-        wrong = Kind.INVALID_TYPE if kind.endswith("_type") else Kind.INVALID_VALUE
+            raise Refusal(Kind.missing_required_parameter, "is required", path)
+        wrong = Kind.invalid_type if kind.endswith("_type") else Kind.invalid_value
         raise Refusal(wrong, text, path)
 
 
@@ -183,9 +179,7 @@ class SessionGiven(Part):
     @model_validator(mode="before")
     @classmethod
     def _nested(cls, session: object) -> object:
-        """Move the beta's flat fields to their current paths. A conversation's `model` becomes the
-        transcription's if that has none.
-        """
+        """Move the beta's flat fields, and a conversation's `model` if there is no other."""
         if not isinstance(session, dict):
             return session
         flat = {FLAT[name]: value for name, value in session.items() if name in FLAT}
@@ -251,36 +245,27 @@ class SessionConfig:
 
 
 def merged(config: SessionConfig, given: SessionGiven, endpoint: Endpoint) -> SessionConfig:
-    """Return the settings after an update.
-
-    Raises ClientError; a Refusal's `param` begins below `session`.
-    """
+    """Return the settings after an update. Raises ClientError; `param` begins below `session`."""
     if given.type not in (None, "transcription", "realtime"):
-        raise Refusal(Kind.UNSUPPORTED_VALUE, "this server has only transcription sessions", "type")
+        raise Refusal(Kind.unsupported_value, "this server has only transcription sessions", "type")
     if "include" in given.model_fields_set:
         config = replace(config, include=frozenset(given.include or ()))
-    speakers = SEGMENTS in config.include and endpoint.diarizer is not None
-    if given.audio and given.audio.input:
-        config = _merged_input(config, given.audio.input, endpoint)
-    if config.settings.known_speakers and not speakers:
-        text = f"include should have {SEGMENTS}, and a diarization model be loaded"
-        raise Refusal(Kind.UNSUPPORTED_VALUE, text, FIELDS["known_speakers"])
-    return replace(config, settings=replace(config.settings, speakers=speakers))
-
-
-def _merged_input(config: SessionConfig, part: InputGiven, endpoint: Endpoint) -> SessionConfig:
-    names = part.model_fields_set
-    if "format" in names:
+    part = (given.audio and given.audio.input) or InputGiven()
+    if "format" in part.model_fields_set:
         config = replace(config, format=_format(part.format))
     settings = config.settings
-    if "turn_detection" in names:
+    if "turn_detection" in part.model_fields_set:
         turns = _turns(settings.turn_detection, part.turn_detection)
         settings = replace(settings, turn_detection=turns)
-    if (given := part.transcription) is not None:
-        if "model" in given.model_fields_set:
-            config = replace(config, model=given.model)
-        settings = _transcription(settings, given, endpoint)
-    return replace(config, settings=settings)
+    if part.transcription is not None:
+        if "model" in part.transcription.model_fields_set:
+            config = replace(config, model=part.transcription.model)
+        settings = _transcription(settings, part.transcription, endpoint)
+    speakers = SEGMENTS in config.include and endpoint.diarizer is not None
+    if settings.known_speakers and not speakers:
+        text = f"include should have {SEGMENTS}, and a diarization model be loaded"
+        raise Refusal(Kind.unsupported_value, text, FIELDS["known_speakers"])
+    return replace(config, settings=replace(settings, speakers=speakers))
 
 
 def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
@@ -306,9 +291,7 @@ def ignored_wishes(given: SessionGiven, endpoint: Endpoint) -> tuple[str, ...]:
 
 @contextmanager
 def below(path: str) -> Iterator[None]:
-    """Make errors raised in the block name the session's fields, below `path`, instead of the
-    endpoint's parameters.
-    """
+    """Make errors in the block name the session's fields, below `path`."""
     try:
         yield
     except Refusal as error:
@@ -317,11 +300,11 @@ def below(path: str) -> Iterator[None]:
         raise Refusal(error.kind, error.reason, f"{path}.{error.param}") from error
     except ClientError as error:
         found = PARAMETER.fullmatch(error.param or "")
-        if not found or found["name"] not in FIELDS:
+        if not found:
             raise
-        kind = Kind.UNSUPPORTED_VALUE if isinstance(error, Unsupported) else Kind.INVALID_VALUE
-        is_name = found["part"] == "name"
-        field = f"{TRANSCRIPTION}.{NAMES}" if is_name else FIELDS[found["name"]]
+        kind = Kind.unsupported_value if isinstance(error, Unsupported) else Kind.invalid_value
+        name = NAMES if found["part"] == "name" else found["name"]
+        field = FIELDS.get(name, f"{TRANSCRIPTION}.{name}")
         raise Refusal(kind, error.reason, f"{path}.{field}{found['place'] or ''}") from error
 
 
@@ -331,11 +314,11 @@ def _format(given: FormatGiven | None) -> AudioFormat:
     rates = [each.rate for each in AudioFormat if each.value[0] == given.type]
     if not rates:
         kinds = ", ".join(dict.fromkeys(each.value[0] for each in AudioFormat))
-        raise Refusal(Kind.INVALID_VALUE, f"should be one of {kinds}", "audio.input.format.type")
+        raise Refusal(Kind.invalid_value, f"should be one of {kinds}", "audio.input.format.type")
     rate = given.rate or rates[0]
     if rate not in rates:
         wanted = " or ".join(map(str, rates))
-        raise Refusal(Kind.INVALID_VALUE, f"should be {wanted}", "audio.input.format.rate")
+        raise Refusal(Kind.invalid_value, f"should be {wanted}", "audio.input.format.rate")
     return AudioFormat((given.type, rate))
 
 
@@ -344,7 +327,7 @@ def _turns(now: TurnSettings | None, given: TurnsGiven | None) -> TurnSettings |
         return None
     if given.type not in (None, "server_vad") and not _is_other_vad(given.type):
         raise Refusal(
-            Kind.UNSUPPORTED_VALUE, "should be server_vad, or turn_detection null", f"{TURNS}.type"
+            Kind.unsupported_value, "should be server_vad, or turn_detection null", f"{TURNS}.type"
         )
     default = TurnSettings()
     bounds = {"threshold", "prefix_padding_ms", "silence_duration_ms"}
