@@ -128,7 +128,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             *MODELS,
             _only("--only", "recordings"),
             count("--repeats", f"repeats of each; {SHOWN}", default=3),
-            flag("--ours", "without pyannote.audio; its earlier results are kept"),
             *KEPT,
         ),
     ),
