@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from whosaid.cli import manifest
+from whosaid.cli.options import json_object
 from whosaid.cli.parser import CommandParser, Option, argument, count, flag, one_of, option
 
 # The engines of `scripts/bench real`, and short names for some of their settings.
@@ -88,13 +88,6 @@ def _precision(told: str) -> Option:
     return argument("--precision", f"{told}; {SHOWN}", "PRECISION", default="float32")
 
 
-def json_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ArgumentTypeError("should be an object in JSON")
-    return value
-
-
 SHOWN = "default: %(default)s"
 QUICK = flag("--quick", "a short smoke test; its figures are meaningless")
 KEPT = (
@@ -128,7 +121,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             *MODELS,
             _only("--only", "recordings"),
             count("--repeats", f"repeats of each; {SHOWN}", default=3),
-            flag("--ours", "without pyannote.audio; its earlier results are kept"),
             *KEPT,
         ),
     ),
@@ -144,10 +136,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 "--only", 'recordings whose name contains TEXT, or "mixed"', "TEXT", default=""
             ),
             argument(
-                "--split",
-                f"speakers of --voices: train, dev or test; {SHOWN}",
-                "SPLIT",
-                default="test",
+                "--split", f"train, dev or test speakers of --voices; {SHOWN}", default="test"
             ),
             argument(
                 "--parameters",
@@ -220,7 +209,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 "SECONDS",
                 type=float,
             ),
-            flag("--no-rival", "without faster-whisper", False, dest="rival", default=True),
             *KEPT,
         ),
     ),

@@ -32,7 +32,7 @@ def publish(
     written.write_text(fill(page.read_text(encoding="utf-8"), figures), encoding="utf-8")
     for key, rows in tables.items():
         if rows and not isinstance(rows, str):
-            print(f"{key}\n\n{_for_terminal(rows)}\n")
+            print(f"{key}\n\n{figures[key]}\n")
     print(f"Written to {written}, where each figure is explained.")
 
 
@@ -50,18 +50,4 @@ def fill(page: str, figures: Mapping[str, str]) -> str:
 
 
 def _markdown(rows: list[dict[str, str]]) -> str:
-    """Return a table of rows. Raises ValueError if their columns differ."""
-    header = list(rows[0]) if rows else []
-    if any(list(row) != header for row in rows):
-        raise ValueError(f"not every row of a table has the columns {', '.join(header)}")
-    return table(header, [list(row.values()) for row in rows])
-
-
-def _for_terminal(rows: list[dict[str, str]]) -> str:
-    """Return a table with the cells of each column padded to one width."""
-    columns = [[name, *(row[name] for row in rows)] for name in rows[0]]
-    widths = [max(map(len, column)) for column in columns]
-    return "\n".join(
-        "  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
-        for first, *cells in zip(*columns, strict=True)
-    )
+    return table([*rows[0]] if rows else [], [[*row.values()] for row in rows])

@@ -32,6 +32,7 @@ from benchmarks.gpu_check.page import (
 from benchmarks.gpu_check.subject import Subject
 from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelSettings
+from tests.support.audio_files import conversation
 from whosaid.runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
@@ -58,7 +59,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     """Only one section runs in its own process, though all do for a user; the others transcribe
     the conversation up to a pause after two speakers."""
     until = 9.9
-    beginning = recording.lasting(recording.read_conversation(), until)
+    beginning = recording.lasting(conversation(), until)
     truth = json.loads(recording.TRUTH.read_text(encoding="utf-8"))["words"]
     said = sum(word["end"] < until for word in truth)
     words = recording.spoken_words()[:said]
@@ -74,7 +75,7 @@ def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checks, "FIRST_REQUEST_EXTRA", 1e9)
     monkeypatch.setattr(checks, "QUICK_SECONDS", 8.0)
     monkeypatch.setattr(speed, "QUICK_SECONDS", 4.0)
-    monkeypatch.setattr(command, "make_page", partial(command.make_page, run=run))
+    monkeypatch.setattr(command, "run_apart", run)
     assert command.main(read_gpu_check(["--quick", "--output", str(tmp_path / "page.md")])) == 0
     printed = capsys.readouterr()
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out
@@ -214,7 +215,8 @@ def test_a_process_that_aborts_or_hangs_spoils_its_own_section_only(
 ):
     if run is hangs:
         monkeypatch.setattr(sections, "MAX_SECONDS", 0.3)
-    outcome = sections.run_apart("Texts", ModelSettings.for_demo(), quick=True, run=run)
+    monkeypatch.setattr(sections, "run_here", run)
+    outcome = sections.run_apart("Texts", ModelSettings.for_demo(), quick=True)
     (finding,) = outcome.findings
     assert (finding.status, finding.found) == (Status.NOT_OK, found)
     assert not outcome.loaded

@@ -8,12 +8,9 @@ import json
 import statistics
 from contextlib import asynccontextmanager
 
-import numpy as np
 import pytest
 
-from benchmarks.load.bench import opus_file
 from benchmarks.load.clients import Load, beside, closed
-from whosaid.audio.decode import AudioLimits, decode_audio
 
 
 class Server:
@@ -88,12 +85,6 @@ def test_short_requests_are_told_apart_from_the_long_ones_beside_them():
     assert server.asked.count(b"short") == len(load.seconds) == 6
     assert (load.texts, of_long.texts) == ({"short"}, {"long"})
     assert server.asked.count(b"long") >= len(of_long.seconds) > 0
-
-
-def test_opus_is_small_and_as_long_as_was_asked_for():
-    file = opus_file(np.zeros(5 * 16_000, np.float32))
-    assert len(file) < 5 * 2_000
-    assert decode_audio(file, 16_000, AudioLimits(60, 10**6)).duration == pytest.approx(5, abs=0.1)
 
 
 def test_figures_are_the_median_and_p95():

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu_check.checks import NO_GPU, check_log, check_machine
 from benchmarks.gpu_check.page import Page, findings_of, judge, leave_out
-from benchmarks.gpu_check.sections import SECTIONS, Run, run_apart
+from benchmarks.gpu_check.sections import SECTIONS, run_apart
 from config import ModelSettings
 from whosaid.errors import StartError
 from whosaid.runtime.device import choose_device, prepare_device
 from whosaid.runtime.environment import nvidia_device_present
 
 
-def make_page(
-    settings: ModelSettings,
-    quick: bool,
-    run: Run = run_apart,
-    keep: Callable[[Page], object] = lambda _: None,
-) -> Page:
-    """Run every check that this machine allows, each section by `run`. `keep` gets the growing
-    page, in which a running section is marked as not ended.
+def make_page(settings: ModelSettings, quick: bool, output: Path | None) -> Page:
+    """Run every check that this machine allows. The growing page, in which a running section is
+    marked as not ended, is written to `output`. Raises OSError.
     """
     page = Page(quick)
     try:
@@ -45,8 +38,8 @@ def make_page(
             page.sections[section] = [leave_out("all", reasons[section])]
             continue
         page.sections[section] = [leave_out("all", "the check did not end")]
-        keep(page)
-        outcome = run(section, settings, quick)
+        _keep(output, page)
+        outcome = run_apart(section, settings, quick)
         page.sections[section] = outcome.findings
         warnings += outcome.warnings
         if section == "Load" and not outcome.loaded:
@@ -54,7 +47,6 @@ def make_page(
             kept = ["Load", "Without graphs"] if settings.cuda_graphs else ["Load"]
             reasons |= dict.fromkeys(SECTIONS.keys() - kept, "the models did not load")
     page.sections["Log"] = check_log(warnings)
-    keep(page)
     return page
 
 
@@ -66,7 +58,7 @@ def main(options: Namespace) -> int:
         print(f"scripts/gpu-check: {error}", file=sys.stderr)
         return 2
     try:
-        page = make_page(settings, options.quick, keep=partial(_keep, options.output))
+        page = make_page(settings, options.quick, options.output)
         _keep(options.output, page)
     except OSError as error:
         print(f"scripts/gpu-check: {options.output}: {error.strerror}", file=sys.stderr)

@@ -18,7 +18,6 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from benchmarks.report import table
 from tests.support.transformers_models import decoder_alone
-from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.weights import WhisperModel
 from whosaid.asr.engine.drafters import DraftModel
 from whosaid.asr.engine.state import (
@@ -98,14 +97,6 @@ class Footprint:
 
     def with_rows(self, rows: int) -> int:
         return self.models + rows * self.per_row
-
-
-def footprint_of(models: WhisperModels, main: Decoder, draft_model: DraftModel | None) -> Footprint:
-    """Return the footprint of loaded models with the engine's decoders over them."""
-    sources = [models.model]
-    if models.assistant is not None:
-        sources.append(models.assistant.model)
-    return footprint(sources, main, draft_model)
 
 
 def memory_table() -> str:

@@ -8,19 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config import REPOSITORY
-from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.timebase import SAMPLE_RATE
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 TRUTH = REPOSITORY / "demo" / "conversation.json"
-LIMITS = AudioLimits(600.0, 1 << 28)
 
 Samples = NDArray[np.float32]
-
-
-def read_conversation() -> Samples:
-    """Return the samples (n,), mono at 16 kHz."""
-    return decode_audio(CONVERSATION.read_bytes(), SAMPLE_RATE, LIMITS).samples
 
 
 def lasting(samples: Samples, seconds: float) -> Samples:

@@ -46,9 +46,6 @@ class Outcome(NamedTuple):
     loaded: bool
 
 
-Run = Callable[[str, ModelSettings, bool], Outcome]
-
-
 def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     """Run a section in this process. Raises StartError if the device cannot be used."""
     if section == "Without graphs":
@@ -73,11 +70,11 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     return Outcome(findings, messages, hasattr(subject, "transcriber"))
 
 
-def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run_here) -> Outcome:
+def run_apart(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     """Run a section in its own process, which writes to this one's stderr."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, run, section, settings, quick))
+    process = context.Process(target=_send, args=(sender, run_here, section, settings, quick))
     started = time.perf_counter()
     process.start()
     sender.close()
@@ -97,5 +94,5 @@ def run_apart(section: str, settings: ModelSettings, quick: bool, run: Run = run
     return Outcome([failure(f"its process {ended}")], [], loaded=False)
 
 
-def _send(sender: Connection, run: Run, *what: object) -> None:
-    sender.send(run(*what))  # type: ignore[arg-type]
+def _send(sender: Connection, run: Callable[..., Outcome], *what: object) -> None:
+    sender.send(run(*what))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_check.checks import NO_GPU
-from benchmarks.gpu_check.memory import GB, MB, footprint_of
+from benchmarks.gpu_check.memory import GB, MB, footprint
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
 from benchmarks.gpu_check.recording import Samples, lasting
 from benchmarks.gpu_check.subject import Subject
@@ -44,7 +44,7 @@ class Run:
     batch_size: int
     assisted: bool = False
     eager: bool = False
-    transcript: Transcript | None = None
+    transcript: Transcript = field(init=False)
 
     def __call__(self) -> None:
         runner = self.subject.graphs if self.eager else None
@@ -56,24 +56,21 @@ class Run:
     @property
     def step_ms(self) -> float:
         """Return the mean milliseconds of a decoding step."""
-        assert self.transcript is not None
         stats = self.transcript.stats
         return 1e3 * stats.decode_seconds / max(1, stats.steps)
 
 
 def check_speed(subject: Subject) -> list[Finding]:
     """Measure RTFx (seconds of audio a second) by batch, with and without graphs and assistant."""
-    seconds = GPU_SECONDS if subject.on_cuda else CPU_SECONDS
-    if subject.quick:
-        seconds = QUICK_SECONDS if not subject.on_cuda else CPU_SECONDS
+    whole, quick = (GPU_SECONDS, CPU_SECONDS) if subject.on_cuda else (CPU_SECONDS, QUICK_SECONDS)
+    seconds = quick if subject.quick else whole
     recording = lasting(subject.recording, seconds)
     runs = _runs(subject, recording)
     repeats = 1 if subject.quick else REPEATS
     if subject.on_cuda:
         for run in _runs(subject, lasting(recording, CPU_SECONDS)).values():
             run()  # the first eager run is slow
-    actions: dict[str, Callable[[], object]] = dict(runs)
-    timed = time_interleaved(actions, repeats, subject.device)
+    timed = time_interleaved(runs, repeats, subject.device)
     rtfx = {
         name: len(run.recording) / SAMPLE_RATE / median(timed[name]) for name, run in runs.items()
     }
@@ -88,7 +85,6 @@ def check_speed(subject: Subject) -> list[Finding]:
 
 def _note_shares(subject: Subject, run: Run) -> list[Finding]:
     """Note the shares of encoder, prefill and decoding, and the number of replayed passes."""
-    assert run.transcript is not None
     stats, name = run.transcript.stats, f"batch {run.batch_size}"
     parts = {
         "encoding": stats.encode_seconds,
@@ -186,9 +182,7 @@ def _judge_assisted(
     name = f"RTFx, batch {BATCHES[-1]} and batch 1, assisted"
     if not subject.assisted:
         return leave_out(name, "ASSISTANT_MODEL names none")
-    transcript = runs["assisted"].transcript
-    assert transcript is not None
-    acceptance = transcript.stats.acceptance
+    acceptance = runs["assisted"].transcript.stats.acceptance
     drafted = "nothing drafted" if acceptance is None else f"{acceptance:.0%} of drafts accepted"
     found = f"{rtfx['assisted']:.1f} and {rtfx['assisted, batch 1']:.1f}; {drafted} in batch 24"
     if not subject.on_cuda:
@@ -205,14 +199,16 @@ def check_memory(subject: Subject) -> list[Finding]:
     if not subject.on_cuda:
         return [leave_out(name, NO_GPU) for name in ("models in memory", "peak of a request")]
     engine, device = subject.transcriber.engine, subject.device
-    footprint = footprint_of(subject.transcriber.models, engine.main, engine.draft_model)
+    models = subject.transcriber.models
+    loaded = [models.model] if models.assistant is None else [models.model, models.assistant.model]
+    size = footprint(loaded, engine.main, engine.draft_model)
     with engine.computing():  # rows are made in the stream that decodes them
         for batch in engine.batches.values():
             batch.clear()
         gc.collect()
         held = torch.cuda.memory_allocated(device) - subject.allocated_before
         rows = engine.memory.ensure_capacity(BATCHES[-1]).capacity
-    most = footprint.models * (1 + MODELS_SHARE) + MODELS_BYTES
+    most = size.models * (1 + MODELS_SHARE) + MODELS_BYTES
     run = Run(subject, subject.recording, BATCHES[-1], subject.assisted)
     after = []
     for _ in range(4):
@@ -225,9 +221,9 @@ def check_memory(subject: Subject) -> list[Finding]:
     return [
         judge(
             "models in memory",
-            f"{footprint.models / GB:.2f} GB by their shapes",
+            f"{size.models / GB:.2f} GB by their shapes",
             f"{held / GB:.2f} GB",
-            footprint.models <= held <= most,
+            size.models <= held <= most,
         ),
         judge(
             f"rows of the default batch, {BATCHES[-1]}",

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_check.recording import Samples, read_conversation
+from benchmarks.gpu_check.recording import Samples
 from config import DEMO_MODELS, REPOSITORY, ModelReference, ModelSettings
+from tests.support.audio_files import conversation
 from whosaid.asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
@@ -40,7 +41,7 @@ class Subject:
     device: torch.device
     dtype: torch.dtype
     quick: bool
-    recording: Samples = field(default_factory=read_conversation)
+    recording: Samples = field(default_factory=conversation)
     load_seconds: float = 0.0
     allocated_before: int = 0
     transcriber: Transcriber = field(init=False)

@@ -7,6 +7,7 @@ transcribes each recording too, after the server.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ def measure(options: Namespace, path: Path) -> None:
     clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     file = QUICK_FILE if options.quick else FILE
-    rival_precision = (options.rival_precision or options.precision) if options.rival else "none"
+    rival_precision = options.rival_precision or options.precision
     facts: dict[str, Any] = {
         **settings(PACKAGES),
         "model": "demo model" if model.is_relative_to(DEMO_MODELS) else model.name,
@@ -64,7 +65,7 @@ def measure(options: Namespace, path: Path) -> None:
         "DTYPE": options.precision,
         "MAX_LIVE_SESSIONS": str(max(clients)),
     }
-    rival = _rival(model, rival_precision) if options.rival else None
+    rival = _rival(model, rival_precision)
     with started(OURS, environment) as url, closing(rival) if rival else nullcontext():
         plays = Plays(url, speech)
         for each in speech:
@@ -75,9 +76,7 @@ def measure(options: Namespace, path: Path) -> None:
             }
         beside = body_of(joined(speech, file), diarize=False)
         for part, measured in _measured(plays, rival, clients, seconds, beside):
-            # The keys by which a measurement replaces an earlier one.
-            keys = ("clients", "beside") if part == "ours" else ("recording",)
-            results.put(part, measured, *keys)
+            results.put(part, measured, "clients", "beside", "recording")
 
 
 def _measured(
@@ -86,7 +85,7 @@ def _measured(
     """Yield every measurement with its part of the results."""
     sessions = []
     for each in plays.speech:
-        sessions.append(plays.one(each))
+        sessions.append(asyncio.run(plays.session(each)))
         if rival is not None:
             yield "theirs", plays.theirs(rival, each)
     yield "ours", {"clients": 1, "beside": False, "sessions": sessions, "files": []}
@@ -94,7 +93,7 @@ def _measured(
         most = None if count == 1 else seconds
         for beside in (None, file):
             if count > 1 or beside:
-                yield "ours", plays.together(count, most, beside)
+                yield "ours", asyncio.run(plays.together(count, most, beside))
 
 
 def _rival(model: Path, precision: str) -> Apart | None:

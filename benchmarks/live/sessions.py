@@ -35,24 +35,18 @@ class Plays:
         self.url, self.speech = url, speech
         self.known = {each.recording.name: ask(url, each) for each in speech}
 
-    def one(self, each: Speech) -> Cell:
-        return asyncio.run(self._session(each, None))
-
     def theirs(self, rival: Apart, each: Speech) -> Cell:
         """Measure a recording with the other engine. Raises EngineFailed."""
         told = rival.call("listen", with_pause(each.samples), each.recording.language)
         text = "".join(word.text for word in told)
         return self._kept(each, Session(told, text, text))
 
-    def together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
+    async def together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
         """Measure several clients at once, each starting with a different recording.
 
         They speak for `most` seconds, or each recording once if it is None. Meanwhile the body
         `beside` is sent repeatedly.
         """
-        return asyncio.run(self._together(clients, most, beside))
-
-    async def _together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
         files = busy(self.url, beside) if beside else nullcontext(Load())
         async with files as load:
             played = (self._client(number, clients, most) for number in range(clients))
@@ -75,12 +69,13 @@ class Plays:
         while len(sessions) < len(self.speech) if end is None else loop.time() < end:
             each = self.speech[(number + len(sessions)) % len(self.speech)]
             left = None if end is None else end - loop.time()
-            sessions.append(await self._session(each, left))
+            sessions.append(await self.session(each, left))
             if sessions[-1]["failure"]:
                 break
         return sessions
 
-    async def _session(self, each: Speech, most: float | None) -> Cell:
+    async def session(self, each: Speech, most: float | None = None) -> Cell:
+        """Measure a recording, or at most `most` seconds of it."""
         samples = with_pause(each.samples)
         done = await replay(self.url, samples, each.recording.language, most)
         return self._kept(each, session_of(done), done)

@@ -11,26 +11,22 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
-
 from benchmarks.load.clients import beside, body_of, closed, json_body
 from benchmarks.load.figures import figures
-from benchmarks.load.servers import OURS, SERVERS, demo_models, running
+from benchmarks.load.servers import DEMO, OURS, SERVERS, running
 from benchmarks.report import Results, settings
 from benchmarks.speed.recordings import recording
-from tests.support.speech import Samples
+from tests.support.audio_files import encoded, wav_file
 from whosaid.timebase import SAMPLE_RATE
 
 PACKAGES = ("torch", "transformers", "fastapi", "uvicorn", "hf-serve", "httpx2")
 SHORT, LONG, VERY_LONG = 8, 60, 600  # seconds of audio
 SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests saturate neither
-OPUS_BIT_RATE = 12_000
+OPUS = ("-c:a", "libopus", "-b:a", "12k")
 PARAMETERS = {"language": "en", "diarize": False}
 
 __all__ = ["figures", "measure"]
@@ -63,7 +59,7 @@ QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, fewest=1, beside=6, crowd=4)
 def measure(options: Namespace, path: Path) -> None:
     """Measure every model through both servers; `path` is written after each measurement."""
     plan = QUICK if options.quick else WHOLE
-    models = {"demo models": demo_models()} if options.demo else {}
+    models = {"demo models": DEMO} if options.demo else {}
     models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
     facts: dict[str, Any] = {
         **settings(PACKAGES),
@@ -108,25 +104,13 @@ def _beside(urls: dict[str, str], plan: Plan, short: bytes, pause: float) -> Mea
         load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
         took = max(of_long.seconds, default=None)
         yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
-    long = json_body(opus_file(audio), **PARAMETERS)
+    # As Opus, ten minutes take less than a megabyte.
+    opus = encoded(wav_file(audio.astype(float), SAMPLE_RATE), "long.ogg", *OPUS)
+    long = json_body(opus, **PARAMETERS)
     for crowd in (0, plan.crowd):
         load, _ = asyncio.run(beside(urls[OURS], short, long, pause, plan.beside, crowd))
         facts = {"server": OURS, "pause": pause, "long ones": crowd}
         yield "crowd", {**facts, **load.figures()}
-
-
-def opus_file(samples: Samples) -> bytes:
-    """Return Ogg Opus at OPUS_BIT_RATE: ten minutes take less than a megabyte."""
-    integers = (np.clip(samples, -1, 1) * 32767).astype(np.int16)
-    frame = av.AudioFrame.from_ndarray(integers[None], format="s16", layout="mono")
-    frame.rate = SAMPLE_RATE
-    file = BytesIO()
-    with av.open(file, "w", format="ogg") as container:
-        stream = container.add_stream("libopus", rate=SAMPLE_RATE, layout="mono")
-        stream.bit_rate = OPUS_BIT_RATE
-        for each in (frame, None):
-            container.mux(stream.encode(each))
-    return file.getvalue()
 
 
 def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:

@@ -48,7 +48,6 @@ class Load:
         return len(self.seconds) / self.wall if self.wall else 0.0
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures for the results."""
         median, p95 = np.percentile(self.seconds or [0.0], [50, 95]).tolist()
         return {
             **({"med": median, "p95": p95} if self.seconds else {}),

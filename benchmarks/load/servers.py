@@ -37,12 +37,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(REPOSITORY),
 }
 MODELS = ("ASR_MODEL", "ASSISTANT_MODEL", "DIARIZATION_MODEL")
-
-
-def demo_models() -> dict[str, str]:
-    """Return the environment that names the demo's models, without a diarizer."""
-    folders = ("asr", "assistant")
-    return dict(zip(MODELS, (str(DEMO_MODELS / folder) for folder in folders), strict=False))
+DEMO = {"ASR_MODEL": str(DEMO_MODELS / "asr"), "ASSISTANT_MODEL": str(DEMO_MODELS / "assistant")}
 
 
 @contextmanager

@@ -147,11 +147,7 @@ class Ours:
         if self.max_tokens is not None:
             return cut(samples)
         schedule = Schedule(samples, SpeechDetector()(samples), CHUNK_SECONDS * SAMPLE_RATE)
-        windows: list[Samples] = []
-        while ready := schedule.pop_ready(1):
-            windows.append(schedule.samples(ready[0]))
-            schedule.complete(ready[0])
-        return windows
+        return [schedule.samples(window) for window in schedule.planned()]
 
     def decode(self, windows: Sequence[Samples], batch_size: int, assisted: bool) -> list[Tokens]:
         """Return the tokens of given windows, in their order."""

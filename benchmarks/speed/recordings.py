@@ -6,8 +6,6 @@ gets the same audio. The voices are not the ones reserved for the evaluation of 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +15,7 @@ from tests.support.speech import Samples, draw_voice, espeak_speakers
 from whosaid.asr.frontend.windows import Loudness, window_stop
 from whosaid.timebase import SAMPLE_RATE
 
-SEED = 5
+SEED, FOLDER = 5, RESULTS / "speech"
 
 
 def dialogue(seed: list[int], seconds: float) -> Scene:
@@ -28,11 +26,11 @@ def dialogue(seed: list[int], seconds: float) -> Scene:
     return draw_dialogue(voices, seconds, Style(), generator)
 
 
-def recording(seconds: int, folder: Path = RESULTS / "speech") -> Samples:
-    """Return a dialogue of `seconds`, mono at 16 kHz; synthesised once and kept in `folder`."""
-    path = folder / f"{seconds}.npy"
+def recording(seconds: int) -> Samples:
+    """Return a dialogue of `seconds`, mono at 16 kHz; synthesised once and kept in FOLDER."""
+    path = FOLDER / f"{seconds}.npy"
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
+        FOLDER.mkdir(parents=True, exist_ok=True)
         np.save(path, dialogue([SEED, seconds], float(seconds)).samples)
     samples: NDArray[np.float32] = np.load(path)
     return samples

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import Results, settings
-from benchmarks.timing import Action, time_interleaved
+from benchmarks.timing import time_interleaved
 from benchmarks.voices.answers import ask
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
@@ -53,13 +53,10 @@ def measure(options: Namespace, path: Path) -> None:
     results = Results(path, facts | {"repeats": repeats}, {"recordings": []}, options.fresh)
     kept = results.content
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    stock = None if options.ours else StockPipeline(Path(options.pipeline), device)
-    bench = Bench(handler, stock, device, repeats)
-    last = {each["name"]: each for each in kept["recordings"]}
+    bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device, repeats)
     with closing(handler.endpoint):
         for conversation in conversations:
-            measured = _with_stock(bench.measure(conversation), last.get(conversation.name))
-            results.put("recordings", measured, "name")
+            results.put("recordings", bench.measure(conversation), "name")
         # People are named across all conversations together.
         if not options.only or "names" not in kept:
             kept["names"] = bench.name(conversations)
@@ -86,25 +83,13 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     return EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"})), facts
 
 
-def _with_stock(measured: dict[str, Any], last: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a recording with the last results of pyannote's pipeline."""
-    if last is None or STOCK not in last["seconds"]:
-        return measured
-    turns = {
-        known: {STOCK: last["turns"][known][STOCK], **scores}
-        for known, scores in measured["turns"].items()
-    }
-    seconds = {STOCK: last["seconds"][STOCK], **measured["seconds"]}
-    return measured | {"turns": turns, "seconds": seconds}
-
-
 class Bench:
-    """The endpoint and, if it is measured too, pyannote's pipeline on the same weights."""
+    """The endpoint, and pyannote's pipeline on the same weights."""
 
     def __init__(
         self,
         handler: EndpointHandler,
-        stock: StockPipeline | None,
+        stock: StockPipeline,
         device: torch.device,
         repeats: int,
     ) -> None:
@@ -145,14 +130,15 @@ class Bench:
     ) -> tuple[dict[str, Turns], dict[str, list[float]]]:
         """Return the turns of each system, and its seconds in each repeat."""
         found: dict[str, Turns] = {}
-        systems = {OURS: lambda: self.diarizer.diarize(samples, hints).turns}
-        if (stock := self.stock) is not None:
-            systems[STOCK] = lambda: stock(samples, hints)
+        systems = {
+            OURS: lambda: self.diarizer.diarize(samples, hints).turns,
+            STOCK: lambda: self.stock(samples, hints),
+        }
 
         def diarize(system: str) -> None:
             found[system] = systems[system]()
 
-        actions: dict[str, Action] = {system: partial(diarize, system) for system in systems}
+        actions = {system: partial(diarize, system) for system in systems}
         seconds = time_interleaved(actions, repeats, self.device)
         return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
 

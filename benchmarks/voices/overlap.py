@@ -29,7 +29,7 @@ from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, INSIDE, PARTS,
 from tests.support.audio_files import wav_file
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples
-from whosaid.diarization.diarizer import Capabilities, Diarization, Diarizer
+from whosaid.diarization.diarizer import Diarization, Diarizer
 from whosaid.payload.languages import ENGLISH
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn, Word
@@ -69,10 +69,6 @@ class GivenTurns:
 
     diarizer: Diarizer
     turns: tuple[SpeakerTurn, ...] | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.diarizer.capabilities
 
     def diarize(self, *arguments: Any, **named: Any) -> Diarization:  # noqa: ANN401
         if self.turns is None:

@@ -19,7 +19,7 @@ from meeteval.wer.wer.time_constrained import align, tcp_word_error_rate
 from benchmarks.counts import Count
 from whosaid.transcript import SpeakerTurn, Word
 
-TEXT, BY_SPEAKER, IN_TIME = MEASURES = ("text alone", "cpWER", "tcpWER")
+TEXT, BY_SPEAKER, IN_TIME = ("text alone", "cpWER", "tcpWER")
 INSIDE, OUTSIDE = PARTS = ("inside", "outside")
 COVERED = 0.2  # of a word's time
 COLLAR = 5.0  # seconds, of tcpWER
@@ -143,19 +143,11 @@ def _speaker_pairs(true: list[Segment], given: list[Segment], collar: float) -> 
 
 
 def _align(true: list[Segment], given: list[Segment], collar: float) -> list[Any]:
-    ordered = collar != ANY_TIME
     if not true:
         return [(None, each) for each in given]
-    return list(
-        align(
-            true,
-            given,
-            collar=collar,
-            style="seglst",
-            reference_sort="segment" if ordered else False,
-            hypothesis_sort="segment" if ordered else False,
-        )
-    )
+    sort: Any = "segment" if collar != ANY_TIME else False
+    order = {"reference_sort": sort, "hypothesis_sort": sort}
+    return list(align(true, given, collar=collar, style="seglst", **order))
 
 
 def _counts(pairs: Sequence[Any]) -> dict[str, dict[str, float]]:

@@ -82,61 +82,6 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
     return Pool(count, cores)
 
 
-class Cluster:
-    """A connection to the cluster at `address`, or to a local one that ends with the `with` block.
-
-    `device` is the setting DEVICE; `workers` overrides the default number.
-    """
-
-    def __init__(self, address: str | None, device: str, workers: int | None = None) -> None:
-        self._address, self._device, self._workers = address, device, workers
-
-    def __enter__(self) -> Cluster:
-        """Connect. Raises ClusterError."""
-        try:
-            _knock(self._address)  # before Ray, whose import takes seconds
-        except OSError as error:
-            raise ClusterError(f"no cluster: {_line(error)}") from error
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        try:
-            import ray
-        except ImportError as error:
-            raise ClusterError("Ray is missing: scripts/setup --archive installs it") from error
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self._address is None:
-            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-        try:
-            ray.init(self._address or "local", **options)
-        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise ClusterError(f"no cluster: {_line(error)}") from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        import ray
-
-        ray.shutdown()
-
-    def pool(self) -> Pool:
-        """Return the pool of workers for the cluster. Raises ClusterError."""
-        import ray
-
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return plan(nodes, self._device, self._workers)
-
-    def run(self, task: Task, recordings: Sequence[Recording]) -> Iterator[Record]:
-        """Yield the records of all recordings as they are ready.
-
-        Raises LoadError if models do not load, and ClusterError with the reason if workers cannot
-        be started or cannot write.
-        """
-        import ray
-
-        pool = self.pool()
-        actor = ray.remote(num_cpus=pool.cores, num_gpus=pool.gpus)(Worker)
-        yield from _Run(task, recordings, actor).records(pool.workers)
-
-
 @dataclass(frozen=True, slots=True)
 class _Job:
     """An actor's `attempt` at a recording or, without one, at loading the models. `late` is its
@@ -149,30 +94,64 @@ class _Job:
     late: float = math.inf
 
 
-class _Run:
-    """The remaining recordings, and the actors' jobs by the reference to their outcome."""
+class Cluster:
+    """A run on the cluster at `address`, or on a local one that ends with the `with` block.
 
-    def __init__(self, task: Task, recordings: Sequence[Recording], actor: Any) -> None:  # noqa: ANN401
-        self._task, self._actor, self._results = task, actor, Results(task.out)
-        # The largest recordings first, so that no worker has a long one at the end.
-        ordered = sorted(recordings, key=lambda each: (-each.size, each.id))
-        self._left = deque((recording, 1) for recording in ordered)
+    `workers` overrides the default number. It holds the remaining recordings, and the actors' jobs
+    by the reference to their outcome.
+    """
+
+    def __init__(self, task: Task, address: str | None, workers: int | None = None) -> None:
+        self._task, self._address, self._workers = task, address, workers
+        self._left: deque[tuple[Recording, int]] = deque()
         self._jobs: dict[Any, _Job] = {}
 
-    def records(self, workers: int) -> Iterator[Record]:
+    def __enter__(self) -> Cluster:
+        """Connect, and plan the `pool` of workers. Raises ClusterError."""
+        try:
+            _knock(self._address)  # before Ray, whose import takes seconds
+        except OSError as error:
+            raise ClusterError(f"no cluster: {_line(error)}") from error
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         import ray
 
-        for _ in range(min(workers, len(self._left))):
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address is None:
+            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        try:
+            ray.init(self._address or "local", **options)
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise ClusterError(f"no cluster: {_line(error)}") from error
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.pool = plan(nodes, self._task.settings["device"], self._workers)
+        self._actor: Any = ray.remote(num_cpus=self.pool.cores, num_gpus=self.pool.gpus)(Worker)
+        self._ray: Any = ray
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+    def run(self, recordings: Sequence[Recording]) -> Iterator[Record]:
+        """Yield the records of all recordings as they are ready.
+
+        Raises LoadError if models do not load, and ClusterError with the reason if workers cannot
+        be started or cannot write.
+        """
+        # The largest recordings first, so that no worker has a long one at the end.
+        ordered = sorted(recordings, key=lambda each: (-each.size, each.id))
+        self._left.extend((recording, 1) for recording in ordered)
+        for _ in range(min(self.pool.workers, len(self._left))):
             self._start()
         # An actor may wait until the end for a device that others use.
         while self._left or any(job.recording for job in self._jobs.values()):
-            done, _ = ray.wait([*self._jobs], timeout=LOOK)
+            done, _ = self._ray.wait([*self._jobs], timeout=LOOK)
             for reference in done:
                 yield from self._take(reference)
             for reference, job in [*self._jobs.items()]:
                 if job.recording is not None and job.late < time.monotonic():
                     del self._jobs[reference]
-                    ray.kill(job.actor)
+                    self._ray.kill(job.actor)
                     seconds = self._task.deadline_of(job.recording)
                     late = f"it took over {seconds:.0f} s"
                     yield self._fail(job.recording, job.attempt, DEADLINE_EXCEEDED, late, seconds)
@@ -180,17 +159,15 @@ class _Run:
 
     def _take(self, reference: Any) -> Iterator[Record]:  # noqa: ANN401
         """Yield the record of an ended job, if it has one, and start another job."""
-        import ray
-
         job = self._jobs.pop(reference)
         try:
-            record = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
+            record = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
             reason = _line(error.cause)
             if job.recording is None:
                 raise LoadError(reason) from error
             raise ClusterError(f"the run has ended: {reason}") from error
-        except ray.exceptions.RayError:
+        except self._ray.exceptions.RayError:
             yield from self._after_death(job)
             return
         if self._left:
@@ -205,13 +182,12 @@ class _Run:
         """Let another process repeat a dead one's job, or yield the record of a recording that is
         given up. Raises LoadError.
         """
-        again = job.attempt < MOST_ATTEMPTS
         if job.recording is None:
-            if not again:
+            if job.attempt == MOST_ATTEMPTS:
                 raise LoadError(f"the process died {MOST_ATTEMPTS} times while loading the models")
             self._start(job.attempt + 1)
             return
-        if again:
+        if job.attempt < MOST_ATTEMPTS:
             self._left.appendleft((job.recording, job.attempt + 1))
         else:
             died = f"the process that computed it died {MOST_ATTEMPTS} times"
@@ -227,7 +203,7 @@ class _Run:
         self, recording: Recording, attempt: int, code: str, detail: str, seconds: float = 0.0
     ) -> Record:
         record = Record(recording.id, recording.path, code, detail, None, seconds, attempt)
-        self._results.write_error(record)
+        Results(self._task.out).write_error(record)
         return record
 
 

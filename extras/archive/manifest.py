@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,8 +75,7 @@ def in_folder(folder: str, out: str) -> list[Recording]:
 
 def is_recording(address: str) -> bool:
     """Return whether a file's name has the ending of a recording."""
-    name = storage.name_of(address)
-    return "." in name and ENDING.fullmatch(name[name.rfind(".") :]) is not None
+    return ENDING.fullmatch(posixpath.splitext(address)[1]) is not None
 
 
 def in_manifest(
@@ -105,8 +104,7 @@ def in_manifest(
                 raise ValueError(f"{place}: the same recording and parameters as in {seen[key]}")
             seen[key] = place
             found.append((place, each))
-        with ThreadPoolExecutor(storage.PARALLEL) as threads:
-            return list(threads.map(_look_for, found))
+        return storage.in_parallel(_look_for, found)
     except ValueError as error:
         raise ValueError(f"{manifest}, {error}") from error
 

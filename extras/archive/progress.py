@@ -50,7 +50,6 @@ class Progress:
         return f"{span(self.audio)} of audio in {span(elapsed)}, {speed:.1f} x real time"
 
     def summary(self) -> str:
-        """Return a summary of this run in one line."""
         done = f"{counted(self.records - self.failures)} done and {self.failures} failed"
         return f"{done}, {self._speed(time.monotonic())}."
 

@@ -7,7 +7,7 @@ logged and stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from extras.archive.storage import name_of
@@ -38,23 +38,14 @@ class Record:
     size: int | None = None
     modified: int | None = None
     sha256: str = ""
-    unwritten: Sequence[Mapping[str, float]] = ()
-
-    @property
-    def status(self) -> str:
-        return "error" if self.code else "done"
+    unwritten: Sequence[Mapping[str, float]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, the status, and the file's name."""
-        unwritten = [dict(each) for each in self.unwritten]
-        return asdict(self) | {
-            "status": self.status,
-            "name": name_of(self.path),
-            "unwritten": unwritten,
-        }
+        status = "error" if self.code else "done"
+        return asdict(self) | {"status": status, "name": name_of(self.path)}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
         """Read the record from a JSON object, which may have more fields."""
-        given = {each.name: values[each.name] for each in fields(cls) if each.name in values}
-        return cls(**given | {"unwritten": tuple(given.get("unwritten") or ())})
+        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,6 @@ from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.names import with_id
 from extras.archive.records import Record
-from extras.archive.storage import PARALLEL
 from whosaid.answer.kept import CHANGED, NOT_SAID, Request, is_of
 
 RESULTS, INDEX, ERRORS = "results", "index", "errors"
@@ -86,7 +84,6 @@ class Results:
         storage.write(address, f"{text}\n".encode())
 
     def write_error(self, record: Record) -> None:
-        """Write the record of a failed recording."""
         self._write_json(self._address(ERRORS, f"{record.id}.json"), record.to_json())
 
     def _claim(self, record: Record) -> Record:
@@ -148,14 +145,12 @@ class Results:
         failed = self._ids(ERRORS).intersection(ids)
         if failed:
             failed -= self._ids(INDEX)
-        with ThreadPoolExecutor(PARALLEL) as threads:
-            # Another run may have deleted a record, to try again.
-            found = threads.map(partial(self._read, ERRORS), sorted(failed))
-            return [each for each in found if each]
+        # Another run may have deleted a record, to try again.
+        found = storage.in_parallel(partial(self._read, ERRORS), sorted(failed))
+        return [each for each in found if each]
 
     def forget_errors(self, ids: Iterable[str]) -> None:
         """Delete the records of errors of these recordings."""
         wanted = self._ids(ERRORS).intersection(ids)
         addresses = [self._address(ERRORS, f"{id}.json") for id in wanted]
-        with ThreadPoolExecutor(PARALLEL) as threads:
-            list(threads.map(storage.delete, addresses))
+        storage.in_parallel(storage.delete, addresses)

@@ -1,8 +1,8 @@
 """Runs the steps of `python -m extras.archive`.
 
 Wrong input is reported before the cluster starts, and without missing recordings no cluster starts.
-At the end the run lists every recording that has neither a result nor an error's record; then the
-exit status is not 0.
+If the cluster fails, the run lists every recording that has neither a result nor an error's record;
+then the exit status is not 0.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import argparse
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,14 +22,13 @@ from extras.archive.manifest import Recording
 from extras.archive.names import name_results
 from extras.archive.progress import Progress, counted, failure_table
 from extras.archive.results import Results
-from extras.archive.worker import Handler, Task, load_handler, without_token
+from extras.archive.worker import Task, load_handler, without_token
 from whosaid.answer.kept import for_keeping
 from whosaid.cli.options import option_name
 from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG
 from whosaid.errors import EndpointError, StartError
 from whosaid.models.choice import MODEL_OPTIONS, as_given, choose, model_names
 
-__all__ = ["load_handler", "run"]
 # The most recordings to list that have no record, or unreadable names.
 MOST_NAMED = 10
 
@@ -39,10 +37,11 @@ class WrongInput(Exception):
     """A setting, an argument or a line of the manifest is wrong; one line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Archive:
-    """The recordings to transcribe, and their common task."""
+    """The command line, the recordings to transcribe, and their common task."""
 
+    options: argparse.Namespace
     recordings: Sequence[Recording]
     task: Task
     results: Results
@@ -75,7 +74,7 @@ def wants_speakers(parameters: Mapping[str, Any], recordings: Iterable[Recording
     return any(InferenceConfig.read(each).diarize for each in (parameters, *filter(None, own)))
 
 
-def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> Archive:
+def prepare(options: argparse.Namespace) -> Archive:
     """Check everything but the models, and find the recordings. Raises WrongInput."""
     try:
         parameters = read_parameters(options)
@@ -101,11 +100,11 @@ def prepare(options: argparse.Namespace, make_handler: Callable[..., Handler]) -
         out=out,
         settings={},
         parameters=parameters,
-        make_handler=make_handler,
+        make_handler=load_handler,
         deadline=options.deadline,
         models=models,
     )
-    return Archive(name_results(unique, places), task, Results(out))
+    return Archive(options, name_results(unique, places), task, Results(out))
 
 
 def find(
@@ -137,8 +136,7 @@ def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
     def look(recording: Recording) -> str | None:
         return archive.results.reuse(recording, archive.task.request_for(recording))
 
-    with ThreadPoolExecutor(storage.PARALLEL) as threads:
-        looked = list(zip(left, threads.map(look, left), strict=True))
+    looked = list(zip(left, storage.in_parallel(look, left), strict=True))
     again = [(each, why) for each, why in looked if why is not None]
     if done := len(looked) - len(again):
         say(f"{counted(done)} made from existing answers")
@@ -147,25 +145,23 @@ def reuse(archive: Archive, left: Sequence[Recording]) -> list[Recording]:
     return [each for each, _ in again]
 
 
-def compute(archive: Archive, left: Sequence[Recording], options: argparse.Namespace) -> set[str]:
-    """Transcribe the rest on the cluster; return the ids of the records. Raises ClusterError."""
-    seen: set[str] = set()
+def compute(archive: Archive, left: Sequence[Recording]) -> None:
+    """Transcribe the rest on the cluster, and print the progress. Raises ClusterError, OSError."""
+    options = archive.options
     say("starting the cluster" if options.address is None else "connecting")
-    device = archive.task.settings["device"]
-    with Cluster(options.address, device, options.actors) as cluster:
-        signal.signal(signal.SIGTERM, _interrupt)  # after Ray, which sets its own handler
+    with Cluster(archive.task, options.address, options.actors) as cluster:
+        # After Ray, which sets its own handler.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         before = len(archive.recordings) - len(left)
         done = f", {before} done before" if before else ""
-        say(f"{counted(len(left))} to do{done}: {cluster.pool()}")
+        say(f"{counted(len(left))} to do{done}: {cluster.pool}")
         progress = Progress(left)
-        for record in cluster.run(archive.task, left):
-            seen.add(record.id)
+        for record in cluster.run(left):
             progress.add(record)
     print(progress.summary())
-    return seen
 
 
-def report(archive: Archive, unfinished: Sequence[Recording], options: argparse.Namespace) -> int:
+def report(archive: Archive, unfinished: Sequence[Recording] = ()) -> int:
     """Print failed recordings and recordings without a record; return the exit status."""
     ids = {each.id for each in archive.recordings}
     failed = archive.results.errors(ids)
@@ -174,47 +170,44 @@ def report(archive: Archive, unfinished: Sequence[Recording], options: argparse.
     for each in unfinished[:MOST_NAMED]:
         say(f"no record: {ascii(each.path)[1:-1]}")
     if unfinished:
-        has = "has" if len(unfinished) == 1 else "have"
-        say(f"{counted(len(unfinished))} {has} no record; run again")
-    return FAILED if unfinished or (failed and not options.ignore_errors) else 0
+        say(f"{counted(len(unfinished))} without a record; run again")
+    return FAILED if unfinished or (failed and not archive.options.ignore_errors) else 0
 
 
-def transcribe(archive: Archive, options: argparse.Namespace) -> int:
+def transcribe(archive: Archive) -> int:
     """Transcribe missing recordings, and print a summary; return the exit status."""
     results = archive.results
-    if options.retry_errors:
+    if archive.options.retry_errors:
         results.forget_errors(each.id for each in archive.recordings)
     finished = results.finished()
     left = [each for each in archive.recordings if each.id not in finished]
     if finished:
         left = reuse(archive, left)
     if not left:
-        were = "was" if len(archive.recordings) == 1 else "were"
-        print(f"{counted(len(archive.recordings))} {were} done before; nothing is left.")
-        return report(archive, [], options)
-    archive = with_models(archive, options)
-    seen: set[str] = set()
+        print(f"{counted(len(archive.recordings))} done before; nothing is left.")
+        return report(archive)
+    archive.task = replace(archive.task, settings=model_settings(archive))
+    unfinished: list[Recording] = []
     try:
-        seen = compute(archive, left, options)
+        compute(archive, left)
     except LoadError as error:
         reason = str(error).removeprefix(f"{StartError.code}: ")
-        raise WrongInput(as_given(reason, options)) from error
+        raise WrongInput(as_given(reason, archive.options)) from error
     except (ClusterError, OSError) as error:
         say(f"python -m extras.archive: {error}")
+        finished = results.finished()
+        unfinished = [each for each in left if each.id not in finished]
     except KeyboardInterrupt:
         say("stopped; run again to continue")
         return INTERRUPTED
-    unfinished = [each for each in left if each.id not in seen]
-    if unfinished:
-        finished = results.finished()
-    return report(archive, [each for each in unfinished if each.id not in finished], options)
+    return report(archive, unfinished)
 
 
-def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
-    """Return the archive with its models' settings. Models are downloaded to this machine, so that
+def model_settings(archive: Archive) -> dict[str, Any]:
+    """Return the models' settings for the workers. Models are downloaded to this machine, so that
     errors appear before the cluster starts. Raises WrongInput.
     """
-    models = archive.task.models
+    models, options = archive.task.models, archive.options
     try:
         if options.address is not None and not options.embedded:
             named = {field: models[field] for field in MODEL_OPTIONS if models[field]}
@@ -224,16 +217,14 @@ def with_models(archive: Archive, options: argparse.Namespace) -> Archive:
             settings = choose(options, say, speakers=speakers)
     except (EndpointError, OSError, ValueError) as error:
         raise WrongInput(str(error).removeprefix(f"{StartError.code}: ")) from error
-    return replace(archive, task=replace(archive.task, settings=without_token(settings)))
+    return without_token(settings)
 
 
-def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> int:
-    """Run the command line; return the exit status. In each worker `make_handler` is called with
-    the settings, and returns the handler.
-    """
-    before = signal.signal(signal.SIGTERM, _interrupt)
+def run(options: argparse.Namespace) -> int:
+    """Run the command line; return the exit status."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return transcribe(prepare(options, make_handler), options)
+        return transcribe(prepare(options))
     except WrongInput as error:
         say(f"python -m extras.archive: {error}")
         return WRONG
@@ -244,7 +235,3 @@ def run(options: argparse.Namespace, make_handler: Callable[..., Handler]) -> in
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -19,7 +19,8 @@ import re
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, wraps
@@ -31,10 +32,11 @@ from pyarrow import fs
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hf")
-# Files of a store that are read, looked up or deleted in parallel, because stores answer slowly.
+# Operations on a store that run in parallel, because stores answer slowly.
 PARALLEL = 16
 # Seconds before each further try; clients of object stores already retry a few times themselves.
 PAUSES = (0.5, 2.0, 8.0)
@@ -43,6 +45,12 @@ LASTING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG),
 }
 LASTING_TYPES = (FileNotFoundError, PermissionError)  # pyarrow's have no errno
+
+
+def in_parallel(operation: Callable[[U], T], items: Iterable[U]) -> list[T]:
+    """Return the results for all items, PARALLEL at a time."""
+    with ThreadPoolExecutor(PARALLEL) as threads:
+        return list(threads.map(operation, items))
 
 
 def patient(operation: Callable[P, T]) -> Callable[P, T]:

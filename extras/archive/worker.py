@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from config import ModelSettings
 from extras.archive import storage
@@ -26,20 +26,13 @@ from whosaid.answer.kept import Request
 from whosaid.errors import AudioTooLong, EndpointError, ModelError
 from whosaid.runtime.errors import process_ends
 
+if TYPE_CHECKING:
+    from handler import EndpointHandler
+
 # Default deadline: seconds for any recording, and seconds for each byte (20 for a second of audio
 # at 64 kbit/s), because a large model on a CPU is slower than speech. At most a week.
 PATIENCE, PATIENCE_A_BYTE = 600.0, 0.0025
 EXIT_STATUS = 75
-
-
-class Handler(Protocol):
-    """The part of `handler.EndpointHandler` that workers use."""
-
-    def parse(self, data: object) -> object:
-        """Check a request's body. Raises ClientError."""
-
-    def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request. Raises ClientError or ServerError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ class Task:
     out: str
     settings: dict[str, Any]
     parameters: dict[str, Any]
-    make_handler: Callable[[dict[str, Any]], Handler]
+    make_handler: Callable[[dict[str, Any]], EndpointHandler]
     deadline: float | None = None
     models: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,7 +64,7 @@ def without_token(settings: ModelSettings) -> dict[str, Any]:
     return {name: value for name, value in settings if name != "hf_token"}
 
 
-def load_handler(settings: dict[str, Any]) -> Handler:
+def load_handler(settings: dict[str, Any]) -> EndpointHandler:
     """Return the endpoint's handler, with the token of this machine's environment."""
     from handler import EndpointHandler
 
@@ -114,12 +107,12 @@ class Worker:
         """Return the record, and the answer unless it is an error."""
         try:
             data = self._read(recording)
-            record = replace(record, size=len(data), sha256=sha256(data).hexdigest())
-            record = replace(record, modified=recording.modified)
+            size, digest = len(data), sha256(data).hexdigest()
+            record = replace(record, size=size, modified=recording.modified, sha256=digest)
             request = self.task.request_for(recording)
             inputs, parameters = base64.b64encode(data).decode(), dict(request.parameters)
             answer = self.handler({"inputs": inputs, "parameters": parameters})
-            unwritten = tuple(answer.get("unwritten", ()))
+            unwritten = answer.get("unwritten", [])
             record = replace(record, duration=answer.get("duration"), unwritten=unwritten)
             return record, {"made_with": request.to_json(), **answer}
         except FileNotFoundError:

@@ -59,7 +59,7 @@ def _train(options: Namespace) -> None:
 
     from extras.conditioning.mixtures import cut
     from extras.conditioning.training import Distillation, train
-    from extras.medusa.recordings import find_recordings, load_samples
+    from extras.medusa.recordings import find_recordings
     from whosaid.asr import Checkpoint, load_whisper
     from whosaid.asr.checkpoint.conditioning import FILE
     from whosaid.asr.frontend.vad import SpeechDetector
@@ -71,7 +71,7 @@ def _train(options: Namespace) -> None:
     pieces = [
         piece
         for each in find_recordings(options.recordings)
-        for piece in cut(each.name, each.name.partition("-")[0], load_samples(each), detect)
+        for piece in cut(each.name, each.name.partition("-")[0], each.samples(), detect)
     ]
     if len({each.speaker for each in pieces}) < 2:
         raise ValueError(f"{options.recordings}: at least two voices are needed")

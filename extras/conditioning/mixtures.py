@@ -26,11 +26,8 @@ KINDS = {"alone": 0.1, "apart": 0.3, "two": 0.5, "three": 0.1}  # probabilities
 LEAST_OVERLAP = 12  # frames
 PAUSES = (5, 25, 40)  # frames of the longest pause that a diarizer would fill
 BOUNDS = 3.0  # frames, standard deviation of a diarizer's bounds
-GAIN_DB, ROOM, NOISE = (
-    5.0,
-    0.3,
-    0.3,
-)  # level of other voices; probabilities of reverberation and noise
+GAIN_DB = 5.0  # level of other voices
+ROOM, NOISE = 0.3, 0.3  # probabilities of reverberation and noise
 
 
 @dataclass(frozen=True, eq=False)

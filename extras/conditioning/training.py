@@ -21,7 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import WhisperForConditionalGeneration
 
+from benchmarks.decoding import decode
 from extras.conditioning.mixtures import WINDOW, Piece, mix
+from extras.medusa.hidden_states import save_whole
 from whosaid.asr import DecodeOptions, WhisperModels
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, shapes
@@ -76,18 +78,16 @@ class Distillation:
         outputs = {
             each.name: self.encoder.forward(self.log_mel([each.window])).half() for each in pieces
         }
-        with DecodeEngine(self.models).session(DecodeOptions(timestamps=False)) as session:
-            for each in pieces:
-                if each.name not in texts:
-                    output = outputs[each.name].float()
-                    request = Request(each.name, each.samples, self.prompt, LONGEST_TEXT, output)
-                    session.add([request])
-            while not session.done:
-                for request, result in session.step():
-                    texts[request.key] = self._usable(result)
+        requests = [
+            Request(each.name, each.samples, self.prompt, LONGEST_TEXT, outputs[each.name].float())
+            for each in pieces
+            if each.name not in texts
+        ]
+        found, _ = decode(DecodeEngine(self.models), requests, DecodeOptions(timestamps=False))
+        texts |= {str(name): self._usable(result) for name, result in found.items()}
         path.write_text(json.dumps(texts))
-        found = (Target(each, texts[each.name], outputs[each.name][0]) for each in pieces)
-        return [each for each in found if each.tokens]
+        targets = (Target(each, texts[each.name], outputs[each.name][0]) for each in pieces)
+        return [each for each in targets if each.tokens]
 
     def _usable(self, result: DecodeResult) -> list[int]:
         unlikely = not result.ended or result.avg_logprob < LEAST_LOGPROB
@@ -206,9 +206,7 @@ def train(
         seconds += time.monotonic() - began
         if seconds >= min(saved + SAVE_EVERY, minutes * 60):
             kept = {"parameters": parameters, "optimizer": optimizer.state_dict()}
-            partial = state.with_suffix(".partial")
-            torch.save({**kept, "step": step, "seconds": seconds}, partial)
-            partial.replace(state)
+            save_whole({**kept, "step": step, "seconds": seconds}, state)
             saved = seconds
             yield step * BATCH, torch.stack(losses).mean(dim=0).tolist()
             losses = []

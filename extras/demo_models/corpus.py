@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from tests.support.speech import (
 )
 
 MELS, FLOOR = 80, 1e-10
+WHISPER = WhisperFeatureExtractor(feature_size=MELS)
 # Clips per process: a process ends after so many, because espeak's oscillators keep their phase.
 CLIPS_A_PROCESS = 500
 FLITE_SHARE = 0.15
@@ -135,23 +136,17 @@ def _draw_names(generator: np.random.Generator, count: int) -> list[str]:
 
 def log_mel_power(samples: Samples) -> Mel:
     """Log10 mel power (frames, 80), as Whisper's feature extractor has it before scaling."""
-    whisper = _extractor()
     log_power: NDArray[np.float64] = spectrogram(
         samples,
-        window_function(whisper.n_fft, "hann"),
-        frame_length=whisper.n_fft,
-        hop_length=whisper.hop_length,
+        window_function(WHISPER.n_fft, "hann"),
+        frame_length=WHISPER.n_fft,
+        hop_length=WHISPER.hop_length,
         power=2.0,
-        mel_filters=whisper.mel_filters,
+        mel_filters=WHISPER.mel_filters,
         log_mel="log10",
         mel_floor=FLOOR,
     )
     return log_power.T.astype(np.float16)
-
-
-@cache
-def _extractor() -> WhisperFeatureExtractor:
-    return WhisperFeatureExtractor(feature_size=MELS)
 
 
 def perturb_speed(clip: Clip, factor: float) -> Clip:

@@ -15,15 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import (
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    WhisperTokenizer,
-)
+from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from extras.demo_models.corpus import MELS
+from extras.demo_models.corpus import MELS, WHISPER
 from tests.support.speech import draw_sentence
 from tests.support.tiny_whispers import (
     AFTER_LANGUAGES,
@@ -105,7 +100,7 @@ def save_checkpoint(
     half.load_state_dict(model.state_dict())
     half.generation_config = model.generation_config
     half.half().save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=MELS).save_pretrained(folder)
+    WHISPER.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _save_for_transformers_4(folder)
     write_checksums(folder)

@@ -15,8 +15,7 @@ from functools import partial
 
 from benchmarks.real.manifest import Recording
 from benchmarks.report import table
-from benchmarks.timing import Action, ratio, time_interleaved
-from extras.medusa.recordings import load_samples
+from benchmarks.timing import ratio, time_interleaved
 from whosaid.asr import DecodeOptions, Transcriber, TranscriptionOptions
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
@@ -40,7 +39,7 @@ def transcribe_both(
     transcriber: Transcriber, recording: Recording, batch_size: int, repeats: int
 ) -> Evaluated:
     """Transcribe a recording without and with drafts."""
-    samples = load_samples(recording)
+    samples = recording.samples()
     decode = DecodeOptions(batch_size=batch_size)
     options = transcriber.validate(TranscriptionOptions(language=recording.language, decode=decode))
     found = Evaluated(recording.name, len(samples) / SAMPLE_RATE)
@@ -49,7 +48,7 @@ def transcribe_both(
         chosen = replace(options, decode=replace(options.decode, assisted=side == ASSISTED))
         found.transcripts[side] = transcriber.transcribe(samples, chosen)
 
-    actions: dict[str, Action] = {side: partial(transcribe, side) for side in (PLAIN, ASSISTED)}
+    actions = {side: partial(transcribe, side) for side in (PLAIN, ASSISTED)}
     found.seconds = time_interleaved(actions, repeats, transcriber.models.device)
     return found
 

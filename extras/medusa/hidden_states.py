@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from rich.progress import track
 from torch import Tensor
 
+from benchmarks.decoding import decode
 from benchmarks.real.manifest import Recording
-from extras.medusa.recordings import load_samples
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition
@@ -105,7 +105,7 @@ class Teacher:
         given is detected in the first window of its recording.
         """
         for recording in recordings:
-            samples = load_samples(recording)
+            samples = recording.samples()
             longest = int(self.models.window_seconds * SAMPLE_RATE)
             schedule = Schedule(samples, self.detect_speech(samples), longest)
             parts = [schedule.samples(window) for window in schedule.planned()]
@@ -154,15 +154,13 @@ class Teacher:
             )
             for number, window in enumerate(windows)
         ]
-        texts: list[Decoded] = []
         options = DecodeOptions(timestamps=timestamps, batch_size=len(windows))
-        with self.engine.session(options) as session:
-            session.add(requests)
-            while not session.done:
-                for request, result in session.step():
-                    tokens = (*result.tokens, *[self.special.end_of_text] * result.ended)
-                    texts.append(Decoded(request.key, request.prompt, tokens))
-        return sorted(texts)
+        results, _ = decode(self.engine, requests, options)
+        texts = []
+        for number, request in enumerate(requests):
+            tokens = (*results[number].tokens, *[self.special.end_of_text] * results[number].ended)
+            texts.append(Decoded(number, request.prompt, tokens))
+        return texts
 
     def loops(self, tokens: Tokens) -> bool:
         """Return True if a text repeats itself; the fallback would reject it."""

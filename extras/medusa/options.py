@@ -39,21 +39,9 @@ def _planned(name: str, help_text: str, lowest: int = 1) -> Option:
 
 
 COMMON = (
-    argument("--model", "a Whisper: a Hub id or a folder", "MODEL", required=True),
-    argument(
-        "--recordings",
-        "a folder of audio files, or a manifest",
-        "FOLDER_OR_FILE",
-        type=Path,
-        required=True,
-    ),
-    argument(
-        "--device",
-        "auto, cuda or cpu; default: auto",
-        "DEVICE",
-        type=one_of("auto", "cuda", "cpu"),
-        default="auto",
-    ),
+    argument("--model", "a Whisper: a Hub id or a folder", required=True),
+    argument("--recordings", "a folder of audio files, or a manifest", type=Path, required=True),
+    argument("--device", "default: auto", type=one_of("auto", "cuda", "cpu"), default="auto"),
 )
 TRAIN = (
     argument(
@@ -64,12 +52,7 @@ TRAIN = (
         type=Path,
         required=True,
     ),
-    argument(
-        "--work",
-        "a folder for decoded texts and the training's state; default: build/medusa",
-        "FOLDER",
-        type=Path,
-    ),
+    argument("--work", "a folder for texts and the state; default: build/medusa", type=Path),
     _planned("heads", "tokens that are drafted ahead"),
     _planned("layers", "residual blocks of each head"),
     _planned("epochs", "most passes over the training windows"),

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from benchmarks.real.manifest import Recording, load_manifests
 from whosaid.audio import ENDING
-from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.timebase import SAMPLE_RATE
-
-MANIFEST = "manifest.json"
-LIMITS = AudioLimits(max_seconds=24 * 3600, max_bytes=2**33)
 
 
 def find_recordings(source: Path) -> list[Recording]:
@@ -24,7 +16,7 @@ def find_recordings(source: Path) -> list[Recording]:
     """
     if not source.exists():
         raise ValueError(f"{source}: there is no such folder or manifest")
-    manifest = source / MANIFEST if source.is_dir() else source
+    manifest = source / "manifest.json" if source.is_dir() else source
     if manifest.is_file():
         found = load_manifests([manifest])
     else:
@@ -33,8 +25,3 @@ def find_recordings(source: Path) -> list[Recording]:
     if not found:
         raise ValueError(f"{source}: it holds no recordings")
     return found
-
-
-def load_samples(recording: Recording) -> NDArray[np.float32]:
-    """Return a recording's samples (n,), mono at 16 kHz. Raises InvalidAudio or AudioTooLong."""
-    return decode_audio(recording.audio.read_bytes(), SAMPLE_RATE, LIMITS).samples

@@ -65,10 +65,9 @@ class Replica:
         log_to_stderr()
         try:
             models, settings = ModelSettings.from_environment(), ServerSettings.from_environment()
-            alone = settings.model_copy(
-                update={"data_dir": None}
-            )  # DATA_DIR belongs to one process
-            self._gate, self._endpoint = load_app(models, alone)
+            # DATA_DIR belongs to one process.
+            settings = settings.model_copy(update={"data_dir": None})
+            self._gate, self._endpoint = load_app(models, settings)
         except (SystemExit, StartError, ValueError) as error:
             raise RuntimeError(str(error)) from None
         self._gate.app = _of_all_processes(self._gate.app)

@@ -82,7 +82,7 @@ def named_pairs(text: str, form: str) -> list[tuple[str, str]]:
     return [(first.strip(), second.strip()) for first, _, second in pairs]
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -229,7 +229,7 @@ def add_parameters(parser: CommandParser) -> None:
         parser,
         "--parameters",
         "any parameters of docs/api.md; options override them",
-        type=_json_object,
+        type=json_object,
         default={},
         metavar="JSON",
     )

@@ -24,17 +24,19 @@ from tests.support.audio_files import speech
 from whosaid.errors import EndpointError
 
 MODEL = str(DEMO_MODELS / "asr")
-COMMAND = "import sys; from extras.archive.__main__ import main; from {} import {} as make\n"
-COMMAND += "sys.exit(main(sys.argv[1:], make))"
-STAND_INS, WORKER = "extras.archive.tests.stand_ins", "extras.archive.worker"
+COMMAND = "import sys; from extras.archive import run; from extras.archive.__main__ import main\n"
+STAND_INS = "from extras.archive.tests import stand_ins; run.load_handler = stand_ins.{}\n"
 
 
-def run(folder: Path, module: str, handler: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Names of unix sockets may have 107 bytes, so Ray's folder is a short one."""
+def run(folder: Path, stand_in: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run, with a handler of `stand_ins` if one is named. Names of unix sockets may have 107
+    bytes, so Ray's folder is a short one.
+    """
     arguments = [str(folder / "list.jsonl"), "--out", str(folder / "out"), *options]
+    chosen = STAND_INS.format(stand_in) if stand_in else ""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:
         done = subprocess.run(
-            [sys.executable, "-c", COMMAND.format(module, handler), *arguments],
+            [sys.executable, "-c", f"{COMMAND}{chosen}sys.exit(main(sys.argv[1:]))", *arguments],
             cwd=REPOSITORY,
             env=os.environ | {"RAY_TMPDIR": short, "ASR_MODEL": MODEL},
             capture_output=True,
@@ -58,7 +60,7 @@ def test_whatever_a_recording_does_the_others_are_done(tmp_path):
     commands |= {"hang.wav": "hang", "crash.wav": "crash", "refuse.wav": "refuse"}
     write_recordings(tmp_path / "in", commands)
     list_recordings(tmp_path, *commands, "none.wav")
-    done = run(tmp_path, STAND_INS, "stand_in", "--actors", "2", "--deadline", "5")
+    done = run(tmp_path, "stand_in", "--actors", "2", "--deadline", "5")
     assert done.returncode == 1, done.stderr
     assert "5 recordings done and 5 failed" in done.stdout
     records = {}
@@ -90,7 +92,7 @@ def test_answers_are_those_of_the_handler(every_format, wav, tmp_path):
         (tmp_path / "in" / name).write_bytes(content)
     list_recordings(tmp_path, *files)
     parameters = {"language": "en", "output": ["srt"]}
-    done = run(tmp_path, WORKER, "load_handler", "--parameters", json.dumps(parameters))
+    done = run(tmp_path, "", "--parameters", json.dumps(parameters))
     assert done.returncode == 1, done.stderr
     parameters["return_timestamps"] = "word"  # as an archive asks
     handler = EndpointHandler(settings=ModelSettings(asr_model=MODEL))
@@ -124,7 +126,7 @@ def test_answers_are_those_of_the_handler(every_format, wav, tmp_path):
 def test_models_that_do_not_load_end_the_run(tmp_path, handler, reason):
     write_recordings(tmp_path / "in", {"a.wav": "say a", "b.wav": "say b"})
     list_recordings(tmp_path, "a.wav", "b.wav")
-    done = run(tmp_path, STAND_INS, handler, "--actors", "2")
+    done = run(tmp_path, handler, "--actors", "2")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == f"python -m extras.archive: {reason}"
 

@@ -24,7 +24,7 @@ from extras.archive.options import read as parse_arguments
 from extras.archive.records import Record
 from extras.archive.run import Archive, prepare
 from extras.archive.tests.stand_ins import stand_in, write_recordings
-from extras.archive.worker import Worker
+from extras.archive.worker import Task, Worker
 from whosaid.errors import StartError
 from whosaid.models.choice import named
 
@@ -36,6 +36,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(
         run, "choose", lambda options, *_, **__: ModelSettings.for_models(**named(options))
     )
+    monkeypatch.setattr(run, "load_handler", stand_in)
     write_recordings(tmp_path / "in", {"a.wav": "say a", "b.wav": "say b"})
     return tmp_path
 
@@ -45,9 +46,10 @@ class InProcess:
 
     fault = None
     recordings = 0  # that were transcribed
+    pool = "1 worker"
 
-    def __init__(self, *_: object) -> None:
-        pass
+    def __init__(self, task: Task, *_: object) -> None:
+        self.task = task
 
     def __enter__(self):
         return self
@@ -55,13 +57,10 @@ class InProcess:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def pool(self) -> str:
-        return "1 worker"
-
-    def run(self, task, recordings) -> Iterator[Record]:
+    def run(self, recordings) -> Iterator[Record]:
         if self.fault is not None:
             raise self.fault
-        made = Worker(task)
+        made = Worker(self.task)
         made.load()
         for recording in recordings:
             type(self).recordings += 1
@@ -82,11 +81,11 @@ def arguments(folder: Path, *more: str, source: str = "in") -> list[str]:
 
 
 def prepared(folder: Path, *more: str, source: str = "in") -> Archive:
-    return prepare(parse_arguments(arguments(folder, *more, source=source)), stand_in)
+    return prepare(parse_arguments(arguments(folder, *more, source=source)))
 
 
 def call(folder: Path, *more: str) -> int:
-    return main(arguments(folder, *more), stand_in)
+    return main(arguments(folder, *more))
 
 
 def write_list(folder: Path, *lines: dict) -> None:
@@ -230,7 +229,7 @@ def test_what_is_done_needs_no_cluster_and_loads_neither_torch_nor_ray(folder, c
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith(
-        "2 recordings were done before; nothing is left.\n1 of 2 recordings failed:\n"
+        "2 recordings done before; nothing is left.\n1 of 2 recordings failed:\n"
     )
     assert "/in/b.wav: no audio stream found" in done.stdout
 
@@ -255,7 +254,7 @@ def test_results_are_called_as_their_recordings(folder, cluster):
 
 
 def test_one_recording_may_be_the_source(folder, cluster):
-    assert main(arguments(folder, source="in/a.wav"), stand_in) == 0
+    assert main(arguments(folder, source="in/a.wav")) == 0
     assert names(folder, "results") == ["a.json"]
 
 
@@ -311,8 +310,8 @@ def test_models_that_do_not_load_are_one_line_and_status_2(folder, cluster, caps
 @pytest.mark.parametrize(
     ("fault", "status", "told"),
     [
-        (ClusterError("node lost"), 1, "2 recordings have no record; run again"),
-        (OSError(28, "full"), 1, "2 recordings have no record; run again"),
+        (ClusterError("node lost"), 1, "2 recordings without a record; run again"),
+        (OSError(28, "full"), 1, "2 recordings without a record; run again"),
         (KeyboardInterrupt(), 130, "stopped; run again to continue"),
     ],
 )

@@ -11,16 +11,12 @@ from extras.conditioning.mixtures import KINDS, LONGEST, WINDOW, cut, mix
 from extras.conditioning.training import new_parameters, rate_factor
 from tests.oracle import TINY, models_of
 from tests.support.audio_files import wav_file
-from tests.support.tiny_whispers import hears_sound
+from tests.support.tiny_whispers import hears_sound, noise
 from whosaid.asr import Checkpoint, load_whisper
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import Conditioning, read_conditioning
 from whosaid.asr.model.encoder import AudioEncoder
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
-
-
-def noise(seconds, seed=0):
-    return np.random.default_rng(seed).normal(0, 0.1, int(seconds * SAMPLE_RATE)).astype("f4")
 
 
 def pieces_of(speakers, seconds=9.0):
