@@ -26,7 +26,6 @@ from whosaid.asr.checkpoint.weights import (
     PROJECTION,
     TensorFiles,
     Whisper,
-    WhisperModel,
     whisper_shapes,
 )
 from whosaid.errors import StartError
@@ -64,7 +63,7 @@ class Assistant:
     """
 
     name: str
-    model: WhisperModel
+    model: Whisper
     shares_encoder: bool
     only_language: str | None
 
@@ -79,7 +78,7 @@ class WhisperModels:
     """
 
     name: str
-    model: WhisperModel
+    model: Whisper
     tokenizer: PreTrainedTokenizerBase
     feature_extractor: WhisperFeatureExtractor
     special_tokens: SpecialTokens
