@@ -100,10 +100,7 @@ def processor(monkeypatch):
 BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
 
 
-@pytest.mark.skipif(
-    not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
-    reason="this build of torch has no oneDNN or no MKL",
-)
+@pytest.mark.skipif(not device.HAS_ONEDNN, reason="this build of torch has no oneDNN or no MKL")
 @pytest.mark.parametrize(
     ("wanted", "device", "flags", "chosen"),
     [
@@ -150,7 +147,7 @@ def test_a_precision_that_is_not_there_is_refused_in_one_line(
 def test_auto_is_float32_where_torch_lacks_the_product(processor, monkeypatch, caplog, lacking):
     processor(*BOTH)
     if lacking == "no oneDNN":
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        monkeypatch.setattr(device, "HAS_ONEDNN", False)
     else:
         flags = {torch.bfloat16: (*device.CPU_FLAGS[torch.bfloat16][:2], "mkldnn::_gone")}
         monkeypatch.setattr(device, "CPU_FLAGS", flags)
