@@ -37,7 +37,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.checkpoint.weights import Whisper
+from whosaid.asr.checkpoint.weights import Whisper, WhisperModel
 from whosaid.asr.engine import cuda_graphs, drafting, speculative, state
 from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.model import cuda_attention
@@ -563,7 +563,7 @@ def on_cuda(models: WhisperModels) -> WhisperModels:
     return dataclasses.replace(models, **moved)
 
 
-def _moved(model: Whisper) -> Whisper:
+def _moved(model: WhisperModel) -> Whisper:
     weights = {name: _on_device(weight.detach()) for name, weight in model.named_parameters()}
     return Whisper(model.config, model.generation_config, weights)
 

@@ -19,7 +19,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from benchmarks.report import table
 from tests.support.transformers_models import decoder_alone
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.checkpoint.weights import Whisper
+from whosaid.asr.checkpoint.weights import WhisperModel
 from whosaid.asr.engine.drafters import MAX_DRAFTS, DraftModel
 from whosaid.asr.engine.state import (
     CUDA_ROWS,
@@ -182,7 +182,7 @@ def _without_data(shape: Shape) -> WhisperForConditionalGeneration:
 
 
 def footprint(
-    models: Sequence[Whisper], main: Decoder, draft_model: DraftModel | None
+    models: Sequence[WhisperModel], main: Decoder, draft_model: DraftModel | None
 ) -> Footprint:
     """Return the footprint of checkpoints' models with these decoders."""
     weights = [weight for model in models for _, weight in model.named_parameters()]

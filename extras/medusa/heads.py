@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE, HEADS_ONLY, SHORTLIST
-from whosaid.asr.checkpoint.weights import Whisper, projection_of
+from whosaid.asr.checkpoint.weights import WhisperModel, projection_of
 
 
 class Block(nn.Module):
@@ -71,7 +71,7 @@ class Projection:
     size: int
 
     @classmethod
-    def of(cls, model: Whisper, shortlist: Tensor | None = None) -> Projection:
+    def of(cls, model: WhisperModel, shortlist: Tensor | None = None) -> Projection:
         """Return a model's projection in float32, without a shortlist onto its whole vocabulary."""
         weight = projection_of(dict(model.named_parameters())).detach().float()
         every = torch.arange(len(weight), device=weight.device)

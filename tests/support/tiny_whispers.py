@@ -28,7 +28,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.checkpoint.special_tokens import read_special_tokens
-from whosaid.asr.checkpoint.weights import Whisper, below
+from whosaid.asr.checkpoint.weights import WhisperModel, below
 from whosaid.asr.frontend.vad import STEP, find_speech
 from whosaid.asr.frontend.windows import Span
 
@@ -215,7 +215,7 @@ def feature_extractor_of(shape: Published) -> WhisperFeatureExtractor:
     return WhisperFeatureExtractor(feature_size=shape.mel_bins, chunk_length=shape.seconds)
 
 
-def without_layers(model: Whisper, kept: tuple[int, ...]) -> PreTrainedModel:
+def without_layers(model: WhisperModel, kept: tuple[int, ...]) -> PreTrainedModel:
     """The model with some of its decoder's layers, as Distil-Whisper's training starts."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = len(kept)

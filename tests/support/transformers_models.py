@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, WhisperForCausalLM, WhisperForConditionalGeneration
 
-from whosaid.asr.checkpoint.weights import Whisper
+from whosaid.asr.checkpoint.weights import WhisperModel
 
 
-def in_transformers(model: Whisper) -> PreTrainedModel:
+def in_transformers(model: WhisperModel) -> PreTrainedModel:
     """A model with the same weights: a WhisperForConditionalGeneration."""
     return _holding(WhisperForConditionalGeneration, model)
 
 
-def decoder_alone(model: Whisper) -> PreTrainedModel:
+def decoder_alone(model: WhisperModel) -> PreTrainedModel:
     """A WhisperForCausalLM with the same decoder, the form in which Distil-Whisper drafts."""
     return _holding(WhisperForCausalLM, model)
 
 
-def _holding(kind: type[PreTrainedModel], model: Whisper) -> PreTrainedModel:
+def _holding(kind: type[PreTrainedModel], model: WhisperModel) -> PreTrainedModel:
     with torch.device("meta"):
         made: Any = kind(copy.deepcopy(model.config))
     weights = dict(model.named_parameters())

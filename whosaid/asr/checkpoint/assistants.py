@@ -28,7 +28,7 @@ from whosaid.asr.checkpoint.loading import (
 )
 from whosaid.asr.checkpoint.medusa import base_digest, file_digest, heads_alone, read_heads
 from whosaid.asr.checkpoint.special_tokens import SpecialTokens, read_special_tokens
-from whosaid.asr.checkpoint.weights import Whisper, below
+from whosaid.asr.checkpoint.weights import Whisper, WhisperModel, below
 from whosaid.errors import StartError
 from whosaid.payload.languages import ENGLISH
 from whosaid.runtime.versions import tokenizer_arguments
@@ -117,7 +117,7 @@ def _load(
     return (whole.without_encoder() if shares else whole).to(models.device), shares
 
 
-def _equal_encoders(main: Whisper, other: Whisper) -> bool:
+def _equal_encoders(main: WhisperModel, other: WhisperModel) -> bool:
     """Return whether both encoders are equal in float16; `other` must be on the CPU."""
     ours, theirs = (
         below(dict(each.named_parameters()), "model.encoder.") for each in (main, other)
@@ -142,7 +142,7 @@ def _misfit(models: WhisperModels, checkpoint: Checkpoint, reason: str) -> Start
     )
 
 
-def _only_language(model: Whisper, special_tokens: SpecialTokens) -> str | None:
+def _only_language(model: WhisperModel, special_tokens: SpecialTokens) -> str | None:
     """Return ENGLISH if the assistant knows only English, else None.
 
     Distil-Whisper's vocabulary is multilingual; its generation configuration pins the language.

@@ -24,7 +24,7 @@ from whosaid.asr.checkpoint.weights import (
     Source,
     TensorFiles,
     Weights,
-    Whisper,
+    WhisperModel,
     below,
     whisper_shapes,
 )
@@ -55,7 +55,7 @@ class Conditioning:
     blocks: tuple[Weights, ...] = ()
     always: bool = False
 
-    def to(self, model: Whisper) -> Conditioning:
+    def to(self, model: WhisperModel) -> Conditioning:
         """Return the weights on the device of `model` and in its dtype."""
         weights, *blocks = (
             {name: each.to(model.device, model.dtype) for name, each in part.items()}
@@ -72,7 +72,7 @@ def conditioning_file(source: Source) -> str | None:
     return None if path is None else str(path)
 
 
-def read_conditioning(path: str, model: Whisper, digest: str) -> Conditioning:
+def read_conditioning(path: str, model: WhisperModel, digest: str) -> Conditioning:
     """Read a FILE for `model`, which has this `digest`. Raises StartError if it does not fit."""
     with safe_open(path, framework="pt") as opened:
         metadata = opened.metadata() or {}
@@ -111,7 +111,7 @@ def read_config(source: Source) -> PretrainedConfig:
     return config
 
 
-def read_dicow(source: Source, model: Whisper) -> Conditioning | None:
+def read_dicow(source: Source, model: WhisperModel) -> Conditioning | None:
     """Return the conditioning of the checkpoint that `model` was loaded from; None if the
     checkpoint is no DiCoW.
 

@@ -26,6 +26,7 @@ from whosaid.asr.checkpoint.weights import (
     PROJECTION,
     TensorFiles,
     Whisper,
+    WhisperModel,
     whisper_shapes,
 )
 from whosaid.errors import StartError
@@ -63,7 +64,7 @@ class Assistant:
     """
 
     name: str
-    model: Whisper
+    model: WhisperModel
     shares_encoder: bool
     only_language: str | None
 
@@ -78,7 +79,7 @@ class WhisperModels:
     """
 
     name: str
-    model: Whisper
+    model: WhisperModel
     tokenizer: PreTrainedTokenizerBase
     feature_extractor: WhisperFeatureExtractor
     special_tokens: SpecialTokens

@@ -27,7 +27,7 @@ from whosaid.asr.checkpoint.weights import (
     Source,
     TensorFiles,
     Weights,
-    Whisper,
+    WhisperModel,
     below,
     decoder_layer_shapes,
     projection_of,
@@ -80,7 +80,7 @@ class MedusaHeads:
         return every if self.shortlist is None else [*every, self.shortlist]
 
 
-def base_digest(model: Whisper) -> str:
+def base_digest(model: WhisperModel) -> str:
     """Return the SHA-256, in hexadecimal digits, by which heads identify their main model.
 
     `model` must hold its weights in the type of its files or in a wider one.
@@ -116,7 +116,7 @@ def heads_alone(source: Source) -> Mapping[str, Any] | None:
     return config if config.get("model_type") == HEADS_MODEL_TYPE else None
 
 
-def read_heads(source: Source, config: Mapping[str, Any], model: Whisper) -> MedusaHeads:
+def read_heads(source: Source, config: Mapping[str, Any], model: WhisperModel) -> MedusaHeads:
     """Load a checkpoint's heads for `model`, on its device and in its dtype.
 
     `config` is the content of config.json. Raises a one-line StartError if the configuration or the
@@ -147,7 +147,7 @@ def read_heads(source: Source, config: Mapping[str, Any], model: Whisper) -> Med
     )
 
 
-def _require_config(name: str, config: Mapping[str, Any], model: Whisper) -> None:
+def _require_config(name: str, config: Mapping[str, Any], model: WhisperModel) -> None:
     """Raise StartError naming the first wrong entry of the heads' config.json."""
     kind = config.get("medusa_heads_type")
     if kind not in (LINEAR, BLOCK, HEADS_ONLY):
@@ -195,7 +195,7 @@ def _stacked(read: Mapping[str, Tensor], numbers: Iterable[int], blocks: int) ->
     )
 
 
-def _shortlist(name: str, ids: Tensor | None, model: Whisper) -> Tensor | None:
+def _shortlist(name: str, ids: Tensor | None, model: WhisperModel) -> Tensor | None:
     """Return `ids`. Raises StartError unless they are distinct tokens of the vocabulary."""
     if ids is None:
         return None

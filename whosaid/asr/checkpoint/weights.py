@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -27,12 +27,27 @@ Weights = Mapping[str, Tensor]
 T = TypeVar("T")
 
 
+class WhisperModel(Protocol):
+    """A `Whisper`, or transformers' WhisperForConditionalGeneration or WhisperForCausalLM."""
+
+    config: Any
+    generation_config: Any
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Return every weight once. A model with tied embeddings has no `proj_out.weight`."""
+
+
 @dataclass(eq=False)
 class Whisper:
     """Weights by name, and the checkpoint's configurations.
 
-    An assistant that shares the main model's encoder has no encoder weights. With tied embeddings
-    there is no `proj_out.weight`. Models of transformers may stand in for this class.
+    An assistant that shares the main model's encoder has no encoder weights.
     """
 
     config: Any

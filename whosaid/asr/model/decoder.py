@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whosaid.asr.checkpoint.weights import EMBEDDINGS, Weights, Whisper, below, projection_of
+from whosaid.asr.checkpoint.weights import EMBEDDINGS, Weights, WhisperModel, below, projection_of
 from whosaid.asr.model.cpu_kernels import (
     PackedLinear,
     TransposedLinear,
@@ -255,7 +255,7 @@ class Decoder:
 
     def __init__(
         self,
-        model: Whisper,
+        model: WhisperModel,
         aligned: Sequence[AlignmentHead] = (),
         dtype: torch.dtype | None = None,
         base_head: Callable[[Tensor], Tensor] | None = None,
@@ -451,7 +451,7 @@ def upcast(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def alignment_heads(model: Whisper) -> tuple[AlignmentHead, ...]:
+def alignment_heads(model: WhisperModel) -> tuple[AlignmentHead, ...]:
     """Return the heads that a checkpoint lists, else all heads of the upper half of its layers.
 
     Heads that do not exist are skipped: some distilled checkpoints list the heads of a deeper

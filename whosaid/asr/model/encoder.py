@@ -21,7 +21,7 @@ from transformers import WhisperFeatureExtractor
 
 from whosaid.asr.checkpoint.conditioning import CLASSES, PRODUCTS, Conditioning
 from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.checkpoint.weights import Weights, Whisper, below
+from whosaid.asr.checkpoint.weights import Weights, WhisperModel, below
 from whosaid.asr.model.conditioning import ConditioningLayers, Updates
 from whosaid.asr.model.cpu_kernels import EncoderLinear, attend, encoder_batch_size
 from whosaid.asr.model.cpu_threads import CpuThreads
@@ -136,7 +136,7 @@ class AudioEncoder:
 
     def __init__(
         self,
-        model: Whisper,
+        model: WhisperModel,
         dtype: torch.dtype | None = None,
         conditioning: Conditioning | None = None,
     ) -> None:
