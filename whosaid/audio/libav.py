@@ -197,7 +197,7 @@ def without_id3(data: bytes) -> bytes:
 
 
 def _id3_end(tag: re.Match[bytes]) -> int:
-    size = sum(bits << shift for bits, shift in zip(tag[2], (21, 14, 7, 0), strict=True))
+    size: int = sum(bits << shift for bits, shift in zip(tag[2], (21, 14, 7, 0), strict=True))
     return tag.start() + 10 + size + (10 if tag[1][0] & 0x10 else 0)
 
 
