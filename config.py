@@ -400,26 +400,18 @@ class InferenceConfig(BaseModel):
         return "diarize" in self.model_fields_set or any(needs)
 
     @model_validator(mode="after")
-    def _text_can_be_said(self) -> Self:
+    def _parameters_agree(self) -> Self:
         if self.text is not None and not any(map(str.isalnum, self.text)):
             raise _contradiction("text", "should have words")
         if self.text is not None and self.task == "translate":
             raise _contradiction("text", "can be aligned, but not translated")
         if self.text is not None and self.separate:
             raise _contradiction("text", "can be aligned with mixed channels alone")
-        return self
-
-    @model_validator(mode="after")
-    def _speaker_counts_agree(self) -> Self:
         lowest, highest = self.min_speakers or 1, self.max_speakers or MAX_SPEAKERS
         if lowest > highest:
             raise _contradiction("min_speakers", "is larger than max_speakers")
         if self.num_speakers is not None and not lowest <= self.num_speakers <= highest:
             raise _contradiction("num_speakers", "contradicts min_speakers or max_speakers")
-        return self
-
-    @model_validator(mode="after")
-    def _filter_has_parameters(self) -> Self:
         if self.vad_filter is False and self.vad_parameters is not None:
             raise _contradiction("vad_parameters", "contradict vad_filter, which is false")
         return self

@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from config import ModelSettings
 from whosaid.runtime import modules_that_stay
-from whosaid.runtime.environment import nvidia_device_present
 from whosaid.runtime.event_loop import EventLoopThread
 
 with modules_that_stay():
@@ -116,7 +115,7 @@ def load_endpoint(
     settings = settings or read_settings()
     began = time.perf_counter()
     with exit_on_failure(settings, serves):
-        device = choose_device(settings.device, nvidia_device_present())
+        device = choose_device(settings.device)
         dtype = choose_dtype(settings.dtype, device)
         prepare_device(device)
         sandbox.start()  # the confined process that decodes untrusted audio

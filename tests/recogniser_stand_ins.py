@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Collection
 
@@ -12,7 +11,7 @@ import numpy as np
 from whosaid.asr import TranscriptionOptions
 from whosaid.asr.engine.scheduler import Part
 from whosaid.asr.model.cpu_threads import CpuThreads
-from whosaid.diarization.diarizer import Capabilities, Diarization
+from whosaid.diarization.diarizer import Capabilities, Diarization, Pause
 from whosaid.endpoint import Models
 from whosaid.runtime.on_demand import OnDemand
 from whosaid.runtime.steps import give_way
@@ -118,15 +117,15 @@ class StandInTranscriber:
 
 
 class TurnsOfSeconds:
-    """A diarizer that has two people take turns; `hear` is called with what would cancel it."""
+    """A diarizer that has two people take turns; `hear` is called with the pause."""
 
     capabilities = Capabilities(hints=True, voices=False)
 
-    def __init__(self, hear: Callable[[threading.Event], None] = lambda cancelled: None) -> None:
+    def __init__(self, hear: Callable[[Pause], None] = lambda pause: None) -> None:
         self.hear = hear
 
-    def diarize(self, samples, hints, cancelled, between=None) -> Diarization:
-        self.hear(cancelled)
+    def diarize(self, samples, hints, pause) -> Diarization:
+        self.hear(pause)
         seconds = range(int(len(samples) / 16_000) + 1)
         turns = tuple(SpeakerTurn(f"SPEAKER_0{s % 2}", s, s + 1.0) for s in seconds)
         return Diarization(turns, turns, hints)

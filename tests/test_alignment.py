@@ -20,7 +20,7 @@ from whosaid.asr.checkpoint.assistants import with_assistant
 from whosaid.asr.checkpoint.loading import Checkpoint, load_whisper
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
-from whosaid.asr.output.alignment import quiet_steps, timed_words
+from whosaid.asr.output.alignment import aligned_words, quiet_steps
 from whosaid.asr.output.segments import Segment, read_segments
 from whosaid.audio.decode import AudioLimits, decode_audio
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN, TOKENS_PER_SECOND
@@ -50,6 +50,10 @@ def window_of(spans, seconds, wrong=0.0):
 def decoded(tokens, attention, log_probs=None):
     log_probs = tuple(log_probs or [-0.1] * len(tokens))
     return DecodeResult(tuple(tokens), 0.0, log_probs, 0.0, attention)
+
+
+def timed_words(*given):
+    return [tuple(each.word for each in words) for words in aligned_words(*given)]
 
 
 def align(tokens, attention, segment_times, samples):

@@ -17,7 +17,6 @@ from tests.support import audio_files as files
 from whosaid.audio import decode, libav
 from whosaid.audio.decode import Audio, AudioLimits, decode_audio, decoding_steps
 from whosaid.errors import AudioTooLong, ClientError, InvalidAudio
-from whosaid.runtime.steps import Steps
 
 LIMITS = AudioLimits(max_seconds=7_200, max_bytes=2**24)
 
@@ -186,7 +185,7 @@ class TestBounds:
     def test_too_long_is_refused_in_the_first_step(self, announced):
         data = files.silent_flac(2, announced)
         with pytest.raises(AudioTooLong):
-            Steps(decoding_steps(data, 16_000, AudioLimits(3_600, 2**20))).advance()
+            decoding_steps(data, 16_000, AudioLimits(3_600, 2**20)).send(None)
 
     def test_a_recording_is_decoded_up_to_the_duration_limit(self, monkeypatch):
         monkeypatch.setattr(libav, "limit_processor_time", lambda seconds: None)

@@ -61,7 +61,7 @@ def test_windows_are_embedded_a_batch_at_a_time_on_the_device(device, monkeypatc
 
     monkeypatch.setattr(FoldedResNet, "__call__", watched(FoldedResNet.__call__))
     model.resnet.forward_frames = watched(model.resnet.forward_frames)
-    ours = WindowEmbeddings(pipeline_of(model), model)
+    ours = WindowEmbeddings(pipeline_of(model))
     del sizes[:]
     windows = 2 * BATCH + 1
     activity = SlidingWindowFeature(

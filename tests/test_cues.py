@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whosaid.answer.cues import Layout
-from whosaid.answer.subtitles import Rendering, render
+from config import InferenceConfig
+from whosaid.answer.subtitles import FORMATS, Rendering
 from whosaid.transcript import Chunk, SpeakerSegment, Word
 
 SPEAKERS = st.sampled_from([None, "SPEAKER_00", "Ada"])
 LIMITS = st.one_of(st.none(), st.integers(1, 6))
 LAYOUTS = st.builds(
-    Layout,
-    st.one_of(st.none(), st.integers(1, 60)),
-    LIMITS,
-    LIMITS,
-    st.booleans(),
-    st.booleans(),
-).filter(lambda layout: layout.is_limited)
+    InferenceConfig,
+    max_line_width=st.one_of(st.none(), st.integers(1, 60)),
+    max_line_count=LIMITS,
+    max_words_per_line=LIMITS,
+    highlight_words=st.booleans(),
+    subtitle_speakers=st.booleans(),
+).filter(lambda layout: layout.max_line_width or layout.max_line_count or layout.max_words_per_line)
 
 Segments = list[list[Word]]
 
@@ -49,7 +49,7 @@ def text_of(words: list[Word]) -> str:
     return "".join(word.text for word in words)
 
 
-def rendering_of(found: Segments, layout: Layout, spare: float = 10.0) -> Rendering:
+def rendering_of(found: Segments, layout: InferenceConfig, spare: float = 10.0) -> Rendering:
     """As answers have it: a chunk for each segment, and what a speaker says joined."""
     words = [word for segment in found for word in segment]
     chunks = [
@@ -75,7 +75,7 @@ def shown(srt: str) -> list[tuple[str, str, str]]:
     return entries
 
 
-def by_whisper(found: Segments, layout: Layout) -> list[tuple[str, str, str]]:
+def by_whisper(found: Segments, layout: InferenceConfig) -> list[tuple[str, str, str]]:
     """The same by openai/whisper."""
     writer = pytest.importorskip("whisper.utils").WriteSRT("")
     told = [
@@ -110,15 +110,15 @@ def runs(found: Segments) -> list[Segments]:
 @settings(max_examples=40)
 @given(segments(st.none()), LAYOUTS)
 def test_cues_are_those_of_openai_whisper(found, layout):
-    assert shown(render("srt", rendering_of(found, layout))) == by_whisper(found, layout)
+    assert shown(FORMATS["srt"](rendering_of(found, layout))) == by_whisper(found, layout)
 
 
 @settings(max_examples=40)
 @given(segments(), LAYOUTS)
 def test_of_several_speakers_each_has_the_cues_of_openai_whisper(found, layout):
-    layout = replace(layout, subtitle_speakers=False)
+    layout = layout.model_copy(update={"subtitle_speakers": False})
     expected = [entry for run in runs(found) for entry in by_whisper(run, layout)]
-    assert shown(render("srt", rendering_of(found, layout))) == expected
+    assert shown(FORMATS["srt"](rendering_of(found, layout))) == expected
 
 
 def underlined(text: str) -> str:
@@ -129,7 +129,7 @@ def underlined(text: str) -> str:
 @settings(max_examples=40)
 @given(segments(), LAYOUTS)
 def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
-    layout = replace(layout, subtitle_speakers=True, highlight_words=False)
+    layout = layout.model_copy(update={"subtitle_speakers": True, "highlight_words": False})
     for cue in rendering_of(found, layout).cues(named=True):
         assert cue.lines[0].startswith(f"{cue.speaker}: " if cue.speaker else "")
         assert {word.speaker for line in cue.words for word in line} == {cue.speaker}
@@ -140,7 +140,9 @@ def test_lines_with_names_are_no_wider_but_for_a_longer_word(found, layout):
 
 
 @settings(max_examples=40)
-@given(segments(), st.one_of(LAYOUTS, st.just(Layout())), st.sampled_from([10.0, 0.0, -2.0]))
+@given(
+    segments(), st.one_of(LAYOUTS, st.just(InferenceConfig())), st.sampled_from([10.0, 0.0, -2.0])
+)
 def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, spare):
     whole = rendering_of(found, layout)
     end = max(0.0, whole.duration - 10.0 + spare)
@@ -150,8 +152,9 @@ def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, s
     ]
     rendering = replace(rendering_of(clipped, layout), duration=end)
     plain, lit = (
-        shown(render("srt", replace(rendering, layout=replace(layout, highlight_words=each))))
+        shown(FORMATS["srt"](replace(rendering, layout=other)))
         for each in (False, True)
+        for other in [layout.model_copy(update={"highlight_words": each})]
     )
     rest = iter(lit)
     for start, stop, text in plain:
@@ -168,23 +171,23 @@ def test_highlighted_cues_show_what_plain_ones_do_without_a_gap(found, layout, s
 
 def test_words_are_underlined_inside_voices_and_escapes():
     words = [Word(" a<b", 0.0, 0.5, "Ada"), Word(" &", 0.7, 1.0, "Ada")]
-    layout = Layout(highlight_words=True)
+    layout = InferenceConfig(highlight_words=True)
     chunk = Chunk(" a<b &", 0.0, 1.0, words=tuple(words))
     block = SpeakerSegment("Ada", chunk.text, 0.0, 1.0, chunk.words)
-    vtt = render("vtt", Rendering(1.0, [chunk], [block], (), layout))
+    vtt = FORMATS["vtt"](Rendering(1.0, [chunk], [block], (), layout))
     assert [text for text in vtt.split("\n") if text.startswith("<v")] == [
         "<v Ada><u>a&lt;b</u> &amp;",
         "<v Ada>a&lt;b &amp;",
         "<v Ada>a&lt;b <u>&amp;</u>",
     ]
-    hidden = replace(layout, subtitle_speakers=False)
-    srt = render("srt", Rendering(1.0, [chunk], [block], (), hidden))
+    hidden = layout.model_copy(update={"subtitle_speakers": False})
+    srt = FORMATS["srt"](Rendering(1.0, [chunk], [block], (), hidden))
     assert shown(srt)[0][2] == "<u>a\u2039b</u> &"
 
 
 def test_a_block_without_word_times_is_laid_out_by_its_words():
     chunks = [Chunk(" one two three four", 0.0, 4.0), Chunk(" five", 5.0, 6.0)]
-    srt = render("srt", Rendering(7.0, chunks, (), (), Layout(max_words_per_line=3)))
+    srt = FORMATS["srt"](Rendering(7.0, chunks, (), (), InferenceConfig(max_words_per_line=3)))
     assert [text for _, _, text in shown(srt)] == ["one two three", "four", "five"]
 
 
@@ -212,14 +215,14 @@ def test_what_is_shown_at_once_is_in_order_of_time(one, other, layout, on_channe
         (block for each in alone for block in each.segments), key=lambda each: each.start
     )
     together = Rendering(duration, chunks, blocks, (), layout)
-    srt = render("srt", together)
+    srt = FORMATS["srt"](together)
     entries = shown(srt)
     assert [start for start, _, _ in entries] == sorted(start for start, _, _ in entries)
     assert sorted(entries) == sorted(
-        entry for each in alone for entry in shown(render("srt", each))
+        entry for each in alone for entry in shown(FORMATS["srt"](each))
     )
     numbers = [block.split("\n")[0] for block in srt.split("\n\n") if block]
     assert numbers == [str(place) for place in range(1, len(entries) + 1)]
-    lines = render("vtt", together).split("\n")
+    lines = FORMATS["vtt"](together).split("\n")
     starts = [line.split(" --> ")[0] for line in lines if "-->" in line]
     assert starts == sorted(starts)

@@ -15,15 +15,20 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Sets whether torch can use CUDA, and what torch says where it cannot."""
+    """Sets whether torch can use CUDA, what torch says where it cannot, and whether there is an
+    NVIDIA device.
+    """
 
-    def set_usable(usable, reason="Found no NVIDIA driver on your system.\nPlease check."):
+    def set_usable(
+        usable, reason="Found no NVIDIA driver on your system.\nPlease check.", present=False
+    ):
         def fail():
             raise RuntimeError(reason)
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
         monkeypatch.setattr(torch.cuda, "init", fail)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(device, "nvidia_device_present", lambda: present)
 
     return set_usable
 
@@ -56,8 +61,8 @@ def threads(monkeypatch):
     ],
 )
 def test_the_device(cuda, wanted, usable, present, chosen):
-    cuda(usable)
-    assert choose_device(wanted, present) == chosen
+    cuda(usable, present=present)
+    assert choose_device(wanted) == chosen
 
 
 @pytest.mark.parametrize(
@@ -65,9 +70,9 @@ def test_the_device(cuda, wanted, usable, present, chosen):
     [("auto", True, "DEVICE=cpu"), ("cuda", True, "DEVICE=cuda"), ("cuda", False, "DEVICE=cuda")],
 )
 def test_no_silent_service_on_the_cpu(cuda, wanted, present, says):
-    cuda(False)
+    cuda(False, present=present)
     with pytest.raises(StartError) as caught:
-        choose_device(wanted, present)
+        choose_device(wanted)
     line = str(caught.value)
     assert says in line
     assert "Found no NVIDIA driver on your system. Please check." in line
@@ -78,7 +83,7 @@ def test_a_build_without_cuda_says_so(cuda, monkeypatch):
     cuda(False)
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(StartError, match="this build of torch has no CUDA"):
-        choose_device("cuda", False)
+        choose_device("cuda")
 
 
 @pytest.fixture
@@ -95,10 +100,7 @@ def processor(monkeypatch):
 BOTH = ("_is_avx512_bf16_supported", "_is_vnni_supported")
 
 
-@pytest.mark.skipif(
-    not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
-    reason="this build of torch has no oneDNN or no MKL",
-)
+@pytest.mark.skipif(not device.HAS_ONEDNN, reason="this build of torch has no oneDNN or no MKL")
 @pytest.mark.parametrize(
     ("wanted", "device", "flags", "chosen"),
     [
@@ -145,7 +147,7 @@ def test_a_precision_that_is_not_there_is_refused_in_one_line(
 def test_auto_is_float32_where_torch_lacks_the_product(processor, monkeypatch, caplog, lacking):
     processor(*BOTH)
     if lacking == "no oneDNN":
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        monkeypatch.setattr(device, "HAS_ONEDNN", False)
     else:
         flags = {torch.bfloat16: (*device.CPU_FLAGS[torch.bfloat16][:2], "mkldnn::_gone")}
         monkeypatch.setattr(device, "CPU_FLAGS", flags)

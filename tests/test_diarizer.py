@@ -37,18 +37,18 @@ def test_turns_lie_in_speech_and_its_margin_and_lose_nothing_there(turns, speech
         SpeakerTurn(who, start / 100, end / 100)
         for who, start, end in sorted(turns, key=lambda turn: turn[1])
     )
-    cut = Diarization(found, found[::2], SpeakerHints(2)).within(
+    spans = Diarization((), found).exclusive_spans(
         [(start / 100, end / 100) for start, end in speech]
     )
     allowed = {at for start, end in speech for at in range(start - margin, end + margin)}
-    for before, after in ((found, cut.turns), (found[::2], cut.exclusive)):
-        expected = Counter(
-            (turn.speaker, at) for turn in before for at in moments(turn) if at in allowed
-        )
-        assert Counter((turn.speaker, at) for turn in after for at in moments(turn)) == expected
-        assert [turn.start for turn in after] == sorted(turn.start for turn in after)
-    speakers = len({turn.speaker for turn in cut.turns})
-    assert cut.warnings == (
+    expected = Counter(
+        (turn.speaker, at) for turn in found for at in moments(turn) if at in allowed
+    )
+    cut = [SpeakerTurn(label, *span) for label, own in spans.items() for span in own]
+    assert Counter((turn.speaker, at) for turn in cut for at in moments(turn)) == expected
+    assert all(spans.values())
+    speakers = len({turn.speaker for turn in found})
+    assert Diarization(found, (), SpeakerHints(2)).warnings == (
         () if speakers == 2 else (f"speaker hints could not be met: {speakers} found",)
     )
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -59,7 +60,7 @@ class StandInDiarizer:
     hints: list[SpeakerHints] = field(default_factory=list)
     capabilities = Capabilities(hints=True, voices=True)
 
-    def diarize(self, samples, hints, cancelled, between) -> Diarization:
+    def diarize(self, samples, hints, pause) -> Diarization:
         self.hints.append(hints)
         return Diarization(self.turns, self.turns, hints)
 
@@ -71,9 +72,11 @@ class Waits(StandInDiarizer):
         super().__init__()
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def diarize(self, samples, hints, cancelled, between) -> Diarization:
+    def diarize(self, samples, hints, pause) -> Diarization:
         self.begun.set()
-        assert cancelled.wait(60)
+        with suppress(DiarizationCancelled):
+            while True:
+                pause()
         self.ended.set()
         raise DiarizationCancelled
 

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -26,13 +26,13 @@ from whosaid.answer.response import response
 from whosaid.asr import Limits, Progress, Recogniser, Transcriber
 from whosaid.asr.engine.batch import Batch
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK
-from whosaid.asr.output.alignment import timed_words
+from whosaid.asr.output.alignment import aligned_words
 from whosaid.audio.decode import decoding_steps
 from whosaid.diarization.diarizer import Capabilities, Diarization, DiarizationCancelled
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.errors import ModelError
 from whosaid.runtime.shortest_first import Recording
-from whosaid.runtime.steps import Steps, give_way
+from whosaid.runtime.steps import give_way
 from whosaid.transcript import SpeakerTurn
 
 # Texts of the first are decoded again. `test_transcription.py` has more.
@@ -201,7 +201,7 @@ class OnePerson:
     def __init__(self, hear=lambda seconds: None) -> None:
         self.heard, self.hear = [], hear
 
-    def diarize(self, samples, hints, cancelled=None, between=None):
+    def diarize(self, samples, hints, pause):
         seconds = round(len(samples) / 16_000)
         self.heard.append(seconds)
         self.hear(seconds)
@@ -365,9 +365,9 @@ def test_a_reader_that_raises_fails_its_request_alone(endpoint, recording, monke
     def fail(*given):
         if given[-1] == "de":
             raise ValueError("no path")
-        return timed_words(*given)
+        return aligned_words(*given)
 
-    monkeypatch.setattr("whosaid.asr.output.chunks.timed_words", fail)
+    monkeypatch.setattr("whosaid.asr.output.chunks.aligned_words", fail)
 
     async def together():
         return await asyncio.gather(
@@ -400,9 +400,11 @@ def test_who_leaves_while_decoding_frees_the_rows(endpoint, recording):
 def test_a_cancelled_task_leaves_its_diarization(endpoint, recording, monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
-    def diarize(samples, hints, cancelled, between=None):
+    def diarize(samples, hints, pause):
         begun.set()
-        assert cancelled.wait(60)
+        with suppress(DiarizationCancelled):
+            while True:
+                pause()
         ended.set()
         raise DiarizationCancelled
 
@@ -425,9 +427,9 @@ def test_who_leaves_before_diarization_frees_the_samples(endpoint, recording, ga
     """One recording is being diarized, and the queued one is cancelled."""
     freed = threading.Event()
 
-    def diarize(samples, hints, cancelled, between=None):
+    def diarize(samples, hints, pause):
         gate.hear(samples)
-        return TurnsOfSeconds().diarize(samples, hints, cancelled)
+        return TurnsOfSeconds().diarize(samples, hints, pause)
 
     async def decoded(*arguments):
         audio = await decoding_steps(*arguments)
@@ -472,11 +474,11 @@ def test_a_short_recording_is_diarized_before_a_long_one_that_waits(
     """While one of ten seconds is being diarized, the shorter of two queued recordings is next."""
     begun, go_on, lengths = threading.Event(), threading.Event(), []
 
-    def diarize(samples, hints, cancelled, between=None):
+    def diarize(samples, hints, pause):
         lengths.append(round(len(samples) / 16_000))
         begun.set()
         assert go_on.wait(60)
-        return TurnsOfSeconds().diarize(samples, hints, cancelled)
+        return TurnsOfSeconds().diarize(samples, hints, pause)
 
     monkeypatch.setattr(endpoint.diarizer, "diarize", diarize)
     submit = endpoint.diarization.submit
@@ -530,13 +532,16 @@ def test_a_short_recording_does_not_wait_for_long_ones_to_be_read(
     inputs = {3: recording(3), 8: base64.b64encode(wav(np.zeros(8 * 16_000))).decode()}
 
     async def watched(data, *others):
-        long, inner = len(data) > 7 * 32_000, Steps(decoding_steps(data, *others))
-        while (progress := inner.advance()) or not inner.done:
-            steps.append(long)
-            begun.set()
-            assert go_on.wait(60)
-            await give_way(progress)
-        return inner.result
+        long, inner = len(data) > 7 * 32_000, decoding_steps(data, *others)
+        try:
+            while True:
+                progress = inner.send(None)
+                steps.append(long)
+                begun.set()
+                assert go_on.wait(60)
+                await give_way(progress)
+        except StopIteration as end:
+            return end.value
 
     monkeypatch.setattr("whosaid.audio.decode.STEP_SECONDS", 1)
     monkeypatch.setattr("whosaid.call.decoding_steps", watched)

@@ -32,7 +32,7 @@ from whosaid.asr.given_text import (
 from whosaid.asr.language_timeline import LanguageTimeline
 from whosaid.asr.transcriber import Transcriber
 from whosaid.audio.decode import AudioLimits, decode_audio
-from whosaid.runtime.steps import Steps, run_steps
+from whosaid.runtime.steps import run_steps
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcribe.__main__ import CONVERSATION
 from whosaid.transcript import Chunk, Transcript, Unspoken, Word
@@ -179,12 +179,14 @@ def forced(text: str, recognised: list[Recognised]) -> tuple[list[Chunk], tuple[
     """Force a client's text into two windows in which other text was recognised."""
     engine = DecodeEngine(MODELS)
     plan = Planner(MODELS, asking()).plan(LanguageTimeline.single("en"))
-    steps = Steps(force_text(engine, schedule_of(2), plan, text, recognised))
-    while not steps.done:
-        if steps.advance() is not None:
-            engine.step()
-    assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
-    return steps.result
+    steps = force_text(engine, schedule_of(2), plan, text, recognised)
+    try:
+        while True:
+            if steps.send(None) is not None:
+                engine.step()
+    except StopIteration as end:
+        assert (engine.scheduler.running, engine.scheduler.waiting) == (0, 0)
+        return end.value
 
 
 def test_of_a_given_text_as_much_is_spoken_as_a_text_may_hold():

@@ -60,7 +60,7 @@ def an_answer(parameters: dict, apart: str) -> dict:
         heard, found = [replace(transcript(), chunks=tuple(chunks))], [diarization()]
     if apart == "channels":
         heard, found = [transcript(), transcript(0.8)], [None, None]
-    answer = attributed(12.0, heard, found, KnownVoices(()), config)
+    answer = attributed(12.0, heard, found, KnownVoices(), config)
     return json.loads(json.dumps(response(answer, config)))
 
 

@@ -37,7 +37,7 @@ def diarization(**voices):
 
 def known(same_voice=SAME, **vectors):
     units = {name: [unit(row)] for name, row in vectors.items()}
-    return KnownVoices(tuple(vectors), units, same_voice=same_voice)
+    return KnownVoices(units, same_voice=same_voice)
 
 
 def named(naming):
@@ -164,15 +164,15 @@ def test_who_speaks_too_little_alone_is_not_named():
 
 
 def test_labels_decide_and_not_places():
-    """Speech detection may cut a speaker away who has an embedding."""
+    """Speech detection may drop the turns of a speaker who has an embedding."""
     turns = (SpeakerTurn("A", 0, 10), SpeakerTurn("B", 10, 20))
     found = Diarization(turns, turns, voices={"A": AXES[0], "B": AXES[1]})
-    naming = name_speakers(found.within([(10.5, 20)]), known(Bob=AXES[1]))
+    naming = name_speakers(found.touching([(10.5, 20)]), known(Bob=AXES[1]))
     assert named(naming) == ["Bob"]
 
 
 def test_several_clips_of_a_name_count_as_one_voice():
-    clips = KnownVoices(("Anna",), {"Anna": [AXES[0], AXES[1]]}, same_voice=SAME)
+    clips = KnownVoices({"Anna": [AXES[0], AXES[1]]}, same_voice=SAME)
     naming = name_speakers(diarization(S=AXES[0] + AXES[1]), clips)
     assert naming.known_speakers[0].similarity == pytest.approx(1)
 

@@ -12,7 +12,7 @@ from whosaid.asr.engine.prefill import LanguagePosterior
 from whosaid.asr.frontend.schedule import Schedule
 from whosaid.asr.frontend.windows import Span
 from whosaid.asr.transcription import MAX_KEPT_ENCODINGS, detect_languages
-from whosaid.runtime.steps import Steps, give_way
+from whosaid.runtime.steps import give_way
 from whosaid.timebase import SAMPLE_RATE
 
 
@@ -42,14 +42,14 @@ def run(windows: int, any_speech: bool = True, **options):
     """The engine, the encodings that are kept, and the timeline."""
     engine, encodings = Listener(), {}
     schedule = schedule_of(windows)
-    steps = Steps(
-        detect_languages(engine, schedule, asking(**options), any_speech, encodings, give_way)
-    )
+    steps = detect_languages(engine, schedule, asking(**options), any_speech, encodings, give_way)
     count = 0
-    while steps.advance() is None and not steps.done:
-        count += 1
-        assert count == engine.heard, "one window a step"
-    return engine, encodings, steps.result
+    try:
+        while steps.send(None) is None:
+            count += 1
+            assert count == engine.heard, "one window a step"
+    except StopIteration as end:
+        return engine, encodings, end.value
 
 
 @pytest.mark.parametrize(

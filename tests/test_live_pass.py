@@ -28,7 +28,7 @@ from whosaid.asr.live_pass import (
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.encoder import PARTS as PARTS_OF_WINDOW
 from whosaid.asr.model.encoder import repeated
-from whosaid.asr.output.alignment import timed_words
+from whosaid.asr.output.alignment import aligned_words
 from whosaid.asr.output.segments import Segment, read_segments
 from whosaid.asr.transcriber import Transcriber
 from whosaid.runtime.steps import run_steps
@@ -124,7 +124,8 @@ def test_a_pass_says_what_a_files_window_does(transcriber, seed, timestamps):
     if timestamps:
         begin = models.special_tokens.timestamp_begin
         every = sum(read_segments(result.tokens, begin, SECONDS), ())
-    expected = sum(timed_words(result, every, samples, models, "en"), ())
+    aligned = aligned_words(result, every, samples, models, "en")
+    expected = [each.word for words in aligned for each in words]
     assert [(each.text, each.start, each.end) for each in found.words] == [
         (each.text, each.start, each.end) for each in expected
     ]

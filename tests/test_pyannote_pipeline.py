@@ -182,7 +182,7 @@ class Demo:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pipeline = load_pyannote_pipeline(str(DEMO_MODELS / "diarization"), None, None)
-        assert share_frames(pipeline)
+        share_frames(pipeline)
         self.batches, self.step = [], lambda: None
         segmentation, embedding = pipeline._segmentation.model, pipeline._embedding.model_
         segmentation.register_forward_hook(lambda *_: self.count("segmentation"))
@@ -213,7 +213,7 @@ def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
     """
     hints = SpeakerHints(num_speakers=2)
     demo.batches, demo.step = [], lambda: None
-    uncancelled = demo.diarizer.diarize(spoken, hints, threading.Event())
+    uncancelled = demo.diarizer.diarize(spoken, hints)
     batches = list(demo.batches)
     assert batches.count("segmentation") > 2
     assert batches.count("embeddings") > 2
@@ -221,8 +221,13 @@ def test_a_cancelled_call_computes_no_further_batch(demo, spoken):
     for last in (1, segmented + 1, len(batches)):
         cancelled, demo.batches = threading.Event(), []
         demo.step = lambda last=last, event=cancelled: len(demo.batches) == last and event.set()
+
+        def pause(event=cancelled):
+            if event.is_set():
+                raise DiarizationCancelled
+
         with pytest.raises(DiarizationCancelled):
-            demo.diarizer.diarize(spoken, hints, cancelled)
+            demo.diarizer.diarize(spoken, hints, pause)
         assert demo.batches == batches[:last]
     demo.step = lambda: None
     assert demo.diarizer.diarize(spoken, hints) == uncancelled
@@ -238,7 +243,7 @@ def test_a_shorter_recording_is_diarized_between_two_batches_of_a_longer_one(dem
             with ThreadPoolExecutor(1) as pool:
                 found.append(pool.submit(demo.diarizer.diarize, short, hints).result(60))
 
-    assert demo.diarizer.diarize(spoken, hints, None, between) == alone[0]
+    assert demo.diarizer.diarize(spoken, hints, between) == alone[0]
     assert found == [alone[1]] * 3
 
 

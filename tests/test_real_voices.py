@@ -68,7 +68,7 @@ def stock(recordings):
 def replaced(recordings):
     """pyannote's clustering and the stages of it that are computed here in another way."""
     pipeline = loaded()
-    assert share_frames(pipeline)
+    share_frames(pipeline)
     spare_memory(pipeline)
     return PyannoteDiarizer(pipeline, CPU_BATCH)
 

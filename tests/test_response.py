@@ -289,7 +289,7 @@ def test_the_text_of_channels_is_in_the_order_of_their_chunks(channels, duration
     config = InferenceConfig.read(
         {"channels": "separate", "return_timestamps": "word", "group_by_speaker": by_speaker}
     )
-    found = attributed(duration, heard, [None] * len(heard), KnownVoices(()), config)
+    found = attributed(duration, heard, [None] * len(heard), KnownVoices(), config)
     answer = response(found, config)
     assert "".join(chunk["text"] for chunk in answer["chunks"]) == answer["text"]
     assert len(answer["text"].split()) == sum(map(len, channels))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.tiny_whispers import SMALL, loaded
 from whosaid.asr.engine.request import DecodeResult
-from whosaid.asr.output.alignment import timed_words
+from whosaid.asr.output.alignment import aligned_words
 from whosaid.asr.output.segments import SENTENCE_PAUSE, Segment, split_sentences
 from whosaid.transcript import ends_sentence
 
@@ -21,8 +21,8 @@ SAMPLES = np.random.default_rng(0).normal(0, 0.1, 3 * 16_000).astype(np.float32)
 
 
 def sentences(result, segment, samples=SAMPLES):
-    words = timed_words(result, [segment], samples, MODELS, "en")
-    return split_sentences([segment], words, MODELS, "en")
+    words = aligned_words(result, [segment], samples, MODELS, "en")
+    return split_sentences([segment], words, MODELS.special_tokens)
 
 
 @settings(deadline=None)

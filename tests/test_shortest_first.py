@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whosaid.audio.decode import DecodingStep
 from whosaid.runtime.shortest_first import (
     BYTES_PER_SECOND,
     SHARE,
@@ -96,7 +95,7 @@ def test_who_says_less_than_it_has_is_short_for_a_step_only():
     async def lying(name):
         for step in range(120):
             held.done.append(name)
-            await give_way(DecodingStep(STEP * step, max(1.0, STEP * step)))
+            await give_way((STEP * step, max(1.0, STEP * step)))
 
     for name in range(8):
         held.queue.submit(Recording(1.0), lying(name), decodes=True)
@@ -117,11 +116,11 @@ class Client:
         self.result = queue.submit(self.recording, self.decode(seconds, said), decodes=True)
 
     async def decode(self, seconds, said):
-        await give_way(DecodingStep(0.0, said))
+        await give_way((0.0, said))
         decoded = 0.0
         while decoded < seconds:
             decoded = min(seconds, decoded + STEP)
-            await give_way(DecodingStep(decoded, max(said, decoded)))
+            await give_way((decoded, max(said, decoded)))
 
     def leave(self):
         self.result.cancel()
@@ -215,7 +214,7 @@ def test_who_leaves_between_two_steps_is_closed_and_holds_nothing():
         try:
             stepped.set()
             assert go_on.wait(60)
-            await give_way(DecodingStep(STEP, STEP))
+            await give_way((STEP, STEP))
         finally:
             closed.set()
 

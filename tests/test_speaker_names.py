@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from config import InferenceConfig
-from whosaid.answer.cues import Layout
 from whosaid.answer.response import Answer, response
-from whosaid.answer.subtitles import FORMATS, Rendering, render
+from whosaid.answer.subtitles import FORMATS, Rendering
 from whosaid.transcribe.speaker_names import with_speaker_names
 from whosaid.transcript import Channel, Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
 
@@ -31,8 +30,8 @@ def files(names: tuple[str, str]) -> dict[str, str]:
     chunks = [Chunk(each.text, each.start, each.end, words=each.words) for each in spoken]
     turns = [SpeakerTurn(each.speaker, each.start, each.end) for each in spoken if each.speaker]
     # Wide, because a line breaks where its labels say.
-    rendering = Rendering(9.0, chunks, spoken, turns, Layout(max_line_width=1000))
-    return {name: render(name, rendering) for name in FORMATS}
+    rendering = Rendering(9.0, chunks, spoken, turns, InferenceConfig(max_line_width=1000))
+    return {name: form(rendering) for name, form in FORMATS.items()}
 
 
 @pytest.mark.parametrize(

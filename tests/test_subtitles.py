@@ -13,20 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from readers import read_rttm, read_srt, read_tsv, read_vtt
 
-from config import OutputFormat
+from config import InferenceConfig, OutputFormat
+from whosaid.answer import cues
 from whosaid.answer.cues import (
     MAX_COLUMNS,
     MAX_LINES,
     MAX_SECONDS,
     MIN_SECONDS,
+    Cue,
     display_width,
-    make_cues,
 )
-from whosaid.answer.subtitles import Rendering, render
+from whosaid.answer.subtitles import FORMATS, Rendering
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word
 
 LETTERS = st.one_of(st.sampled_from('abcdefgh<&>-.?{}語界é019"\\/\n\t'), st.sampled_from("-->"))
 SPEAKERS = st.sampled_from([None, "SPEAKER_00", "SPEAKER_01"])
+
+
+def make_cues(words: list[Word], named: bool, duration: float) -> list[Cue]:
+    return cues.make_cues(words, named, duration, InferenceConfig(), ())
 
 
 @st.composite
@@ -189,7 +194,7 @@ def test_a_block_without_word_times_is_split_between_its_words():
 @given(recorded())
 def test_srt_is_read_back(recording):
     words, duration = recording
-    events = read_srt(render("srt", rendering_of(words, duration)))
+    events = read_srt(FORMATS["srt"](rendering_of(words, duration)))
     expected = make_cues(words, True, duration)
     assert [(event.start, event.end) for event in events] == [
         (round(cue.start * 1000), round(cue.end * 1000)) for cue in expected
@@ -204,7 +209,7 @@ def test_srt_is_read_back(recording):
     "said", ["---->", "-->", "<i>b</i>", r"{\an8}hi", r"C:\new", "<font color=red>", "a < b > c"]
 )
 def test_srt_contains_nothing_that_players_interpret(said):
-    text = render("srt", rendering_of([Word(f" {said}", 0, 1)]))
+    text = FORMATS["srt"](rendering_of([Word(f" {said}", 0, 1)]))
     (event,) = read_srt(text)
     assert len(event.plaintext) == display_width(event.plaintext) == len(said)
     _, _, shown = text.split("\n", 2)
@@ -214,7 +219,7 @@ def test_srt_contains_nothing_that_players_interpret(said):
 @given(recorded())
 def test_vtt_is_read_back_with_its_voices(recording):
     words, duration = recording
-    captions = read_vtt(render("vtt", rendering_of(words, duration)))
+    captions = read_vtt(FORMATS["vtt"](rendering_of(words, duration)))
     expected = make_cues(words, False, duration)
     assert [caption.voice for caption in captions] == [cue.speaker for cue in expected]
     assert [(caption.start_in_seconds, caption.end_in_seconds) for caption in captions] == [
@@ -230,7 +235,7 @@ def test_vtt_is_read_back_with_its_voices(recording):
 @given(spoken())
 def test_tsv_has_a_row_for_each_segment(words):
     rendering = rendering_of(words)
-    rows = read_tsv(render("tsv", rendering))
+    rows = read_tsv(FORMATS["tsv"](rendering))
     assert [(int(row["start"]), int(row["end"]), row["speaker"] or None) for row in rows] == [
         (round(segment.start * 1000), round(segment.end * 1000), segment.speaker)
         for segment in rendering.segments
@@ -243,17 +248,17 @@ def test_tsv_has_a_row_for_each_segment(words):
 @pytest.mark.parametrize("beginning", list("=+-@\t\r\uff1d\uff0b\uff0d\uff20"))
 def test_no_cell_of_tsv_is_a_formula(beginning):
     text, name = f'{beginning}=HYPERLINK("http://example.com")', f"{beginning}-1+1"
-    table = render("tsv", Rendering(4.0, (), [SpeakerSegment(name, text, 0.5, 1.0, ())]))
+    table = FORMATS["tsv"](Rendering(4.0, (), [SpeakerSegment(name, text, 0.5, 1.0, ())]))
     _, row = csv.reader(io.StringIO(table, newline=""), delimiter="\t")
     assert row == ["500", "1000", f"'{text.lstrip()}", f"'{name.lstrip()}"]
     plain = Rendering(4.0, (), [SpeakerSegment("Anna", " 5 - 3 = 2", 0.0, 1.0, ())])
-    assert render("tsv", plain).splitlines()[1] == "0\t1000\t5 - 3 = 2\tAnna"
+    assert FORMATS["tsv"](plain).splitlines()[1] == "0\t1000\t5 - 3 = 2\tAnna"
 
 
 def test_rttm_is_read_back_by_pyannote():
     """Spaces in names end a field, and are underscores."""
     turns = [SpeakerTurn("SPEAKER_00", 0.25, 2.5), SpeakerTurn("Anna  Maria B.", 2.0, 3.125)]
-    assert read_rttm(render("rttm", Rendering(4.0, (), (), turns))) == [
+    assert read_rttm(FORMATS["rttm"](Rendering(4.0, (), (), turns))) == [
         ("SPEAKER_00", 0.25, 2.5),
         ("Anna_Maria_B.", 2.0, 3.125),
     ]
@@ -262,8 +267,8 @@ def test_rttm_is_read_back_by_pyannote():
 def test_without_speakers_the_chunks_are_shown():
     chunks = [Chunk(" Good morning.", 0.0, 1.0), Chunk(" Yes.", 1.5, 2.0)]
     named = SpeakerSegment("SPEAKER_00", " no", 0.5, 0.9, ())
-    assert render("txt", Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
-    assert render("txt", Rendering(2.5, chunks, [named])) == "SPEAKER_00: no\n"
+    assert FORMATS["txt"](Rendering(2.5, chunks)) == "Good morning.\nYes.\n"
+    assert FORMATS["txt"](Rendering(2.5, chunks, [named])) == "SPEAKER_00: no\n"
     assert [cue.lines for cue in make_cues(Rendering(2.5, chunks).words, True, 2.5)] == [
         ("Good morning.",),
         ("Yes.",),
@@ -272,7 +277,7 @@ def test_without_speakers_the_chunks_are_shown():
 
 @pytest.mark.parametrize("form", get_args(OutputFormat))
 def test_no_speech_is_an_empty_file_of_its_format(form):
-    assert render(form, Rendering(1.0, ())) == {
+    assert FORMATS[form](Rendering(1.0, ())) == {
         "vtt": "WEBVTT\n",
         "tsv": "start\tend\ttext\tspeaker\n",
     }.get(form, "")
@@ -312,12 +317,12 @@ ABBREVIATED = (
 @pytest.mark.parametrize("text", ABBREVIATED)
 def test_an_abbreviation_ends_no_sentence_before_a_small_gap(text):
     words = said_evenly(text.replace("|", " "), 0.1)
-    cues = make_cues(words, False, 100.0)
-    assert [" ".join(cue.lines) for cue in cues] == text.split("|")
+    made = make_cues(words, False, 100.0)
+    assert [" ".join(cue.lines) for cue in made] == text.split("|")
 
 
 @pytest.mark.parametrize("text", ["p.m.|We left.", "3.|Then four.", "J.|Smith.", "etc.|in"])
 def test_before_a_pause_an_abbreviation_ends_a_sentence(text):
     words = said_evenly(text.replace("|", " "), 0.6)
-    cues = make_cues(words, False, 100.0)
-    assert [" ".join(cue.lines) for cue in cues] == text.split("|")
+    made = make_cues(words, False, 100.0)
+    assert [" ".join(cue.lines) for cue in made] == text.split("|")

@@ -15,7 +15,7 @@ from tests.support.speech import Voice, draw_clip
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization import load_diarizer
 from whosaid.diarization.diarizer import Capabilities, Diarization, SpeakerHints
-from whosaid.diarization.known_speakers import Enrolment, exclusive_spans, name_speakers
+from whosaid.diarization.known_speakers import Enrolment, name_speakers
 from whosaid.diarization.voiced import VoicedDiarizer
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ class Finds:
     found: Diarization
     capabilities = Capabilities(hints=False, voices=False, streams=True)
 
-    def diarize(self, samples, hints, cancelled, between):
+    def diarize(self, samples, hints, pause):
         return self.found
 
 
@@ -62,7 +62,7 @@ def test_speakers_have_the_names_of_their_clips(voices, scene):
         "Anna": "SPEAKER_00",
         "Bob": "SPEAKER_01",
     }
-    spans = exclusive_spans(found)
+    spans = found.exclusive_spans()
     assert found.voices.keys() == spans.keys()
     for label, own in spans.items():
         np.testing.assert_array_equal(found.voices[label], voices.embed(scene.samples, own))

@@ -56,7 +56,7 @@ class Call:
         self._endpoint, self._request, self._resources = endpoint, request, resources
         diarizer = None if request.speakers is None else endpoint.diarizer
         self._speakers = DiarizationClient(endpoint.diarization, diarizer)
-        self._known = KnownVoices(())
+        self._known = KnownVoices()
         self._transcripts: list[Transcript] = []
         self._turns: list[Diarization | None] = []
         self._early: EarlyStart | None = None

@@ -254,7 +254,7 @@ class Endpoint:
         clips, find_speech = config.known_speakers, self.recogniser.transcriber.find_speech
         enrolment = speakers.enrolment(find_speech, self.limits, config.sampling_rate)
         if enrolment is None or not clips:
-            return KnownVoices(tuple(dict.fromkeys(clip.name for clip in clips)))
+            return KnownVoices({clip.name: () for clip in clips})
         for clip in clips:
             if clip.voice is not None:
                 enrolment.enrol_voice(clip.name, clip.voice)

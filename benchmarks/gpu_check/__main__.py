@@ -12,7 +12,6 @@ from benchmarks.gpu_check.sections import SECTIONS, run_apart
 from config import ModelSettings
 from whosaid.errors import StartError
 from whosaid.runtime.device import choose_device, prepare_device
-from whosaid.runtime.environment import nvidia_device_present
 
 
 def make_page(settings: ModelSettings, quick: bool, output: Path | None) -> Page:
@@ -21,7 +20,7 @@ def make_page(settings: ModelSettings, quick: bool, output: Path | None) -> Page
     """
     page = Page(quick)
     try:
-        device = choose_device(settings.device, nvidia_device_present())
+        device = choose_device(settings.device)
     except StartError as error:
         refusal = judge("torch can use the device", "yes", str(error), fine=False)
         machine = findings_of(lambda: check_machine(settings, None))

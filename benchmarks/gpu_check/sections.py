@@ -22,7 +22,6 @@ from benchmarks.gpu_check.speed import check_memory, check_speed
 from benchmarks.gpu_check.subject import Subject
 from config import ModelSettings
 from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
-from whosaid.runtime.environment import nvidia_device_present
 
 # In order; all sections but "Load", which loads the models, and "Requests" get loaded models.
 SECTIONS: dict[str, Callable[[Subject], list[Finding]]] = {
@@ -50,7 +49,7 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     """Run a section in this process. Raises StartError if the device cannot be used."""
     if section == "Without graphs":
         settings = settings.model_copy(update={"cuda_graphs": False})
-    device = choose_device(settings.device, nvidia_device_present())
+    device = choose_device(settings.device)
     prepare_device(device)
     subject = Subject(settings, device, choose_dtype(settings.dtype, device), quick)
 

@@ -132,7 +132,7 @@ def name_everybody(
     for each in heard:
         for kind, turns, found, clips in _cases(each, vectors, diarize):
             given = {name: [vector] for name, vector in clips.items() if vector is not None}
-            named = name_speakers(found, KnownVoices(tuple(given), given), same).known_speakers
+            named = name_speakers(found, KnownVoices(given), same).known_speakers
             names = {each.label: each.name for each in named if each.matched}
             for (person, label), seconds in seconds_of(turns, found).items():
                 tallies[kind].add(person, seconds, names.get(label), person in clips)

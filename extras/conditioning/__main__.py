@@ -64,7 +64,6 @@ def _train(options: Namespace) -> None:
     from whosaid.asr.checkpoint.conditioning import FILE
     from whosaid.asr.frontend.vad import SpeechDetector
     from whosaid.runtime.device import choose_device, prepare_device
-    from whosaid.runtime.environment import nvidia_device_present
     from whosaid.timebase import SAMPLE_RATE
 
     detect = SpeechDetector()
@@ -76,7 +75,7 @@ def _train(options: Namespace) -> None:
     if len({each.speaker for each in pieces}) < 2:
         raise ValueError(f"{options.recordings}: at least two voices are needed")
     options.out.mkdir(parents=True, exist_ok=True)
-    device = choose_device(options.device, nvidia_device_present())
+    device = choose_device(options.device)
     prepare_device(device)
     named = ModelReference.parse(options.model, Path.cwd())
     models = load_whisper(Checkpoint(named.name, named.revision), device, torch.float32)

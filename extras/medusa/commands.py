@@ -34,7 +34,6 @@ from whosaid.asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.runtime.device import choose_device, prepare_device
-from whosaid.runtime.environment import nvidia_device_present
 
 WORK = REPOSITORY / "build" / "medusa"
 CARD = Path(__file__).with_name("card.template")
@@ -107,7 +106,7 @@ def evaluate(options: Namespace) -> None:
 
 def load_model(options: Namespace) -> WhisperModels:
     """Return the main model, in float32 on a CPU and in float16 on CUDA. Raises StartError."""
-    device = choose_device(options.device, nvidia_device_present())
+    device = choose_device(options.device)
     prepare_device(device)
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     return load_whisper(_checkpoint(options.model), device, dtype)

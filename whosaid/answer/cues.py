@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 
@@ -29,36 +29,13 @@ TICK = 0.001  # seconds; the resolution of SRT and VTT
 MAX_PAUSE = 1.0  # seconds without speech after which a new cue begins
 LONG_PAUSE = 3.0  # seconds between starts of words; openai/whisper's limit for text that flows on
 
+# openai/whisper's limits. A line has at most so many characters, name included, unless one word is
+# longer. A cue has at most so many lines and, if made of one segment, so many words.
+LIMITS = ("max_line_width", "max_line_count", "max_words_per_line")
+# The parameters that lay subtitles out.
+LAYOUT = (*LIMITS, "highlight_words", "subtitle_speakers")
+
 Line = Sequence[Word]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The layout of subtitles by parameters of a request; the first four are openai/whisper's.
-
-    A line has at most `max_line_width` characters, name included, unless one word is longer. A cue
-    has at most `max_line_count` lines and, if made of one segment, `max_words_per_line` words.
-    `highlight_words` underlines each word while it is spoken. `subtitle_speakers` shows names.
-    """
-
-    max_line_width: int | None = None
-    max_line_count: int | None = None
-    max_words_per_line: int | None = None
-    highlight_words: bool = False
-    subtitle_speakers: bool = True
-
-    @property
-    def is_limited(self) -> bool:
-        """Return whether to make cues as openai/whisper does."""
-        return (self.max_line_width, self.max_line_count, self.max_words_per_line) != (None,) * 3
-
-
-DEFAULT_LAYOUT = Layout()
-LAYOUT = tuple(each.name for each in fields(Layout))
-
-
-def layout_of(config: InferenceConfig) -> Layout:
-    return Layout(**{name: getattr(config, name) for name in LAYOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +62,8 @@ def make_cues(
     words: Iterable[Word],
     named: bool,
     duration: float,
-    layout: Layout = DEFAULT_LAYOUT,
-    segments: Collection[int] = (),
+    layout: InferenceConfig,
+    segments: Collection[int],
 ) -> list[Cue]:
     """Return cues within `duration` seconds for `words`, which must be sorted by time.
 
@@ -95,9 +72,10 @@ def make_cues(
     the end of the audio, earlier cues are shortened for this. If the whole audio is too short, cues
     share it equally.
     """
-    shortest, longest = (0.0, inf) if layout.is_limited else (MIN_SECONDS, MAX_SECONDS)
+    shortest, longest = MIN_SECONDS, MAX_SECONDS
     texts: list[tuple[Line, ...]]
-    if layout.is_limited:
+    if any(getattr(layout, name) is not None for name in LIMITS):
+        shortest, longest = 0.0, inf
         texts = [tuple(lines) for lines in _fill_cues(words, named, layout, segments)]
     else:
         texts = [_break_lines(group, named) for group in _group_words(words, named)]
@@ -139,7 +117,7 @@ def _start_times(
 
 
 def _fill_cues(
-    words: Iterable[Word], named: bool, layout: Layout, segments: Collection[int]
+    words: Iterable[Word], named: bool, layout: InferenceConfig, segments: Collection[int]
 ) -> Iterator[list[list[Word]]]:
     """Yield the lines of each cue as openai/whisper fills them."""
     width, count = layout.max_line_width or inf, layout.max_line_count or inf

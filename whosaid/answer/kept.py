@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import Any
 
 from config import InferenceConfig
-from whosaid.answer.cues import LAYOUT, Layout, layout_of
-from whosaid.answer.subtitles import FORMATS, Rendering, render
+from whosaid.answer.cues import LAYOUT
+from whosaid.answer.subtitles import FORMATS, Rendering
 from whosaid.transcript import Chunk, SpeakerSegment, Word, by_channel
 
 # Parameters and models that change only the speed.
@@ -112,15 +112,10 @@ class Request:
         missing = {*formats} - output.keys()
         if not missing:
             return answer
-        if found := [name for name in FORMATS if name in missing and _follows(answer, name)]:
+        if found := missing & (BY_SEGMENT | (BY_WORD if "words" in answer else frozenset())):
             rendering = _rendering(answer, layout)
-            output |= {name: render(name, rendering) for name in found}
+            output |= {name: FORMATS[name](rendering) for name in FORMATS if name in found}
         return {**answer, "made_with": made, "output": output}
-
-
-def _follows(answer: Answer, name: str) -> bool:
-    """Return whether a format can be made from an answer's words or segments."""
-    return "words" in answer if name in BY_WORD else name in BY_SEGMENT
 
 
 def _without_clips(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,11 +166,11 @@ def _layout_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in parameters.items() if name in LAYOUT}
 
 
-def _layout(parameters: Mapping[str, Any]) -> Layout:
-    return layout_of(InferenceConfig.read(_layout_parameters(parameters)))
+def _layout(parameters: Mapping[str, Any]) -> InferenceConfig:
+    return InferenceConfig.read(_layout_parameters(parameters))
 
 
-def _rendering(answer: Answer, layout: Layout) -> Rendering:
+def _rendering(answer: Answer, layout: InferenceConfig) -> Rendering:
     """Return the content of all formats but RTTM. Speakers whose segments overlap are voices."""
     segments, chunks = [], []
     for each in answer["speakers"]:

@@ -7,13 +7,12 @@ times the models returned. The files under `output` are made from these times.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from config import InferenceConfig
-from whosaid.answer.cues import layout_of
-from whosaid.answer.subtitles import Rendering, render
+from whosaid.answer.subtitles import FORMATS, Rendering
 from whosaid.transcript import (
     Block,
     Channel,
@@ -60,9 +59,8 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
     duration = round(float(answer.duration), 2)
     chunks = clamp_times(answer.transcript.chunks, duration)
     segments = sorted(clamp_times(answer.segments or (), duration), key=lambda each: each.start)
-    by_word, multilingual = config.return_timestamps == "word", config.multilingual
     body: dict[str, Any] = {
-        "speakers": [_segment_json(each, by_word, multilingual) for each in segments],
+        "speakers": [_segment_json(each, config) for each in segments],
         "chunks": chunks_json(chunks, config) if config.return_timestamps else [],
         "text": answer.transcript.text,
         "language": answer.transcript.language,
@@ -71,28 +69,22 @@ def response(answer: Answer, config: InferenceConfig) -> dict[str, Any]:
         "warnings": list(answer.warnings),
         "unwritten": unwritten_json(answer.transcript.unwritten, duration),
     }
-    if by_word:
+    if config.return_timestamps == "word":
         has_speakers = answer.segments is not None
         blocks: Sequence[Chunk | SpeakerSegment] = segments if has_speakers else chunks
         words = [(word, block.channel) for block in blocks for word in block.words]
         words.sort(key=lambda pair: pair[0].start)  # channels may speak at once
-        body["words"] = [
-            _word_json(word, channel, has_speakers, multilingual) for word, channel in words
-        ]
+        body["words"] = [_word_json(*pair, has_speakers, config) for pair in words]
     if config.text is not None:
         spoken = [word for chunk in chunks for word in chunk.words]
         body["unspoken"] = unspoken_json(answer.transcript.unspoken, spoken, duration)
     if config.output:
         turns = _clamp_turns(answer.turns or (), duration)
-        rendering = Rendering(duration, chunks, segments, turns, layout_of(config))
-        body["output"] = {name: render(name, rendering) for name in config.output}
+        rendering = Rendering(duration, chunks, segments, turns, config)
+        body["output"] = {name: FORMATS[name](rendering) for name in config.output}
     if answer.channels:
         body["channels"] = [
-            {
-                "name": each.name,
-                "language": each.language,
-                "language_probability": _rounded(each.language_probability),
-            }
+            asdict(each) | {"language_probability": _rounded(each.language_probability)}
             for each in answer.channels
         ]
     if answer.known_speakers:
@@ -126,15 +118,7 @@ def unwritten_json(unwritten: Sequence[Unwritten], duration: float) -> list[dict
 
 
 def known_speakers_json(known: Sequence[KnownSpeaker]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": each.name,
-            "label": each.label,
-            "similarity": _rounded(each.similarity),
-            "matched": each.matched,
-        }
-        for each in known
-    ]
+    return [asdict(each) | {"similarity": _rounded(each.similarity)} for each in known]
 
 
 def voices_json(answer: Answer) -> dict[str, Any]:
@@ -149,43 +133,43 @@ def chunks_json(chunks: Sequence[Chunk], config: InferenceConfig) -> list[dict[s
             "timestamp": [chunk.start, chunk.end],
             "avg_logprob": _rounded(chunk.avg_logprob),
             "no_speech_prob": _rounded(chunk.no_speech_prob),
-            **_language_json(chunk, config.multilingual),
+            **_language_json(chunk, config),
             **_channel_json(chunk.channel),
         }
         for chunk in chunks
     ]
 
 
-def _segment_json(segment: SpeakerSegment, by_word: bool, multilingual: bool) -> dict[str, Any]:
+def _segment_json(segment: SpeakerSegment, config: InferenceConfig) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "speaker": segment.speaker,
         "text": segment.text,
         "timestamp": [segment.start, segment.end],
-        **_language_json(segment, multilingual),
+        **_language_json(segment, config),
         **_channel_json(segment.channel),
     }
-    if by_word:
+    if config.return_timestamps == "word":
         channel = segment.channel
-        entry["words"] = [_word_json(word, channel, True, multilingual) for word in segment.words]
+        entry["words"] = [_word_json(word, channel, True, config) for word in segment.words]
     return entry
 
 
 def _word_json(
-    word: Word, channel: int | None, has_speakers: bool, multilingual: bool
+    word: Word, channel: int | None, has_speakers: bool, config: InferenceConfig
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "word": word.text,
         "timestamp": [word.start, word.end],
         "probability": _rounded(word.probability),
-        **_language_json(word, multilingual),
+        **_language_json(word, config),
     }
     if has_speakers:
         entry["speaker"], entry["overlap"] = word.speaker, word.overlap
     return entry | _channel_json(channel)
 
 
-def _language_json(item: SpeakerSegment | Chunk | Word, multilingual: bool) -> dict[str, Any]:
-    return {"language": item.language} if multilingual else {}
+def _language_json(item: SpeakerSegment | Chunk | Word, config: InferenceConfig) -> dict[str, Any]:
+    return {"language": item.language} if config.multilingual else {}
 
 
 def _channel_json(channel: int | None) -> dict[str, Any]:
@@ -208,13 +192,9 @@ def clamp_times(blocks: Sequence[Block], duration: float) -> list[Block]:
 
 
 def _clamp_voice(blocks: Sequence[Block], duration: float) -> list[Block]:
-    words = [word for block in blocks for word in block.words]
-    clamped = iter(
-        [replace(word, start=start, end=end) for word, start, end in _lasting(words, duration)]
-    )
-    blocks = [_with_words(block, tuple(islice(clamped, len(block.words)))) for block in blocks]
-    timed = _lasting(blocks, duration)
-    return [replace(block, start=start, end=end) for block, start, end in timed]
+    words = iter(_lasting([word for block in blocks for word in block.words], duration))
+    blocks = [_with_words(block, tuple(islice(words, len(block.words)))) for block in blocks]
+    return _lasting(blocks, duration)
 
 
 def _with_words(block: Block, words: tuple[Word, ...]) -> Block:
@@ -242,7 +222,7 @@ def _clamp(items: Sequence[Timed], duration: float) -> Iterator[tuple[Timed, flo
         yield item, round(start, 2), round(now, 2)
 
 
-def _lasting(items: Sequence[Timed], duration: float) -> list[tuple[Timed, float, float]]:
+def _lasting(items: Sequence[Timed], duration: float) -> list[Timed]:
     """Clamp items and make each at least SHORTEST long.
 
     An item that is too short delays the next items; at the end of the audio it advances the
@@ -262,4 +242,4 @@ def _lasting(items: Sequence[Timed], duration: float) -> list[tuple[Timed, float
         latest = min(begin, stop - shortest)
         times[index] = latest, stop
     pairs = zip(items, times, strict=True)
-    return [(item, begin / 100, stop / 100) for item, (begin, stop) in pairs]
+    return [replace(item, start=begin / 100, end=stop / 100) for item, (begin, stop) in pairs]

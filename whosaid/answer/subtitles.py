@@ -5,17 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from whosaid.answer.cues import (
-    DEFAULT_LAYOUT,
-    Cue,
-    Layout,
-    make_cues,
-    name_prefix,
-    on_one_line,
-    segment_starts,
-)
+from config import InferenceConfig
+from whosaid.answer.cues import Cue, make_cues, name_prefix, on_one_line, segment_starts
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Word, by_voice
 
 RECORDING = "audio"  # the recording's name in RTTM
@@ -26,13 +19,15 @@ SRT_LOOKALIKES = str.maketrans("<>{}\\", "\u2039\u203a()\u2216")
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The content of all formats; times are seconds, within `duration`."""
+    """The content of all formats; times are seconds, within `duration`. `layout` are the parameters
+    of a request.
+    """
 
     duration: float
     chunks: Sequence[Chunk]
     segments: Sequence[SpeakerSegment] = ()
     turns: Sequence[SpeakerTurn] = ()
-    layout: Layout = DEFAULT_LAYOUT
+    layout: InferenceConfig = field(default_factory=InferenceConfig)
 
     @property
     def blocks(self) -> list[SpeakerSegment]:
@@ -96,11 +91,6 @@ def _spoken_by(voice: str | None, chunk: Chunk) -> Chunk:
     return replace(chunk, words=words, text="".join(word.text for word in words))
 
 
-def render(name: str, rendering: Rendering) -> str:
-    """Return the text of a file in the format `name`, a key of FORMATS."""
-    return FORMATS[name](rendering)
-
-
 def _srt(rendering: Rendering) -> str:
     """Render SubRip, which has no escapes.
 
@@ -134,22 +124,21 @@ def _shown(
     """
     shown: list[tuple[int, int, str | None, str]] = []
     for cue in rendering.cues(named):
-        spans: Iterator[tuple[int, int, int | None]]
-        spans = iter([(_milliseconds(cue.start), _milliseconds(cue.end), None)])
-        if rendering.layout.highlight_words:
-            spans = _moments(cue)
         shown += (
             (start, end, cue.speaker, _cue_text(cue, spoken, escape))
-            for start, end, spoken in spans
+            for start, end, spoken in _moments(cue, rendering.layout.highlight_words)
         )
     return sorted(shown, key=lambda text: text[0])
 
 
-def _moments(cue: Cue) -> Iterator[tuple[int, int, int | None]]:
-    """Yield (first ms, last ms, index) of the words of a cue; the index of a pause is None."""
+def _moments(cue: Cue, by_word: bool) -> Iterator[tuple[int, int, int | None]]:
+    """Yield (first ms, last ms, index) of the words of a cue; the index of a pause is None. The cue
+    is one pause unless `by_word`.
+    """
     first, last = _milliseconds(cue.start), _milliseconds(cue.end)
     now = first
-    for index, word in enumerate(word for line in cue.words for word in line):
+    words = [word for line in cue.words for word in line] if by_word else []
+    for index, word in enumerate(words):
         start = min(max(now, _milliseconds(word.start)), last)
         end = min(max(start, _milliseconds(word.end)), last)
         if start == end:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,5 +177,5 @@ def _words(
             tuple(result.tokens[place] for place in each.places),
             tuple(result.log_probs[place] for place in each.places),
         )
-        for each in aligned
+        for each in chain.from_iterable(aligned)
     )

@@ -7,12 +7,13 @@ caller decides when to take it, so one thread drives the recognitions of many cl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from whosaid.asr.decoding_plan import Planner
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.request import DecodeResult, Request, Session
-from whosaid.runtime.steps import Steps, give_way
+from whosaid.runtime.steps import give_way
 from whosaid.transcript import Chunk
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class Recognition(ABC, Generic[T]):
         self.result: T | None = None
         self.session: Session | None = None
         self._engine, self._planner = engine, planner
-        self._steps: Steps[T] | None = None  # None before the first step
+        self._steps: Coroutine[Any, Any, T] | None = None  # None before the first step
         self._awaited: Awaited | None = None
 
     @property
@@ -74,10 +75,11 @@ class Recognition(ABC, Generic[T]):
         and readers.
         """
         if self._steps is None:
-            self._steps = Steps(self._recognise())
-        self._awaited = self._steps.advance()
-        if self._steps.done:
-            self.result = self._steps.result
+            self._steps = self._recognise()
+        try:
+            self._awaited = self._steps.send(None)
+        except StopIteration as end:
+            self._awaited, self.result = None, end.value
 
     def run(self) -> T:
         """Take all steps, and the engine's steps that they wait for."""

@@ -60,22 +60,16 @@ COPY = 1e-3
 
 
 async def without_crosstalk(audio: Audio) -> Audio:
-    """Silence crosstalk in all channels, in place and in small steps. Return the audio with
-    warnings about silenced parts, or about a single channel.
+    """Silence crosstalk in all channels, in place and in small steps. Return the audio with a
+    warning for each copy of a channel and each channel with crosstalk, or about a single channel.
     """
-    warnings = await silence_crosstalk(audio.channels)
-    if len(audio.channels) == 1:
-        warnings = ("channels: the audio has one channel, which is transcribed as it is",)
-    return replace(audio, warnings=(*audio.warnings, *warnings))
-
-
-async def silence_crosstalk(channels: Sequence[Samples]) -> tuple[str, ...]:
-    """Silence crosstalk in `channels`, each (n,) at 16 kHz, in place and in small steps. Return a
-    warning for each copy of a channel and each channel with crosstalk.
-    """
-    warnings = [*_silence_copies(channels)]
+    channels = audio.channels
+    if len(channels) == 1:
+        alone = "channels: the audio has one channel, which is transcribed as it is"
+        return replace(audio, warnings=(*audio.warnings, alone))
+    warnings = [*audio.warnings, *_silence_copies(channels)]
     silenced = np.zeros(len(channels))
-    for first in range(0, len(channels[0]) if len(channels) > 1 else 0, BLOCK):
+    for first in range(0, len(channels[0]), BLOCK):
         gains = []
         for place in range(len(channels)):
             gains.append(_gain(channels, place, first))
@@ -87,7 +81,7 @@ async def silence_crosstalk(channels: Sequence[Samples]) -> tuple[str, ...]:
     for place in map(int, np.flatnonzero(silenced)):
         seconds = silenced[place] / SAMPLE_RATE
         warnings.append(f"channel {place}: {seconds:.2f} s of crosstalk from others are left out")
-    return tuple(warnings)
+    return replace(audio, warnings=tuple(warnings))
 
 
 def _silence_copies(channels: Sequence[Samples]) -> Iterator[str]:

@@ -11,7 +11,6 @@ import binascii
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,13 +67,6 @@ class Audio:
 Hear = Callable[[NDArray[np.float32], float], Awaitable[bool]]
 
 
-class DecodingStep(NamedTuple):
-    """Progress of all channels together: seconds `decoded`, and `expected` in all, an estimate."""
-
-    decoded: float
-    expected: float
-
-
 def decode_base64(inputs: str | Base64Text | bytes, limits: AudioLimits) -> bytes:
     """Return the bytes of the audio file.
 
@@ -114,7 +106,8 @@ async def decoding_steps(
     separate: bool = False,
     hear: Hear | None = None,
 ) -> Audio:
-    """Decode like `decode_audio`, in steps that report a DecodingStep each, the last of the whole.
+    """Decode like `decode_audio`, in steps that report seconds of all channels together: decoded,
+    and expected in all, an estimate. The last step reports the whole.
 
     After each step `hear` is awaited with the mixed samples so far, and the seconds expected in
     all. Once it returns True, these samples are in use and no longer change, so an offset is kept.
@@ -127,7 +120,7 @@ async def decoding_steps(
         while not (step := process.step()).last:
             decoded, expected, count = step.value
             samples.append(step.content, count, expected)
-            await give_way(DecodingStep(decoded, expected))
+            await give_way((decoded, expected))
             if hear is not None:
                 heard = await hear(samples.channels[0], expected)
     found = step.value
@@ -137,7 +130,7 @@ async def decoding_steps(
             channel -= np.float32(offset)
     each = tuple(channel[: found["length"]] for channel in samples.channels)
     audio = Audio(each, found["seconds"], tuple(found["warnings"]))
-    await give_way(DecodingStep(audio.seconds, audio.seconds))
+    await give_way((audio.seconds, audio.seconds))
     return audio
 
 
@@ -145,38 +138,27 @@ class _Samples:
     """Samples of each channel, in memory that is reserved for all that are expected."""
 
     def __init__(self) -> None:
-        self._room = [np.zeros(0, np.float32)]
+        self._room = np.zeros((1, 0), np.float32)
         self._length = 0
 
     @property
     def channels(self) -> list[NDArray[np.float32]]:
-        return [channel[: self._length] for channel in self._room]
+        return [*self._room[:, : self._length]]
 
     def append(self, content: bytes, count: int, seconds: float) -> None:
         """Append the samples of `count` channels in turn, of about `seconds` in all. A new channel
         was silent before.
         """
         new = np.frombuffer(content, np.float32).reshape(count, -1)
-        length = self._length + new.shape[1]
-        if length > len(self._room[0]):
+        before, length = self._length, self._length + new.shape[1]
+        if count > len(self._room) or length > self._room.shape[1]:
             # Pages take memory when they are written. The estimate may be too short.
             expected = round(1.1 * seconds / count * SAMPLE_RATE) + SAMPLE_RATE
-            self._room = [
-                _enlarged(each, max(length + self._length // 2, expected)) for each in self.channels
-            ]
-        silence = np.zeros(self._length, np.float32)
-        self._room += [
-            _enlarged(silence, len(self._room[0])) for _ in range(count - len(self._room))
-        ]
-        for room, samples in zip(self._room, new, strict=True):
-            room[self._length : length] = samples
+            room = np.zeros((count, max(length + before // 2, expected)), np.float32)
+            room[: len(self._room), :before] = self._room[:, :before]
+            self._room = room
+        self._room[:, before:length] = new
         self._length = length
-
-
-def _enlarged(samples: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    room = np.empty(size, np.float32)
-    room[: len(samples)] = samples
-    return room
 
 
 def find_offset(samples: NDArray[np.float32]) -> float:

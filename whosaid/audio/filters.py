@@ -40,9 +40,19 @@ class FilterChain:
     def __init__(
         self, frame: AudioFrame, filters: Sequence[tuple[str, str]], block: int | None = None
     ) -> None:
-        self._graph = Graph()
+        self._graph = graph = Graph()
         try:
-            self._configure(frame, filters, block)
+            graph.threads = 1
+            source = graph.add_abuffer(
+                sample_rate=frame.sample_rate,
+                format=frame.format,
+                layout=frame.layout.name,
+                time_base=Fraction(1, frame.sample_rate),
+            )
+            middle = [graph.add(name, setting) for name, setting in filters]
+            graph.link_nodes(source, *middle, graph.add("abuffersink")).configure()
+            if block is not None:
+                graph.set_audio_frame_size(block)
         except BaseException:
             self.close()
             raise
@@ -63,19 +73,3 @@ class FilterChain:
         for contexts in gc.get_referents(self._graph):
             if isinstance(contexts, dict):
                 contexts.clear()
-
-    def _configure(
-        self, frame: AudioFrame, filters: Sequence[tuple[str, str]], block: int | None
-    ) -> None:
-        graph = self._graph
-        graph.threads = 1
-        source = graph.add_abuffer(
-            sample_rate=frame.sample_rate,
-            format=frame.format,
-            layout=frame.layout.name,
-            time_base=Fraction(1, frame.sample_rate),
-        )
-        middle = [graph.add(name, setting) for name, setting in filters]
-        graph.link_nodes(source, *middle, graph.add("abuffersink")).configure()
-        if block is not None:
-            graph.set_audio_frame_size(block)

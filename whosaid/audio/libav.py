@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from io import BytesIO
-from itertools import chain, groupby, islice
-from math import ceil
+from itertools import groupby, islice
+from math import ceil, inf
 from typing import IO, Any
 
 import av
@@ -129,15 +129,15 @@ def decode(
         limit_processor_time(budget[0] + budget[1] * len(data) / 2**20 + budget[2] * seconds)
 
     def count() -> float:
-        with _opened(data) as recording:
-            for seconds in recording.packet_seconds(max_seconds, separate):
+        with _opened(data, max_seconds, separate) as recording:
+            for seconds in recording.packet_seconds():
                 allow_time(seconds)
         return seconds
 
     blocks, pause, counted = list[Sequence[NDArray[np.float32]]](), step_seconds, 0.0
-    with _opened(data) as recording:
+    with _opened(data, max_seconds, separate) as recording:
         allow_time(0)
-        for block in recording.blocks(sampling_rate, max_seconds, separate):
+        for block in recording.blocks(sampling_rate):
             blocks.append(block)
             decoded = float(recording.seconds * recording.channels)
             if decoded >= pause:
@@ -197,26 +197,16 @@ def without_id3(data: bytes) -> bytes:
 
 
 def _id3_end(tag: re.Match[bytes]) -> int:
-    flags, size = tag[1][0], 0
-    for seven_bits in tag[2]:
-        size = size << 7 | seven_bits
-    return tag.start() + 10 + size + (10 if flags & 0x10 else 0)
+    size: int = sum(bits << shift for bits, shift in zip(tag[2], (21, 14, 7, 0), strict=True))
+    return tag.start() + 10 + size + (10 if tag[1][0] & 0x10 else 0)
 
 
 def _joined(blocks: Sequence[Sequence[NDArray[np.float32]]], channels: int) -> bytes:
     """Return the samples of each channel in turn. A block of fewer channels is silent in others."""
-    none = np.zeros(0, np.float32)
-    each = (
-        (block[channel] if channel < len(block) else np.zeros_like(block[0]) for block in blocks)
+    return b"".join(
+        (block[channel] if channel < len(block) else np.zeros_like(block[0])).tobytes()
         for channel in range(channels)
-    )
-    return np.concatenate([none, *chain.from_iterable(each)]).tobytes()
-
-
-def _too_long(max_seconds: float, separate: bool) -> AudioTooLong:
-    what = "audio, all channels together," if separate else "audio"
-    return AudioTooLong(
-        f"the {what} is longer than the {max_seconds:g} s that this endpoint accepts"
+        for block in blocks
     )
 
 
@@ -236,11 +226,12 @@ def open_container(file: IO[bytes]) -> InputContainer:
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[_Recording]:
+def _opened(data: bytes, max_seconds: float = inf, separate: bool = False) -> Iterator[_Recording]:
     """Open the container in `data`. Exceptions of libav in the block become InvalidAudio."""
     try:
         with open_container(BytesIO(data)) as container:
-            yield _Recording(data, container, _audio_stream(container))
+            stream = _audio_stream(container)
+            yield _Recording(data, container, stream, max_seconds, separate)
     except MemoryError:
         raise
     except av.FFmpegError as error:
@@ -253,9 +244,7 @@ def _audio_stream(container: InputContainer) -> AudioStream:
     """Return the best decodable audio stream with its decoder open; discard all other streams."""
     best = container.streams.best("audio")
     streams = sorted(container.streams.audio, key=lambda stream: stream is not best)
-    if not streams:
-        raise InvalidAudio("no audio stream found")
-    errors = []
+    errors: list[Exception] = []
     for stream in streams:
         try:
             _open_decoder(stream)
@@ -303,12 +292,15 @@ class _Recording:
     of the file up to `place`.
 
     `seconds` were decoded of each of `channels`, which `cancelled` each other out for so many
-    seconds. `damaged`: packets are damaged. `truncated`: the last packet is incomplete.
+    seconds. If they are `separate`, `max_seconds` limits their sum. `damaged`: packets are damaged.
+    `truncated`: the last packet is incomplete.
     """
 
     data: bytes
     container: InputContainer
     stream: AudioStream
+    max_seconds: float
+    separate: bool
     first: int = 0
     place: int = 0
     seconds: Fraction = Fraction(0)
@@ -335,37 +327,35 @@ class _Recording:
         """Return the share of the file, from the first packet on, that is decoded."""
         return max(1, self.place - self.first) / max(1, len(self.data) - self.first)
 
-    def packet_seconds(self, max_seconds: float, separate: bool) -> Iterator[float]:
+    def packet_seconds(self) -> Iterator[float]:
         """Yield the seconds of the packets read so far with the gaps between them, now and then and
         at the end. `separate` channels are added up. Decodes nothing. Raises AudioTooLong.
         """
         seconds, timeline = 0.0, self.timeline
-        channels = self.stream.codec_context.channels if separate else 1
+        if self.separate:
+            self.channels = self.stream.codec_context.channels
         for number, packet in enumerate(timeline.steady(self._packets()), 1):
             duration = (packet.duration or 0) * float(self.stream.time_base)
             gap = max(0.0, timeline.offset(timeline.seconds(packet)))
             timeline.position += gap + duration
             seconds += gap + duration
-            if seconds * channels > max_seconds + _PACKET_SLACK:
-                raise _too_long(max_seconds, separate)
+            self._require_length(seconds, _PACKET_SLACK)
             if number % STEP_PACKETS == 0:
-                yield seconds * channels
-        yield seconds * channels
+                yield seconds * self.channels
+        yield seconds * self.channels
 
-    def blocks(
-        self, sampling_rate: int, max_seconds: float, separate: bool
-    ) -> Iterator[Sequence[NDArray[np.float32]]]:
+    def blocks(self, sampling_rate: int) -> Iterator[Sequence[NDArray[np.float32]]]:
         """Yield float32 samples at 16 kHz, (n,) of each channel, one format after another."""
         for change, ((_, channels, _, _), run) in enumerate(groupby(self._frames(), _frame_format)):
             if change > MAX_FORMAT_CHANGES:
                 raise InvalidAudio(f"its format changes more than {MAX_FORMAT_CHANGES} times")
             floats = filtered(run, ("aformat", "sample_fmts=flt"))
-            if separate:
+            if self.separate:
                 self.channels = max(self.channels, channels)
             else:
                 floats, channels = self._mono(floats, channels), 1
             resampling = ("aresample", str(sampling_rate)), ("aresample", str(SAMPLE_RATE))
-            for block in filtered(self._checked(floats, max_seconds), *resampling):
+            for block in filtered(self._checked(floats), *resampling):
                 # Packed, because PyAV cannot count eight planes.
                 packed = np.frombuffer(block.planes[0], np.float32, block.samples * channels)
                 yield list(np.ascontiguousarray(packed.reshape(-1, channels).T))
@@ -463,15 +453,21 @@ class _Recording:
             loudest.sample_rate, loudest.pts = mixed.sample_rate, mixed.pts
             yield loudest
 
-    def _checked(self, blocks: Iterable[AudioFrame], max_seconds: float) -> Iterator[AudioFrame]:
+    def _checked(self, blocks: Iterable[AudioFrame]) -> Iterator[AudioFrame]:
         for block in blocks:
             self.seconds += Fraction(block.samples, block.sample_rate)
-            if self.seconds * self.channels > max_seconds:
-                raise _too_long(max_seconds, self.channels > 1)
+            self._require_length(self.seconds)
             peak = np.abs(block.to_ndarray()).max()
             if not peak <= MAX_AMPLITUDE:  # a NaN compares false
                 raise InvalidAudio("it holds samples that are not finite or far out of range")
             yield block
+
+    def _require_length(self, seconds: float | Fraction, slack: float = 0.0) -> None:
+        if seconds * self.channels > self.max_seconds + slack:
+            what = "audio, all channels together," if self.channels > 1 else "audio"
+            raise AudioTooLong(
+                f"the {what} is longer than the {self.max_seconds:g} s that this endpoint accepts"
+            )
 
     def _timeline_warnings(self) -> Iterator[str]:
         timeline, begin = self.timeline, self.timeline.begin or 0.0

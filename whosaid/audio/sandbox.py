@@ -39,6 +39,7 @@ from io import BufferedRWPair
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from threading import RLock
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 from whosaid.errors import AudioTooLong, ClientError, InvalidAudio
@@ -264,48 +265,37 @@ def _answer_all(stream: BufferedRWPair) -> None:
         function = getattr(sys.modules[module], name)
         work = function(stream.read(size), *request["arguments"])
         if memory is not None:
-            _limit(resource.RLIMIT_AS, memory + FREE_MEMORY + MEMORY_PER_BYTE * size)
+            _limit_memory(memory + FREE_MEMORY + MEMORY_PER_BYTE * size)
         _answer(work, stream, request["seconds"])
         del work
-        _limit(resource.RLIMIT_AS, None)
+        _limit_memory(None)
 
 
 def _answer(work: Work, stream: BufferedRWPair, seconds: float) -> None:
+    """Send the function's next value, result or error for each line of the parent."""
     global _started
-    _started, more = time.process_time(), True
+    _started, last = time.process_time(), False
     limit_processor_time(seconds)
-    while more and stream.readline():
-        more = _answer_step(work, stream)
+    while not last and stream.readline():
+        content: bytes | bytearray = b""
+        answer: dict[str, Any] = {}
+        last = True
+        try:
+            answer["value"], content = next(work)
+            last = False
+        except StopIteration as end:
+            answer["value"], content = end.value
+        except (InvalidAudio, AudioTooLong) as error:
+            answer = {"code": error.code, "text": error.text}
+        except MemoryError:
+            answer = {"code": InvalidAudio.code, "text": "it takes far more memory than its size"}
+        except Exception as error:  # its text may quote the recording
+            *_, (frame, line) = walk_tb(error.__traceback__)
+            answer["fault"] = f"{type(error).__name__}, {frame.f_code.co_name}:{line}"
+        stream.write(json.dumps({"size": len(content), "last": last, **answer}).encode() + b"\n")
+        stream.write(content)
+        stream.flush()
     signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _answer_step(work: Work, stream: BufferedRWPair) -> bool:
-    """Send the function's next value, result or error. Return whether it yielded."""
-    content: bytes | bytearray = b""
-    answer: dict[str, Any] = {"last": True}
-    try:
-        answer["value"], content = next(work)
-        answer["last"] = False
-    except StopIteration as end:
-        answer["value"], content = end.value
-    except (InvalidAudio, AudioTooLong) as error:
-        answer |= {"code": error.code, "text": error.text}
-    except MemoryError:
-        answer |= {"code": InvalidAudio.code, "text": "it takes far more memory than its size"}
-    except Exception as error:  # its text may quote the recording
-        answer["fault"] = _described(error)
-    stream.write(json.dumps({"size": len(content), **answer}).encode() + b"\n")
-    stream.write(content)
-    stream.flush()
-    return not answer["last"]
-
-
-def _described(error: Exception) -> str:
-    place = error.__traceback__
-    while place and place.tb_next:
-        place = place.tb_next
-    name = type(error).__name__
-    return f"{name}, {place.tb_frame.f_code.co_name}:{place.tb_lineno}" if place else name
 
 
 def _confine() -> int | None:
@@ -321,12 +311,12 @@ def _confine() -> int | None:
     return memory
 
 
-def _limit(kind: int, value: int | None) -> None:
-    """Lower the soft limit to `value`; None lifts it."""
-    hard = resource.getrlimit(kind)[1]
+def _limit_memory(value: int | None) -> None:
+    """Lower the soft limit of the address space to `value` bytes; None lifts it."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if value is None or 0 <= hard < value:  # infinity is -1
         value = hard
-    resource.setrlimit(kind, (value, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (value, hard))
 
 
 def _forget() -> None:

@@ -108,14 +108,10 @@ class Timeline:
                 return
             following = ahead.popleft()
             start = self.seconds(following)
-            if start is not None and not pace.goes_on(start, self._times(ahead)):
+            later = (time for each in ahead if (time := self.seconds(each)) is not None)
+            if start is not None and not pace.goes_on(start, later):
                 following.pts = following.dts = None
             yield following
-
-    def _times(self, packets: Iterable[Packet[AudioStream]]) -> Iterator[float]:
-        for packet in packets:
-            if (start := self.seconds(packet)) is not None:
-                yield start
 
     def place(self, frame: AudioFrame, start: float | None) -> Iterator[AudioFrame]:
         """Yield silence for the gap before a frame, and the frame without its overlap."""
@@ -123,7 +119,9 @@ class Timeline:
         if offset > 0:
             if self.position:
                 self.gaps.append((self.position, offset))
-            yield from _silence(frame, round(offset * frame.sample_rate))
+            # By filters, because PyAV cannot write frames of eight planes.
+            count = round(offset * frame.sample_rate)
+            yield from filtered((frame,), ("atrim", "end_sample=0"), ("apad", f"whole_len={count}"))
             self.position += offset
         elif offset < 0:
             left_out = min(round(-offset * frame.sample_rate), frame.samples)
@@ -197,8 +195,3 @@ class _Pace:
             after - before > MAX_STEP and after >= (self._last or 0.0)
             for before, after in pairwise([start, *later])
         )
-
-
-def _silence(like: AudioFrame, samples: int) -> Iterator[AudioFrame]:
-    """Yield silence like a frame, by filters: PyAV cannot write frames of eight planes."""
-    return filtered((like,), ("atrim", "end_sample=0"), ("apad", f"whole_len={samples}"))

@@ -48,15 +48,13 @@ def model_type(name: str, revision: str | None, token: str | None) -> str | None
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError
 
-    file = Path(name) / "config.json"
-    if not Path(name).is_dir():
-        try:
-            file = Path(
-                huggingface_hub.hf_hub_download(name, "config.json", revision=revision, token=token)
+    file = f"{name}/config.json"
+    try:
+        if not Path(name).is_dir():
+            file = huggingface_hub.hf_hub_download(
+                name, "config.json", revision=revision, token=token
             )
-        except EntryNotFoundError:  # also raised offline for a file that is not in the cache
-            return None
-    elif not file.is_file():
+        config = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (FileNotFoundError, EntryNotFoundError):  # the latter also offline without a cached file
         return None
-    config = json.loads(file.read_text(encoding="utf-8"))
     return config.get("model_type") if isinstance(config, dict) else None

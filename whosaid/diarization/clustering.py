@@ -21,7 +21,8 @@ If no correction applies, the result is the pipeline's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,44 +49,39 @@ def complete_voices(pipeline: Any) -> None:  # noqa: ANN401
     """Replace a SpeakerDiarization's clustering if its class is in FIND_THE_NUMBER."""
     own: Any = pipeline.clustering
     if type(own).__name__ in FIND_THE_NUMBER:
-        pipeline.clustering = CompleteVoices(own)
+        pipeline.clustering = partial(complete, own)
 
 
-class CompleteVoices:
-    """Corrects the results of `own`, a pipeline's clustering, and takes its place."""
+def complete(
+    clustering: Callable[..., Clusters],
+    embeddings: Array,
+    segmentations: Any,  # noqa: ANN401
+    num_clusters: int | None = None,
+    min_clusters: int | None = None,
+    max_clusters: float | None = None,
+    **others: Any,  # noqa: ANN401
+) -> Clusters:
+    """Cluster `embeddings` (windows, speakers, dimension) and correct the result.
 
-    def __init__(self, own: Callable[..., Clusters]) -> None:
-        self._own = own
-
-    def __call__(
-        self,
-        embeddings: Array,
-        segmentations: Any,  # noqa: ANN401
-        num_clusters: int | None = None,
-        min_clusters: int | None = None,
-        max_clusters: float | None = None,
-        **others: Any,  # noqa: ANN401
-    ) -> Clusters:
-        """Cluster `embeddings` (windows, speakers, dimension).
-
-        `segmentations` is a `pyannote.core.SlidingWindowFeature` (windows, frames, speakers) with
-        the activity of local speakers. Returns each local speaker's voice (windows, speakers), -2
-        for none; its similarity to each voice; and the voices (voices, dimension).
-        """
-        least = num_clusters or min_clusters or 1
-        most = num_clusters or max_clusters or np.inf
-        pairs = _Pairs(embeddings, segmentations)
-        if len(embeddings) == 1:
-            own, found = None, embeddings[0][pairs.active[0]]
-        else:
-            own = self._own(
-                embeddings.copy(), segmentations, min_clusters=1, max_clusters=np.inf, **others
-            )
-            found = own[2][np.isfinite(own[2]).all(axis=1)]
-        voices = pairs.join(pairs.add(found, least, most), most)
-        if own is not None and (len(voices) == 0 or np.array_equal(voices, own[2])):
-            return own
-        return *pairs.assign(voices), voices
+    `clustering` is the pipeline's own. `segmentations` is a `pyannote.core.SlidingWindowFeature`
+    (windows, frames, speakers) with the activity of local speakers. Returns each local speaker's
+    voice (windows, speakers), -2 for none; its similarity to each voice; and the voices (voices,
+    dimension).
+    """
+    least = num_clusters or min_clusters or 1
+    most = num_clusters or max_clusters or np.inf
+    pairs = _Pairs(embeddings, segmentations)
+    if len(embeddings) == 1:
+        own, found = None, embeddings[0][pairs.active[0]]
+    else:
+        own = clustering(
+            embeddings.copy(), segmentations, min_clusters=1, max_clusters=np.inf, **others
+        )
+        found = own[2][np.isfinite(own[2]).all(axis=1)]
+    voices = pairs.join(pairs.add(found, least, most), most)
+    if own is not None and (len(voices) == 0 or np.array_equal(voices, own[2])):
+        return own
+    return *pairs.assign(voices), voices
 
 
 class _Pairs:
@@ -108,14 +104,14 @@ class _Pairs:
         """
         own, seconds = self.embeddings[self.usable], self.seconds[self.usable]
         while len(voices) < most:
-            similar = _cosines(own, voices).max(axis=1, initial=-1.0)
+            similar = cosines(own, voices).max(axis=1, initial=-1.0)
             left_out = self.assign(voices)[0][self.usable] < 0
             unlike = UNLIKE if len(voices) < least else -1.0
             new = np.flatnonzero(similar < np.where(left_out, LEFT_OUT, unlike))
             if not len(new):
                 break
             clearest = int(new[np.argmax(seconds[new])])
-            alike = new[_cosines(own[new], own[[clearest]])[:, 0] >= similar[new]]
+            alike = new[cosines(own[new], own[[clearest]])[:, 0] >= similar[new]]
             voice = np.average(own[alike], axis=0, weights=seconds[alike])
             voices = np.vstack([voices, voice])
         return voices
@@ -125,7 +121,7 @@ class _Pairs:
         while len(voices) > max(most, 1):
             chosen = self.assign(voices)[0]
             pairs = np.maximum(np.bincount(chosen[chosen >= 0], minlength=len(voices)), 1)
-            similar = _cosines(voices, voices) - 3 * np.eye(len(voices))
+            similar = cosines(voices, voices) - 3 * np.eye(len(voices))
             both = sorted(map(int, np.unravel_index(np.argmax(similar), similar.shape)))
             joined = np.average(voices[both], axis=0, weights=pairs[both])
             voices = np.vstack([np.delete(voices, both, axis=0), joined])
@@ -138,7 +134,7 @@ class _Pairs:
         Silent speakers and speakers for whom no voice is left get -2.
         """
         windows, speakers, dimension = self.embeddings.shape
-        similar = _cosines(self.embeddings.reshape(-1, dimension), voices)
+        similar = cosines(self.embeddings.reshape(-1, dimension), voices)
         similar = similar.reshape(windows, speakers, len(voices))
         chosen = np.full((windows, speakers), -2)
         for window, active in enumerate(self.active):
@@ -148,7 +144,7 @@ class _Pairs:
         return chosen, similar
 
 
-def _cosines(these: Array, those: Array) -> Array:
+def cosines(these: Sequence[Array] | Array, those: Sequence[Array] | Array) -> Array:
     """Return the cosines, (these, those); -1 for a vector of length zero."""
     if not len(these) or not len(those):
         return np.zeros((len(these), len(those)))

@@ -5,10 +5,11 @@ Nothing here depends on the model, which `diarization.load_diarizer` chooses.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,10 +23,11 @@ MARGIN = 0.2  # seconds that a turn may extend beyond detected speech
 
 Span = tuple[float, float]  # start and end, seconds
 Vector = NDArray[np.floating[Any]]  # (dimension,), of any norm
+Pause = Callable[[], None]
 
 
 class DiarizationCancelled(Exception):
-    """Raised by a call whose `cancelled` event was set. Never reaches a client."""
+    """Raised by a `pause` after the client has left. Never reaches a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +104,29 @@ class Diarization:
         order. Such turns are noise taken for a speaker.
 
         The other turns keep their ends, which diarizers find better than a detector: cutting turns
-        to speech, as `within` does, cost 1.4 points of diarization error on real conversations.
+        to speech cost 1.4 points of diarization error on real conversations.
         """
         starts, ends = _with_margin(speech)
+        starts.append(inf)
 
         def kept(turns: Sequence[SpeakerTurn]) -> tuple[SpeakerTurn, ...]:
-            nexts = ((turn, bisect_right(ends, turn.start)) for turn in turns)
             return tuple(
-                turn for turn, span in nexts if span < len(starts) and starts[span] < turn.end
+                each for each in turns if starts[bisect_right(ends, each.start)] < each.end
             )
 
         return replace(self, turns=kept(self.turns), exclusive=kept(self.exclusive))
 
-    def within(self, speech: Sequence[Span]) -> Diarization:
-        """Return a copy with turns cut to `speech`, spans in order, plus MARGIN on both sides."""
-        starts, ends = _with_margin(speech)
-        spans = [*zip(starts, ends, strict=True)]
-        return replace(self, turns=_clip(self.turns, spans), exclusive=_clip(self.exclusive, spans))
+    def exclusive_spans(self, speech: Sequence[Span] = ((0.0, inf),)) -> dict[str, list[Span]]:
+        """Return the spans in which each speaker has the turn, cut to `speech`, spans in order,
+        plus MARGIN on both sides.
+        """
+        spans = [*zip(*_with_margin(speech), strict=True)]
+        found: defaultdict[str, list[Span]] = defaultdict(list)
+        for turn in self.exclusive:
+            for start, end in spans:
+                if start < turn.end and turn.start < end:
+                    found[turn.speaker].append((max(turn.start, start), min(turn.end, end)))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +160,7 @@ class DiarizationStream(Protocol):
         """Number of samples until `push` can return more turns."""
 
     def push(
-        self,
-        samples: NDArray[np.float32],
-        last: bool = False,
-        cancelled: threading.Event | None = None,
+        self, samples: NDArray[np.float32], last: bool = False, pause: Pause = lambda: None
     ) -> Diarization:
         """Add samples, float32 (n,) at 16 kHz. Return the turns between the clock before the call
         and the clock after it, cut at both. With `last`, all remaining turns become known.
@@ -172,18 +177,14 @@ class Diarizer(Protocol):
         """Constant after loading."""
 
     def diarize(
-        self,
-        samples: NDArray[np.float32],
-        hints: SpeakerHints,
-        cancelled: threading.Event | None = None,
-        between: Callable[[], None] | None = None,
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
     ) -> Diarization:
         """Find the speaker turns of `samples`, float32 (n,) at 16 kHz.
 
         Audio without speech has no turns. Hints that cannot be met give a warning, not an error.
-        Another thread may set `cancelled` to end the call soon. `between` is called between two
-        batches of work and may diarize another recording meanwhile. Raises DiarizationCancelled,
-        ModelError, or OutOfMemory if even the smallest batch does not fit.
+        `pause` is called between two batches of work. It may raise DiarizationCancelled, which
+        passes through, and may diarize another recording meanwhile. Raises ModelError, or
+        OutOfMemory if even the smallest batch does not fit.
         """
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
@@ -198,14 +199,3 @@ class Diarizer(Protocol):
 def _with_margin(speech: Sequence[Span]) -> tuple[list[float], list[float]]:
     starts, ends = merged([(start - MARGIN, end + MARGIN) for start, end in speech])
     return starts.tolist(), ends.tolist()
-
-
-def _clip(turns: Sequence[SpeakerTurn], spans: Sequence[Span]) -> tuple[SpeakerTurn, ...]:
-    """Return the parts of `turns` inside disjoint `spans`, sorted by start."""
-    clipped = [
-        SpeakerTurn(turn.speaker, max(turn.start, start), min(turn.end, end))
-        for turn in turns
-        for start, end in spans
-        if start < turn.end and turn.start < end
-    ]
-    return tuple(sorted(clipped, key=lambda turn: turn.start))

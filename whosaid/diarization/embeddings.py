@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from whosaid.runtime.device import HAS_ONEDNN
 from whosaid.runtime.versions import crop_window
 
 # Most elements of the network's last layer in a CPU batch, so that activations stay in cache: 1
@@ -42,12 +43,6 @@ from whosaid.runtime.versions import crop_window
 # of 5 s with 32 bands.
 MAX_CPU_ELEMENTS = 320_000
 
-# oneDNN's operators with a fused ReLU belong to torch's own compiler for x86 processors. Builds for
-# x86 have MKL as well.
-HAS_ONEDNN: bool = (
-    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-)
 # Features are cut at multiples of this many frames of 10 ms, because oneDNN generates code for
 # every new length. SPAN is a multiple of every network's stride.
 SPAN = 128
@@ -70,23 +65,20 @@ class FrameModel(Protocol):
         """Pool `frames` under (batch, speakers, mask frames) to (batch, speakers, dimension)."""
 
 
-def share_frames(pipeline: Any) -> bool:  # noqa: ANN401
-    """Replace `get_embeddings` of a SpeakerDiarization that is already on its device. Returns
-    False, without a change, if its embedding model has no separate pooling.
+def share_frames(pipeline: Any) -> None:  # noqa: ANN401
+    """Replace `get_embeddings` of a SpeakerDiarization that is already on its device, if its
+    embedding model has a separate pooling.
     """
-    model = getattr(getattr(pipeline, "_embedding", None), "model_", None)
-    if not isinstance(model, FrameModel):
-        return False
-    pipeline.get_embeddings = WindowEmbeddings(pipeline, model)
-    return True
+    if isinstance(getattr(getattr(pipeline, "_embedding", None), "model_", None), FrameModel):
+        pipeline.get_embeddings = WindowEmbeddings(pipeline)
 
 
 class WindowEmbeddings:
     """Replaces `get_embeddings` of one pipeline. Not thread-safe, like the pipeline."""
 
-    def __init__(self, pipeline: Any, model: FrameModel) -> None:  # noqa: ANN401
+    def __init__(self, pipeline: Any) -> None:  # noqa: ANN401
         self._pipeline = pipeline
-        embedding = pipeline._embedding
+        embedding, model = pipeline._embedding, pipeline._embedding.model_
         self._device: torch.device = embedding.device
         # pyannote finds its model's shortest input by trial at first use, which is here.
         self._min_samples: int = embedding.min_num_samples
@@ -108,7 +100,7 @@ class WindowEmbeddings:
         file: dict[str, Any],
         binary_segmentations: Any,  # noqa: ANN401
         exclude_overlap: bool = False,
-        hook: Callable[..., None] | None = None,
+        hook: Callable[..., None] = lambda *_, **__: None,
     ) -> Array:
         """Embed the speakers of each window, (windows, speakers, dimension).
 
@@ -121,24 +113,18 @@ class WindowEmbeddings:
         window_samples = windows.duration * self._rate
         min_frames = math.ceil(activity.shape[1] * self._min_samples / window_samples)
         embeddings = np.tile(self._silent, (activity.shape[0], activity.shape[2], 1))
-        batches = list(self._batches(activity))
-        if hook is not None:
-            hook("embeddings", None, total=len(batches), completed=0)
+        active = np.flatnonzero((activity > 0).any(axis=(1, 2)))  # windows with speech
+        size = min(self._pipeline.embedding_batch_size, self._max_batch)
+        batches = [active[start : start + size] for start in range(0, len(active), size)]
+        hook("embeddings", None, total=len(batches), completed=0)
         for completed, batch in enumerate(batches, 1):
             waveforms = [
                 crop_window(self._pipeline._audio, file, windows[int(index)]) for index in batch
             ]
             masks = speaker_masks(activity[batch], min_frames if exclude_overlap else None)
             embeddings[batch] = self._embed(torch.stack(waveforms), torch.from_numpy(masks))
-            if hook is not None:
-                hook("embeddings", embeddings[batch], total=len(batches), completed=completed)
+            hook("embeddings", embeddings[batch], total=len(batches), completed=completed)
         return embeddings
-
-    def _batches(self, activity: Array) -> Iterator[NDArray[np.intp]]:
-        """Yield the indices of windows with speech, a batch at a time."""
-        active = np.flatnonzero((activity > 0).any(axis=(1, 2)))
-        size = min(self._pipeline.embedding_batch_size, self._max_batch)
-        return (active[start : start + size] for start in range(0, len(active), size))
 
     @torch.inference_mode()
     def _embed(self, waveforms: Tensor, masks: Tensor) -> Array:

@@ -19,7 +19,6 @@ and the length of speech: see docs/benchmarks/voices.md.
 
 from __future__ import annotations
 
-import threading
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from whosaid.audio.decode import AudioLimits, decode_base64, decoding_steps
-from whosaid.diarization.diarizer import Diarization, Diarizer, Span, SpeakerHints, Vector
+from whosaid.diarization.clustering import cosines
+from whosaid.diarization.diarizer import Diarization, Diarizer, Pause, Span, SpeakerHints, Vector
 from whosaid.errors import ClientError, InvalidReference
 from whosaid.payload.parameters import ReferenceClip, Voice
 from whosaid.timebase import SAMPLE_RATE
@@ -60,11 +60,10 @@ FindSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
 
 @dataclass(frozen=True, slots=True)
 class KnownVoices:
-    """The names of a request, in its order, and the unit embeddings of each name's clips. `vectors`
-    is empty if no speakers are wanted. `same_voice` is the diarizer's capability.
+    """The names of a request, in its order, with the unit embeddings of each name's clips; none if
+    no speakers are wanted. `same_voice` is the diarizer's capability.
     """
 
-    names: tuple[str, ...] = ()
     vectors: Mapping[str, Sequence[Vector]] = field(default_factory=dict, repr=False, compare=False)
     warnings: tuple[str, ...] = ()
     same_voice: float | None = None
@@ -103,14 +102,11 @@ class Enrolment:
         """The voices enrolled so far, in order, with clips grouped by name."""
         same_voice = self._diarizer.capabilities.same_voice
         pairs = [] if same_voice is None else alike(self._vectors, same_voice)
-        warnings = (
-            *self._warnings,
-            *(
-                f"known_speakers: names {one} and {two} sound alike and may be mixed up"
-                for one, two in pairs
-            ),
-        )
-        return KnownVoices(tuple(self._vectors), self._vectors, warnings, same_voice)
+        warnings = [
+            f"known_speakers: names {one} and {two} sound alike and may be mixed up"
+            for one, two in pairs
+        ]
+        return KnownVoices(self._vectors, (*self._warnings, *warnings), same_voice)
 
     async def decode(self, clip: ReferenceClip) -> NDArray[np.float32]:
         """Decode the next clip to samples, (n,) at 16 kHz. Raises InvalidReference."""
@@ -122,18 +118,12 @@ class Enrolment:
         self._limits = self._limits.less(len(data))
         return audio.samples
 
-    def enrol(
-        self,
-        name: str,
-        samples: NDArray[np.float32],
-        cancelled: threading.Event | None = None,
-        between: Callable[[], None] | None = None,
-    ) -> None:
+    def enrol(self, name: str, samples: NDArray[np.float32], pause: Pause = lambda: None) -> None:
         """Add the voice in the samples of the decoded clip under `name`. Raises InvalidReference if
         the clip is unusable, and the errors of `Diarizer.diarize`.
         """
-        found = self._diarizer.diarize(samples, SpeakerHints(), cancelled, between)
-        spans = exclusive_spans(found.within(self._find_speech(samples)))
+        found = self._diarizer.diarize(samples, SpeakerHints(), pause)
+        spans = found.exclusive_spans(self._find_speech(samples))
         seconds = {label: sum(end - start for start, end in own) for label, own in spans.items()}
         if not seconds:
             raise self._unusable("no speech was found")
@@ -146,8 +136,12 @@ class Enrolment:
         vector = unit(self._diarizer.embed(samples, spans[label]))
         if vector is None:
             raise self._unusable("no voice could be made out")
-        doubts = _doubts(samples, spans[label], seconds[label])
-        self._warnings += (f"known_speakers[{self._index}]: {doubt}" for doubt in doubts)
+        clip = f"known_speakers[{self._index}]"
+        if seconds[label] < GOOD_SPEECH:
+            little = f"{seconds[label]:.1f} s of speech is little, {GOOD_SPEECH:g} s are better"
+            self._warnings.append(f"{clip}: {little}")
+        if _decibels(samples, spans[label]) < NOISY:
+            self._warnings.append(f"{clip}: it is noisy")
         self._add(name, vector)
 
     def enrol_voice(self, name: str, voice: Voice) -> None:
@@ -214,23 +208,6 @@ def clip_of(
     return clip, [(0.0, len(clip) / SAMPLE_RATE)]
 
 
-def exclusive_spans(found: Diarization) -> dict[str, list[Span]]:
-    """Return the spans in which each speaker has the turn."""
-    spans: defaultdict[str, list[Span]] = defaultdict(list)
-    for turn in found.exclusive:
-        spans[turn.speaker].append((turn.start, turn.end))
-    return spans
-
-
-def _doubts(samples: NDArray[np.float32], spans: Sequence[Span], seconds: float) -> list[str]:
-    doubts = []
-    if seconds < GOOD_SPEECH:
-        doubts.append(f"{seconds:.1f} s of speech is little, {GOOD_SPEECH:g} s are better")
-    if _decibels(samples, spans) < NOISY:
-        doubts.append("it is noisy")
-    return doubts
-
-
 def _decibels(samples: NDArray[np.float32], spans: Sequence[Span]) -> float:
     """Return the level of `spans` above the rest in dB; infinite if the rest is short or silent."""
     speech = np.zeros(len(samples), bool)
@@ -244,8 +221,8 @@ def _decibels(samples: NDArray[np.float32], spans: Sequence[Span]) -> float:
 
 def alike(known: Mapping[str, Sequence[Vector]], same_voice: float) -> list[tuple[int, int]]:
     """Return index pairs of names whose mean embeddings have at least the cosine `same_voice`."""
-    means = [unit(np.mean(vectors, 0)) for vectors in known.values()]
-    similar = similarities(means, means)
+    means = [np.mean(vectors, 0) for vectors in known.values()]
+    similar = cosines(means, means)
     return [pair for pair in combinations(range(len(means)), 2) if similar[pair] >= same_voice]
 
 
@@ -261,20 +238,24 @@ def name_speakers(
     has none, no speaker is named. Speakers with less than MIN_SECONDS_ALONE of speech without
     others, or without a usable embedding, are not compared.
     """
-    if diarization is None or not known.vectors:
-        return Naming(diarization, tuple(map(KnownSpeaker, known.names)), known.warnings)
+    all_names = [*known.vectors]
+    if diarization is None or not any(known.vectors.values()):
+        return Naming(diarization, tuple(map(KnownSpeaker, all_names)), known.warnings)
     seconds = seconds_alone(diarization.turns)
     found = sorted(seconds, key=lambda label: -seconds[label])
-    vectors = {label: unit(diarization.voices.get(label, ())) for label in found}
-    labels = [
-        each for each in found if vectors[each] is not None and seconds[each] >= MIN_SECONDS_ALONE
-    ]
-    rows = [vectors[label] for label in labels]
-    similar = similarities(rows, [unit(np.mean(known.vectors[name], 0)) for name in known.names])
+    vectors = {
+        label: vector
+        for label in found
+        if seconds[label] >= MIN_SECONDS_ALONE
+        and (vector := unit(diarization.voices.get(label, ()))) is not None
+    }
+    labels = [*vectors]
+    means = [np.mean(own, 0) for own in known.vectors.values()]
+    similar = cosines([*vectors.values()], means)
     least = known.same_voice if threshold is None else threshold
     pairs = {} if least is None else assign(similar, least)
-    names = {labels[row]: known.names[column] for row, column in pairs.items()}
-    results = tuple(_results(known.names, labels, similar, pairs))
+    names = {labels[row]: all_names[column] for row, column in pairs.items()}
+    results = tuple(_results(all_names, labels, similar, pairs))
     warnings = known.warnings + _not_compared([each for each in found if each not in labels])
     if least is None:
         warnings += (NO_THRESHOLD,)
@@ -297,16 +278,6 @@ def assign(similar: Similarities, threshold: float) -> dict[int, int]:
             if similar[row, column] - others.max(initial=-np.inf) >= MARGIN:
                 pairs[row] = column
     return pairs
-
-
-def similarities(speakers: Sequence[Vector | None], names: Sequence[Vector | None]) -> Similarities:
-    """Return the cosines of unit vectors, (speakers, names); -1 if a vector is None."""
-    result = np.full((len(speakers), len(names)), -1.0)
-    for row, speaker in enumerate(speakers):
-        for column, name in enumerate(names):
-            if speaker is not None and name is not None:
-                result[row, column] = float(speaker @ name)
-    return result
 
 
 def unit(vector: Vector | Sequence[float]) -> Vector | None:

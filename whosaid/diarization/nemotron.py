@@ -19,7 +19,6 @@ libraries. The tests compare the numbers.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -34,8 +33,15 @@ from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import FeatureExtractionMixin
 from transformers.utils.hub import cached_file
 
-from whosaid.diarization.diarizer import Capabilities, Diarization, Span, SpeakerHints, Vector
-from whosaid.diarization.thread import computing, create_stream, pause, warm_up
+from whosaid.diarization.diarizer import (
+    Capabilities,
+    Diarization,
+    Pause,
+    Span,
+    SpeakerHints,
+    Vector,
+)
+from whosaid.diarization.thread import computing, create_stream, warm_up
 from whosaid.errors import StartError
 from whosaid.runtime.versions import dtype_argument, nemotron_speaker_cache
 from whosaid.timebase import SAMPLE_RATE, runs
@@ -75,16 +81,6 @@ class Chunking:
     right: int
     queued: int
     popped: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A call of the model, in encoder frames: reads `first` to `last`, scores `start` to `end`."""
-
-    first: int
-    start: int
-    end: int
-    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +136,13 @@ class NemotronDiarizer:
         )
 
     def diarize(
-        self,
-        samples: NDArray[np.float32],
-        hints: SpeakerHints,
-        cancelled: threading.Event | None = None,
-        between: Callable[[], None] | None = None,
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
     ) -> Diarization:
-        """Diarize as specified by `Diarizer.diarize`. `hints` do not affect the turns. Once
-        cancelled, computes at most one more chunk.
+        """Diarize as specified by `Diarizer.diarize`. `hints` do not affect the turns.
+        `pause` is called before the first chunk and after each.
         """
         whole = NemotronStream(self, self._whole)
-        found = whole.push(samples, last=True, cancelled=cancelled, between=between)
+        found = whole.push(samples, last=True, pause=pause)
         return replace(found, hints=hints, most_speakers=self._speakers)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
@@ -160,38 +152,33 @@ class NemotronDiarizer:
         return NemotronStream(self, self._live)
 
     @torch.inference_mode()
-    def _score(self, samples: torch.Tensor, chunk: Chunk, cache: object) -> torch.Tensor:
-        """Return the probabilities of a chunk's frames, (frames, speakers)."""
-        frames, mask = self._inputs(samples, chunk)
-        output = self._model(
-            frames,
-            attention_mask=mask,
-            speaker_cache=cache,
-            num_lookahead_frames=chunk.last - chunk.end,
-            num_lookback_frames=chunk.start - chunk.first,
-        )
-        left = self._features.count(samples) - chunk.start * self._stack
-        probabilities: torch.Tensor = output.logits[0, :left].sigmoid()
-        return probabilities
-
-    def _inputs(
-        self, samples: torch.Tensor, chunk: Chunk
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return a chunk's features (1, frames, mel bins), and its attention mask (1, frames) or
-        None if no frame is masked.
+    def _score(
+        self, samples: torch.Tensor, cache: object, first: int, start: int, end: int, last: int
+    ) -> torch.Tensor:
+        """Return the probabilities of the encoder frames `start` to `end`, (frames, speakers), of
+        which the model reads `first` to `last`.
 
         At the recording's end a frame of zeros is appended, like in transformers. It is masked, but
         the upsampler's convolution reaches into it.
         """
-        count, last = self._features.count(samples), chunk.last * self._stack
-        frames = self._features.frames(samples, chunk.first * self._stack, min(last, count))[None]
+        device = self._model.device
+        count, stop = self._features.count(samples), last * self._stack
+        frames = self._features.frames(samples, first * self._stack, min(stop, count))[None]
         mask = None
-        if last > count:
+        if stop > count:
             frames = torch.nn.functional.pad(frames, (0, 0, 0, 1))
-            mask = torch.ones(frames.shape[:2], dtype=torch.bool)
+            mask = torch.ones(frames.shape[:2], dtype=torch.bool, device=device)
             mask[:, -1] = False
-            mask = mask.to(self._model.device)
-        return frames.to(self._model.device, self._model.dtype), mask
+        output = self._model(
+            frames.to(device, self._model.dtype),
+            attention_mask=mask,
+            speaker_cache=cache,
+            num_lookahead_frames=last - end,
+            num_lookback_frames=start - first,
+        )
+        left = count - start * self._stack
+        probabilities: torch.Tensor = output.logits[0, :left].sigmoid()
+        return probabilities
 
 
 class NemotronStream:
@@ -222,23 +209,16 @@ class NemotronStream:
         return (frames - 1) * self._hop + self._features.reach - received
 
     def push(
-        self,
-        samples: NDArray[np.float32],
-        last: bool = False,
-        cancelled: threading.Event | None = None,
-        between: Callable[[], None] | None = None,
+        self, samples: NDArray[np.float32], last: bool = False, pause: Pause = lambda: None
     ) -> Diarization:
-        """Push as specified by `DiarizationStream.push`. Once cancelled, computes at most one more
-        chunk. `between` is called between two chunks.
-        """
         new = torch.from_numpy(samples)
         self._audio = torch.cat([self._audio, new]) if len(self._audio) else new
         parts = []
         with computing(self._diarizer._stream):
-            pause(cancelled, between)
+            pause()
             for part in self._probabilities(last):
                 parts.append(_on_host(part))
-                pause(cancelled, between)
+                pause()
         self._audio = self._audio.clone()  # a slice would keep all earlier samples in memory
         return self._turns.push(parts, last)
 
@@ -255,23 +235,20 @@ class NemotronStream:
             stop = count // self._stack + 1  # behind its end the model reads a masked frame
             end = min(start + chunking.length, stop)
             first, beyond = max(start - chunking.left, 0), min(end + chunking.right, stop)
-            chunk = Chunk(first, start, end, beyond)
-            yield self._diarizer._score(self._audio, chunk, self._cache)
-            self._move_on(chunk)
-
-    def _move_on(self, chunk: Chunk) -> None:
-        """Drop the samples that no later chunk reads; a chunk also reads the frame before it."""
-        self._start += chunk.end - chunk.start
-        unneeded = max(0, self._start - self._chunking.left - 1) - self._dropped
-        self._dropped += unneeded
-        self._audio = self._audio[unneeded * self._stack * self._hop :]
+            yield self._diarizer._score(self._audio, self._cache, first, start, end, beyond)
+            self._start += end - start
+            # Later chunks read no earlier samples. A chunk also reads the frame before it.
+            unneeded = max(0, self._start - chunking.left - 1) - self._dropped
+            self._dropped += unneeded
+            self._audio = self._audio[unneeded * self._stack * self._hop :]
 
 
 class TurnsSoFar:
     """Finds turns in probabilities that come in parts. The turns equal those of the whole.
 
     A frame's turns depend on the frames within both `durations` together around it. So the last
-    frames are kept until that much has followed. `rate` is frames a second.
+    frames are kept until that much has followed. `rate` is frames a second. `clock` is the second
+    up to which turns were returned, infinite after the last part.
     """
 
     def __init__(self, durations: Durations, rate: float, speakers: int) -> None:
@@ -279,12 +256,7 @@ class TurnsSoFar:
         self._margin = ceil((durations.on + durations.off) * rate)
         self._kept = np.zeros((0, speakers), np.float32)  # probabilities from frame `_first` on
         self._first = self._certain = 0
-        self._over = False
-
-    @property
-    def clock(self) -> float:
-        """Second up to which turns were returned; infinite after the last part."""
-        return inf if self._over else self._certain / self._rate
+        self.clock = 0.0
 
     def push(self, parts: Sequence[NDArray[np.float32]], last: bool) -> Diarization:
         """Add frames, each part (frames, speakers), and return the turns that become certain."""
@@ -300,7 +272,8 @@ class TurnsSoFar:
         )
         first = max(0, until - self._margin)
         self._kept = kept[first - self._first :].copy()
-        self._first, self._certain, self._over = first, until, last
+        self._first, self._certain = first, until
+        self.clock = inf if last else until / self._rate
         return found
 
 

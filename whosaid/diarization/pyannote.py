@@ -36,12 +36,13 @@ from whosaid.diarization.diarizer import (
     Capabilities,
     Diarization,
     DiarizationStream,
+    Pause,
     Span,
     SpeakerHints,
     Vector,
 )
 from whosaid.diarization.embeddings import share_frames
-from whosaid.diarization.thread import computing, create_stream, pause, warm_up
+from whosaid.diarization.thread import computing, create_stream, warm_up
 from whosaid.errors import StartError
 from whosaid.runtime.errors import is_out_of_memory
 from whosaid.runtime.versions import build_pyannote_pipeline, load_pyannote_pipeline
@@ -101,18 +102,19 @@ class PyannoteDiarizer:
         self._lock = threading.Lock()
 
     def diarize(
-        self,
-        samples: NDArray[np.float32],
-        hints: SpeakerHints,
-        cancelled: threading.Event | None = None,
-        between: Callable[[], None] | None = None,
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
     ) -> Diarization:
-        """Diarize as specified by `Diarizer.diarize`. Once cancelled, computes at most one more
-        batch of windows. Clustering follows the last batch and is not interrupted.
+        """Diarize as specified by `Diarizer.diarize`. Clustering follows the last batch and is not
+        interrupted.
         """
+
+        def hook(*_: object, **__: object) -> None:  # called around batches and between stages
+            with self._pipeline_released():
+                pause()
+
         options = {name: count for name, count in asdict(hints).items() if count is not None}
         with self._computing():
-            found = self._run(samples, options, self._hook(cancelled, between))
+            found = self._run(samples, options, hook)
         return replace(found, hints=hints)
 
     def embed(self, samples: NDArray[np.float32], spans: Sequence[Span]) -> Vector:
@@ -127,18 +129,6 @@ class PyannoteDiarizer:
 
     def stream(self) -> DiarizationStream:
         raise NotImplementedError("the diarization model needs whole recordings")
-
-    def _hook(
-        self, cancelled: threading.Event | None, between: Callable[[], None] | None
-    ) -> Callable[..., None]:
-        """Return a `hook` for pyannote: called around every batch and between stages."""
-
-        def let_others() -> None:
-            if between is not None:
-                with self._pipeline_released():
-                    between()
-
-        return lambda *_, **__: pause(cancelled, let_others)
 
     @contextlib.contextmanager
     def _pipeline_released(self) -> Iterator[None]:
@@ -239,7 +229,7 @@ def load_stock_pipeline(name: str, revision: str | None, token: str | None) -> A
     are never opened. pyannote loads all other pipelines.
     """
     folder = Path(name)
-    if has_networks(folder):
+    if any(folder.glob(f"*/{WEIGHTS}")):
         return build_pyannote_pipeline(folder, load_network)
     return load_pyannote_pipeline(name, revision, token)
 
@@ -252,11 +242,6 @@ def replace_stages(pipeline: Any) -> None:  # noqa: ANN401
         share_frames(pipeline)
         spare_memory(pipeline)
         complete_voices(pipeline)
-
-
-def has_networks(folder: Path) -> bool:
-    """Return whether a pipeline's folder has its networks as safetensors."""
-    return any(folder.glob(f"*/{WEIGHTS}"))
 
 
 def load_network(folder: Path) -> torch.nn.Module:
@@ -336,11 +321,10 @@ def _parse_output(output: object, duration: float) -> Diarization:
     turns = _parse_turns(annotation, duration)
     exclusive = getattr(output, "exclusive_speaker_diarization", None)
     rows = getattr(output, "speaker_embeddings", None)
-    labels = () if rows is None else map(str, annotation.labels())
     return Diarization(
         turns,
         turns if exclusive is None else _parse_turns(exclusive, duration),
-        voices=dict(zip(labels, () if rows is None else rows, strict=True)),
+        voices={} if rows is None else dict(zip(map(str, annotation.labels()), rows, strict=True)),
     )
 
 

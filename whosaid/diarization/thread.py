@@ -25,6 +25,7 @@ from whosaid.diarization.diarizer import (
     DiarizationCancelled,
     DiarizationStream,
     Diarizer,
+    Pause,
     Span,
     SpeakerHints,
 )
@@ -33,7 +34,6 @@ from whosaid.diarization.known_speakers import (
     FindSpeech,
     KnownVoices,
     Naming,
-    exclusive_spans,
     name_speakers,
     speaker_voice,
 )
@@ -92,8 +92,7 @@ class DiarizationClient:
         self, enrolment: Enrolment, recording: Recording, name: str, samples: NDArray[np.float32]
     ) -> None:
         """Call `enrolment.enrol` in the thread, with the clip scheduled as `recording`."""
-        between = self._thread.between_batches(recording)
-        work = partial(enrolment.enrol, name, samples, self._left, between)
+        work = partial(enrolment.enrol, name, samples, self._pause(recording))
         try:
             await asyncio.wrap_future(self._submit(recording, work))
         except asyncio.CancelledError:
@@ -106,8 +105,7 @@ class DiarizationClient:
         """Queue the diarization of each channel, samples (n,) at 16 kHz, of a recording."""
         assert self._diarizer is not None  # callers begin only if speakers are wanted
         for samples in channels:
-            between = self._thread.between_batches(recording)
-            work = partial(self._diarizer.diarize, samples, hints, self._left, between)
+            work = partial(self._diarizer.diarize, samples, hints, self._pause(recording))
             self._begun.append(self._submit(recording, work))
 
     async def found(self, speech: Sequence[Sequence[Span]]) -> list[Diarization | None]:
@@ -135,7 +133,7 @@ class DiarizationClient:
         for samples, found, speech in channels:
             answered = {}
             if found is not None and diarizer is not None and diarizer.capabilities.voice_model:
-                for label, spans in exclusive_spans(found.within(speech)).items():
+                for label, spans in found.exclusive_spans(speech).items():
                     work = partial(speaker_voice, diarizer, samples, spans)
                     self._begun.append(begun := self._submit(recording, work))
                     answered[label] = await asyncio.wrap_future(begun)
@@ -149,7 +147,7 @@ class DiarizationClient:
         """Call `stream.push` in the thread. Streams have no length, so they go before every
         recording, also between the batches of the running recording.
         """
-        work = partial(stream.push, samples, last, self._left)
+        work = partial(stream.push, samples, last, self._check)
         found = await asyncio.wrap_future(self._submit(Recording(0.0), work))
         return Diarization((), ()) if found is None else found
 
@@ -158,11 +156,25 @@ class DiarizationClient:
 
         def unless_left() -> T | None:
             with endpoint_errors(), suppress(DiarizationCancelled):
-                if not self._left.is_set():
-                    return work()
+                self._check()
+                return work()
             return None
 
         return self._thread.compute(recording, unless_left)
+
+    def _check(self) -> None:
+        if self._left.is_set():
+            raise DiarizationCancelled
+
+    def _pause(self, recording: Recording) -> Pause:
+        """Return a `pause` that lets shorter recordings go first, unless the client has left."""
+        let_pass = self._thread.between_batches(recording)
+
+        def pause() -> None:
+            self._check()
+            let_pass()
+
+        return pause
 
 
 class SessionSpeakers:
@@ -232,14 +244,6 @@ def computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
                     "speaker diarization does not fit into memory, even one window at a time"
                 ) from error
             raise ModelError(f"speaker diarization failed ({type(error).__name__})") from error
-
-
-def pause(cancelled: threading.Event | None, between: Callable[[], None] | None) -> None:
-    """Raise DiarizationCancelled if `cancelled` is set; else call `between`."""
-    if cancelled is not None and cancelled.is_set():
-        raise DiarizationCancelled
-    if between is not None:
-        between()
 
 
 def create_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,12 @@ from whosaid.diarization.diarizer import (
     Diarization,
     DiarizationStream,
     Diarizer,
+    Pause,
     Span,
     SpeakerHints,
     Vector,
 )
-from whosaid.diarization.known_speakers import clip_of, exclusive_spans
-from whosaid.diarization.thread import pause
+from whosaid.diarization.known_speakers import clip_of
 
 
 class VoicedDiarizer:
@@ -34,19 +33,15 @@ class VoicedDiarizer:
         self.capabilities = replace(voices.capabilities, hints=can.hints, streams=can.streams)
 
     def diarize(
-        self,
-        samples: NDArray[np.float32],
-        hints: SpeakerHints,
-        cancelled: threading.Event | None = None,
-        between: Callable[[], None] | None = None,
+        self, samples: NDArray[np.float32], hints: SpeakerHints, pause: Pause = lambda: None
     ) -> Diarization:
         """Diarize as specified by `Diarizer.diarize`. Each voice is embedded as a clip is."""
-        found = self._diarizer.diarize(samples, hints, cancelled, between)
+        found = self._diarizer.diarize(samples, hints, pause)
         if len({turn.speaker for turn in found.turns}) == found.most_speakers:
-            return self._voices.diarize(samples, hints, cancelled, between)
+            return self._voices.diarize(samples, hints, pause)
         voices = {}
-        for speaker, own in exclusive_spans(found).items():
-            pause(cancelled, between)
+        for speaker, own in found.exclusive_spans().items():
+            pause()
             voices[speaker] = self.embed(*clip_of(samples, own))
         return replace(found, voices=voices)
 

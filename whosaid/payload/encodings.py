@@ -17,7 +17,6 @@ import binascii
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -78,15 +77,12 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401
             raise UnicodeDecodeError("utf-8", body[:4], 0, 4, "UTF-16 or UTF-32")
         return json.loads(body)
     rest, strings = _cut(body)
-    return json.loads(rest, parse_float=_float_or_string(strings))
 
-
-def _float_or_string(strings: Mapping[str, memoryview]) -> Callable[[str], float | Base64Text]:
     def read(number: str) -> float | Base64Text:
         string = strings.get(number)
         return float(number) if string is None else Base64Text(_unescaped(string))
 
-    return read
+    return json.loads(rest, parse_float=read)
 
 
 def _cut(body: bytes) -> tuple[bytes, dict[str, memoryview]]:

@@ -17,18 +17,19 @@ import joblib
 import torch
 
 from whosaid.errors import StartError
+from whosaid.runtime.environment import nvidia_device_present
 from whosaid.runtime.host_memory import keep_freed
 
 logger = logging.getLogger("endpoint")
 
 T = TypeVar("T")
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "int8": torch.int8,
-}
+# torch has oneDNN's private operators, which its own compiler for x86 processors calls. Builds for
+# x86 have MKL as well.
+HAS_ONEDNN: bool = (
+    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+)
 BFLOAT16_CAPABILITY = (8, 0)  # of CUDA devices
 # By precision: torch's name for the processor's flag, the vendors' name, and the operator behind
 # `asr.model.cpu_kernels`.
@@ -38,7 +39,7 @@ CPU_FLAGS = {
 }
 
 
-def choose_device(wanted: str, nvidia_present: bool) -> torch.device:
+def choose_device(wanted: str) -> torch.device:
     """Return the device for `wanted` ("auto", "cuda" or "cpu").
 
     A Mac computes on its CPU, because its GPU has no float64, in which scores are summed. Raises
@@ -52,7 +53,7 @@ def choose_device(wanted: str, nvidia_present: bool) -> torch.device:
             return torch.device("cuda")
     if wanted == "cuda":
         raise StartError(f"DEVICE=cuda, but torch cannot use CUDA: {_cuda_failure()}")
-    if nvidia_present:
+    if nvidia_device_present():
         raise StartError(
             "an NVIDIA device is present, but torch cannot use it: "
             f"{_cuda_failure()} (DEVICE=cpu serves on the CPU all the same)"
@@ -73,7 +74,8 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
         if wanted == "bfloat16" and torch.cuda.get_device_capability(device) < BFLOAT16_CAPABILITY:
             # Older GPUs compute bfloat16 without tensor cores and without fused attention.
             raise StartError("DTYPE=bfloat16: this GPU is older than Ampere; choose float16")
-        return torch.float16 if wanted == "auto" else DTYPES[wanted]
+        dtype: torch.dtype = torch.float16 if wanted == "auto" else getattr(torch, wanted)
+        return dtype
     if wanted == "float16":
         raise StartError("DTYPE=float16: on a CPU choose auto, bfloat16, int8 or float32")
     if wanted == "float32":
@@ -139,9 +141,8 @@ def _missing(dtype: torch.dtype) -> str:
     flag, name, operator = CPU_FLAGS[dtype]
     if not getattr(torch.cpu, flag, lambda: False)():
         return f"a processor with {name}"
-    # Private operators, which torch's own compiler calls: a release may rename them.
-    library, _, function = operator.partition("::")
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):  # type: ignore[no-untyped-call]
+    library, _, function = operator.partition("::")  # a release may rename it
+    if not HAS_ONEDNN:
         return "a build of torch with oneDNN and MKL"
     return "" if hasattr(getattr(torch.ops, library), function) else f"torch's {operator}"
 

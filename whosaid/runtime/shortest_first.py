@@ -25,7 +25,6 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
-from whosaid.runtime.steps import Steps
 from whosaid.runtime.turns import Turns
 from whosaid.timebase import SAMPLE_RATE
 
@@ -55,7 +54,7 @@ class Work:
     """The steps of a recording and their result. If it `decodes`, its steps take memory."""
 
     recording: Recording
-    steps: Steps[Any]
+    steps: Coroutine[Any, None, Any]
     decodes: bool
     result: Future[Any] = field(default_factory=Future)
 
@@ -112,7 +111,7 @@ class ShortestFirst:
         Steps that decode report (seconds held, seconds expected). Raises RuntimeError after
         shutdown.
         """
-        work = Work(recording, Steps(steps), decodes)
+        work = Work(recording, steps, decodes)
         with self._lock:
             self._works[work.result] = work
             self._waiting.append(work)
@@ -178,14 +177,14 @@ class ShortestFirst:
             return False
         with suppress(InvalidStateError):  # the result was cancelled meanwhile
             try:
-                progress = work.steps.advance()
+                progress = work.steps.send(None)
+            except StopIteration as end:
+                work.result.set_result(end.value)
             except BaseException as error:
                 work.result.set_exception(error)
-                return True
-            if work.steps.done:
-                work.result.set_result(work.steps.result)
-            elif not self._put_back(work, progress):
-                work.steps.close()
+            else:
+                if not self._put_back(work, progress):
+                    work.steps.close()
         return True
 
     def _choose(self, turns: Turns[str], longest: float) -> Work | None:

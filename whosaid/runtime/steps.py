@@ -5,63 +5,32 @@
             ...
             await give_way((decoded, expected))
 
-    steps = Steps(decode(data))
-    while not steps.done:
-        steps.advance()
-    steps.result
+    steps = decode(data)
+    steps.send(None)  # a step: returns its report, at the end raises StopIteration with the result
 
-The caller decides which thread takes a step, and what it does between two steps.
+The caller decides which thread takes a step, and what it does between two steps. No thread may take
+a step of a coroutine or close it while another thread runs it.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 @types.coroutine
 def give_way(report: object = None) -> Generator[object, None, None]:
-    """End the current step, and hand `report` to the caller of `Steps.advance`."""
+    """End the current step, and hand `report` to the caller of `send`."""
     yield report
 
 
-class Steps(Generic[T]):
-    """A coroutine that runs from one `give_way` to the next; for one thread at a time.
-
-    Nothing runs before the first `advance`. `result` exists once the steps are `done`.
-    """
-
-    result: T
-
-    def __init__(self, coroutine: Coroutine[Any, None, T]) -> None:
-        self._coroutine = coroutine
-        self.done = False
-
-    def advance(self) -> Any:  # noqa: ANN401
-        """Take one step. Return the coroutine's report, None at the end.
-
-        Raises what the coroutine raises; no step follows then.
-        """
-        try:
-            return self._coroutine.send(None)
-        except StopIteration as end:
-            self.result, self.done = end.value, True
-            return None
-
-    def close(self) -> None:
-        """Free the coroutine's resources.
-
-        Call this only in the thread that may advance the coroutine: a coroutine that runs in
-        another thread must not be closed.
-        """
-        self._coroutine.close()
-
-
 def run_steps(coroutine: Coroutine[Any, None, T]) -> T:
-    steps = Steps(coroutine)
-    while not steps.done:
-        steps.advance()
-    return steps.result
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -7,7 +7,7 @@ has all of it, and none waits for ever. (Start-time fair queueing: Goyal, Vin an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -45,18 +45,17 @@ class Turns(Generic[K]):
         self._virtual = dict.fromkeys(self._weights, 0.0)
         self._now = 0.0  # virtual time of the class that was chosen last
 
-    def next(self, ready: Iterable[K]) -> K | None:
+    def next(self, ready: Container[K]) -> K | None:
         """Return which of the `ready` classes runs next; None if none is ready.
 
         Until a class is charged, the choice among the same classes stays the same.
         """
-        waiting = set(ready)
+        waiting = [each for each in self._weights if each in ready]
         if not waiting:
             return None
         for each in waiting:
             self._virtual[each] = max(self._virtual[each], self._now)
-        order = [each for each in self._weights if each in waiting]
-        chosen = min(order, key=self._virtual.__getitem__)
+        chosen = min(waiting, key=self._virtual.__getitem__)
         self._now = self._virtual[chosen]
         return chosen
 

@@ -60,30 +60,6 @@ class VadOptions:
     def peak(self) -> float:
         return PEAK_THRESHOLD if self.threshold is None else self.threshold
 
-    @property
-    def stop(self) -> float:
-        """Return the probability below which speech ends."""
-        scaled = STOP_THRESHOLD * (self.peak / PEAK_THRESHOLD)
-        return scaled if self.neg_threshold is None else self.neg_threshold
-
-    @property
-    def start(self) -> float:
-        return max(START_THRESHOLD * (self.peak / PEAK_THRESHOLD), self.stop)
-
-    @property
-    def shortest_speech(self) -> int:
-        """Return the least number of steps at `start` or above."""
-        return _steps(self.min_speech_duration_ms, SHORTEST_SPEECH)
-
-    @property
-    def shortest_pause(self) -> int:
-        """Return the least number of steps of a pause that separates spans."""
-        return _steps(self.min_silence_duration_ms, SHORTEST_PAUSE)
-
-
-def _steps(milliseconds: int | None, default: int) -> int:
-    return default if milliseconds is None else -(-milliseconds // STEP_MS)
-
 
 DEFAULT_OPTIONS = VadOptions()
 DetectSpeech = Callable[[NDArray[np.float32]], Sequence[Span]]
@@ -97,22 +73,18 @@ class SpeechDetector:
 
     def __call__(self, samples: NDArray[np.float32]) -> tuple[Span, ...]:
         """Return the spans of speech in `samples` (n,), mono at 16 kHz, in order."""
-        return find_speech(self.probabilities(samples), len(samples))
-
-    def probabilities(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the probability of speech in each step of 512 samples, (steps,).
-
-        The last step is padded with silence. Blocks are amplified first, because the network misses
-        speech that was recorded quietly.
-        """
         search = SpeechSearch(self.network)
         for _ in search.blocks(samples, complete=True):
             pass
-        return search.probabilities
+        return find_speech(search.probabilities, len(samples))
 
 
 class SpeechSearch:
-    """Searches one recording, block by block, while it may still be decoded."""
+    """Searches one recording, block by block, while it may still be decoded.
+
+    The last step is padded with silence. Blocks are amplified first, because the network misses
+    speech that was recorded quietly.
+    """
 
     def __init__(self, network: SileroNetwork) -> None:
         self._stream = SileroStream(
@@ -133,6 +105,7 @@ class SpeechSearch:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
+        """Return the probability of speech in each step of 512 samples so far, (steps,)."""
         return np.concatenate(self._found)
 
 
@@ -187,19 +160,13 @@ class SileroNetwork(nn.Module):
         features = (real.square() + imaginary.square()).sqrt()  # (steps, 129, 4)
         for convolution in self.convolutions:
             features = convolve(convolution, features).relu()
-        hidden, state = self._remember(features[..., 0], state)
-        return self.speech(hidden.relu()).sigmoid()[:, 0], state
-
-    def _remember(
-        self, features: Tensor, state: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run the LSTM over features (steps, 128). Return its output and its new state."""
+        features = features[..., 0]
         if len(features) > 1 or state is None:
-            found: tuple[Tensor, tuple[Tensor, Tensor]] = self.recurrent(features, state)
-            return found
-        # One step, without torch's preparations for many.
-        hidden, cell = torch.lstm_cell(features, state, *self.recurrent.all_weights[0])
-        return hidden, (hidden, cell)
+            hidden, new_state = self.recurrent(features, state)
+        else:  # without torch's preparations for many steps
+            hidden, cell = torch.lstm_cell(features, state, *self.recurrent.all_weights[0])
+            new_state = hidden, cell
+        return self.speech(hidden.relu()).sigmoid()[:, 0], new_state
 
 
 def _product(convolution: nn.Module, values: Tensor) -> Tensor:
@@ -248,9 +215,9 @@ class ProbableSpeech:
 class SpeechRule:
     """Finds speech in one probability after another, in files and in live streams.
 
-    A run of steps at `options.stop` or above counts if one reaches `options.start`. Runs with a
-    pause shorter than `options.shortest_pause` between them are joined. They are speech with
-    `options.shortest_speech` steps at `options.start` and one at `options.peak`.
+    A run of steps at the stop threshold or above counts if one reaches the start threshold. Runs
+    with a pause shorter than the shortest pause between them are joined. They are speech if enough
+    steps reach the start threshold and one reaches the peak threshold.
     """
 
     def __init__(self, options: VadOptions) -> None:
@@ -262,9 +229,11 @@ class SpeechRule:
 
     def change(self, options: VadOptions) -> None:
         """Use other options from the next step on."""
-        self._stop, self._start, self._peak = options.stop, options.start, options.peak
-        self._shortest_speech = options.shortest_speech
-        self._shortest_pause = options.shortest_pause
+        scale, stop = options.peak / PEAK_THRESHOLD, options.neg_threshold
+        self._stop = STOP_THRESHOLD * scale if stop is None else stop
+        self._start, self._peak = max(START_THRESHOLD * scale, self._stop), options.peak
+        self._shortest_speech = _steps(options.min_speech_duration_ms, SHORTEST_SPEECH)
+        self._shortest_pause = _steps(options.min_silence_duration_ms, SHORTEST_PAUSE)
 
     def push(self, probability: float) -> ProbableSpeech | None:
         """Add the probability of a step. Return the runs that it belongs to, if its run counts."""
@@ -289,6 +258,10 @@ class SpeechRule:
 
     def is_speech(self, found: ProbableSpeech) -> bool:
         return found.certain and found.likely >= self._shortest_speech
+
+
+def _steps(milliseconds: int | None, default: int) -> int:
+    return default if milliseconds is None else -(-milliseconds // STEP_MS)
 
 
 def find_speech(

@@ -127,10 +127,12 @@ class WindowPlanner:
             last = min([cut for cut in cuts if cut > start], default=int(self._stops[-1]))
             stop = self._stop(start, last, windows * self._shortest)
             windows += 1
-            if stop not in cuts and self._cuts_speech(stop):
+            before = int(np.searchsorted(self._starts, stop)) - 1  # the speech before `stop`
+            if stop not in cuts and stop < self._speech[before, 1]:  # inside speech
                 start = stop
                 continue
-            end = stop if stop in cuts else min(last, max(stop, self._margin_stop(stop)))
+            # A retried window may use all of the margin around `stop`.
+            end = stop if stop in cuts else min(last, max(stop, int(self._stops[before])))
             found.append(Span(region_start, end))
             region_start = start = self.speech_from(stop)
         return tuple(found)
@@ -236,14 +238,6 @@ class WindowPlanner:
         if pause >= 0 and self._stops[pause] > start and self._starts[pause + 1] >= due:
             return int(self._stops[pause])
         return window_stop(self._loudness, start, last, self.limit)
-
-    def _margin_stop(self, position: int) -> int:
-        """Return the end of the margin around `position`, which a retried window may use."""
-        return int(self._stops[int(np.searchsorted(self._starts, position, "left")) - 1])
-
-    def _cuts_speech(self, position: int) -> bool:
-        index = int(np.searchsorted(self._starts, position, "left")) - 1
-        return position < int(self._speech[index, 1])
 
     def _with_margins(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return starts and stops of speech with its margins, on the grid of frames.

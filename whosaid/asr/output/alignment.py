@@ -60,29 +60,8 @@ class WordToAlign:
 class AlignedWord:
     """A word in seconds from the window's beginning; `places` index its tokens in the text."""
 
-    segment: int
     word: Word
     places: tuple[int, ...]
-
-
-def timed_words(
-    result: DecodeResult,
-    segments: Sequence[Segment],
-    samples: NDArray[np.float32],
-    models: WhisperModels,
-    language: str | None,
-) -> list[tuple[Word, ...]]:
-    """Return the words of each segment of a window, in seconds from the window's beginning.
-
-    `segments` are the first segments of `result`. `samples` (n,) at 16 kHz are the window's, or
-    only its beginning if the rest will be decoded again. `language` is the code of the text's
-    language. Joined, the words are the text. No word starts before the previous one ends, and none
-    ends after the samples. A word's probability is the mean over its spoken tokens.
-    """
-    words: list[list[Word]] = [[] for _ in segments]
-    for each in aligned_words(result, segments, samples, models, language):
-        words[each.segment].append(each.word)
-    return [tuple(words_of_segment) for words_of_segment in words]
 
 
 def aligned_words(
@@ -91,15 +70,21 @@ def aligned_words(
     samples: NDArray[np.float32],
     models: WhisperModels,
     language: str | None,
-) -> list[AlignedWord]:
-    """Return the words of `timed_words` in one list; empty if `result` holds no attention."""
+) -> list[list[AlignedWord]]:
+    """Return the words of each segment of a window; none if `result` holds no attention.
+
+    `segments` are the first segments of `result`. `samples` (n,) at 16 kHz are the window's, or
+    only its beginning if the rest will be decoded again. `language` is the code of the text's
+    language. Joined, the words are the text. No word starts before the previous one ends, and none
+    ends after the samples. A word's probability is the mean over its spoken tokens.
+    """
+    found: list[list[AlignedWord]] = [[] for _ in segments]
     to_align = _words_to_align(result, segments, models, language)
     if result.attention is None or not to_align:
-        return []
+        return found
     quiet = quiet_steps(samples, 2 * result.attention.shape[1])
     gain = np.vstack([result.attention, pause_gain(quiet, segments)])
     seconds, probability = len(samples) / SAMPLE_RATE, np.exp(result.log_probs)
-    found: list[AlignedWord] = []
     for word, (first, stop) in zip(to_align, _align(gain, to_align), strict=True):
         spoken = word.rows[word.tokens.spoken : word.tokens.silent]
         first, stop = _trim(first, stop, quiet)
@@ -108,7 +93,7 @@ def aligned_words(
         start, end = min(first / STEPS_PER_SECOND, seconds), min(stop / STEPS_PER_SECOND, seconds)
         certainty = float(probability[spoken].mean())
         timed = Word(word.tokens.text, start, end, probability=certainty)
-        found.append(AlignedWord(word.segment, timed, tuple(word.rows.tolist())))
+        found[word.segment].append(AlignedWord(timed, tuple(word.rows.tolist())))
     return found
 
 

@@ -27,11 +27,11 @@ from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback, compression_ratio
 from whosaid.asr.engine.request import DecodeResult
 from whosaid.asr.frontend.windows import Window
-from whosaid.asr.output.alignment import spoken_until, timed_words
+from whosaid.asr.output.alignment import aligned_words, spoken_until
 from whosaid.asr.output.segments import Segment, read_segments, split_sentences
 from whosaid.asr.output.words import pieces
 from whosaid.timebase import SAMPLE_RATE
-from whosaid.transcript import Chunk, Word
+from whosaid.transcript import Chunk
 
 CUT_DISTANCE = 0.4  # seconds; a segment that ends this close to a cut was closed by it
 LONGEST_REPEAT = 1 / 8  # of a window; longer segments are not decoded again
@@ -99,7 +99,8 @@ class ChunkReader:
         timed = self.timestamps and result.timestamps
         if timed:
             closed, unfinished = read_segments(result.tokens, begin, window.seconds)
-        if _stopped(result) and not (timed and (unfinished or result.tokens[-1] >= begin)):
+        stopped = result.tokens and not (result.ended or result.cut)  # by a limit
+        if stopped and not (timed and (unfinished or result.tokens[-1] >= begin)):
             return self._read_stopped(window, result, samples)
         if result.cut or (self.timestamps and not result.timestamps):
             closed = tuple(self._sentences(result, closed + unfinished, samples))
@@ -135,8 +136,8 @@ class ChunkReader:
     def _sentences(
         self, result: DecodeResult, segments: Sequence[Segment], samples: NDArray[np.float32]
     ) -> list[Segment]:
-        words = timed_words(result, segments, samples, self.models, self.language)
-        return split_sentences(segments, words, self.models, self.language)
+        words = aligned_words(result, segments, samples, self.models, self.language)
+        return split_sentences(segments, words, self.models.special_tokens)
 
     def chunks(
         self,
@@ -146,20 +147,29 @@ class ChunkReader:
         result: DecodeResult,
     ) -> list[Chunk]:
         """Return the kept `segments` of a window as chunks, without empty ones."""
-        words = timed_words(result, segments, samples, self.models, self.language)
+        words = aligned_words(result, segments, samples, self.models, self.language)
         text_tokens = self.models.special_tokens.text_tokens
         ratio = compression_ratio(self.models.text_of(text_tokens(result.tokens)))
         likely = iter(self.log_probs(result))
         found: list[Chunk] = []
-        for segment, words_of_segment in zip(segments, words, strict=True):
+        for segment, aligned in zip(segments, words, strict=True):
             tokens = tuple(text_tokens(segment.tokens))
             log_probs = tuple(islice(likely, len(tokens)))
             text = self.models.text_of(tokens)
             if text.strip() and segment.end > segment.start:
-                chunk = _chunk(window, segment, text, words_of_segment, result)
-                found.append(
-                    replace(chunk, tokens=tokens, log_probs=log_probs, compression_ratio=ratio)
+                chunk = Chunk(
+                    text,
+                    segment.start,
+                    segment.end,
+                    result.avg_logprob,
+                    result.no_speech_prob,
+                    tuple(each.word for each in aligned),
+                    tokens=tokens,
+                    log_probs=log_probs,
+                    temperature=result.temperature,
+                    compression_ratio=ratio,
                 )
+                found.append(chunk.later(window.start / SAMPLE_RATE))
         return found
 
     def since(self, chunk: Chunk, begin: float) -> list[Chunk]:
@@ -224,11 +234,6 @@ def _is_made_up(result: DecodeResult) -> bool:
     return result.text_logprob < (RETRY_SPEECH_LOGPROB if is_speech else RETRY_LOGPROB)
 
 
-def _stopped(result: DecodeResult) -> bool:
-    """Return whether a limit ended the text."""
-    return bool(result.tokens) and not result.ended and not result.cut
-
-
 def _closed_by_cut(window: Window, closed: Sequence[Segment]) -> bool:
     """Return whether the last of several segments was closed only by the window's cut in speech.
 
@@ -242,21 +247,3 @@ def _closed_by_cut(window: Window, closed: Sequence[Segment]) -> bool:
 def _is_short(segment: Segment, window: Window) -> bool:
     """Return whether the segment is cheap to decode again."""
     return segment.end - segment.start <= window.seconds * LONGEST_REPEAT
-
-
-def _chunk(
-    window: Window, segment: Segment, text: str, words: Sequence[Word], result: DecodeResult
-) -> Chunk:
-    """Return a segment as a chunk, its times moved from the window's beginning to the audio's."""
-    offset = window.start / SAMPLE_RATE
-    moved = [replace(word, start=offset + word.start, end=offset + word.end) for word in words]
-    return Chunk(
-        text,
-        offset + segment.start,
-        offset + segment.end,
-        avg_logprob=result.avg_logprob,
-        no_speech_prob=result.no_speech_prob,
-        words=tuple(moved),
-        temperature=result.temperature,
-        window_start=offset,
-    )

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from whosaid.asr.checkpoint.loading import WhisperModels
-from whosaid.asr.output.words import split_words
+from whosaid.asr.checkpoint.special_tokens import SpecialTokens
 from whosaid.timebase import TIME_PRECISION
-from whosaid.transcript import Word, sentence_ends_between
+from whosaid.transcript import sentence_ends_between
+
+if TYPE_CHECKING:
+    from whosaid.asr.output.alignment import AlignedWord
 
 SENTENCE_PAUSE = 1.0  # seconds; drawing breath takes less
 
@@ -62,35 +65,28 @@ def read_segments(
 
 
 def split_sentences(
-    segments: Sequence[Segment],
-    words: Sequence[Sequence[Word]],
-    models: WhisperModels,
-    language: str | None,
+    segments: Sequence[Segment], words: Sequence[Sequence[AlignedWord]], special: SpecialTokens
 ) -> list[Segment]:
     """Cut the segments of a window after every sentence and at long pauses.
 
-    `words` are the timed words of each segment. A sentence begins with its first word and ends with
-    its last. A segment without words stays as it is.
+    `words` are the words of each segment. A sentence begins with its first word and ends with its
+    last. A segment without words stays as it is.
     """
     found: list[Segment] = []
-    for segment, timed in zip(segments, words, strict=True):
-        if not timed:
+    for segment, aligned in zip(segments, words, strict=True):
+        if not aligned:
             found.append(segment)
-            continue
-        tokens = tuple(models.special_tokens.text_tokens(segment.tokens))
-        parts = split_words(tokens, models.text_of, language)
-        first = 0
-        for number, (word, part) in enumerate(zip(timed, parts, strict=True)):
-            if _ends_sentence(word, timed[number + 1] if number + 1 < len(timed) else None):
-                begin, start = parts[first].first, timed[first].start
-                end = max(word.end, start + TIME_PRECISION)
-                found.append(Segment(tokens[begin : part.stop], start, end))
-                first = number + 1
+        tokens = tuple(special.text_tokens(segment.tokens))
+        first = begin = stop = 0
+        for number, each in enumerate(aligned, 1):
+            stop += len(each.places)
+            if number < len(aligned):
+                following = aligned[number].word
+                pause = following.start - each.word.end
+                if pause < SENTENCE_PAUSE and not sentence_ends_between(each.word, following):
+                    continue
+            start = aligned[first].word.start
+            end = max(each.word.end, start + TIME_PRECISION)
+            found.append(Segment(tokens[begin:stop], start, end))
+            first, begin = number, stop
     return found
-
-
-def _ends_sentence(word: Word, following: Word | None) -> bool:
-    """Return whether a sentence ends between two words; `following` is None after the last word."""
-    if following is None or following.start - word.end >= SENTENCE_PAUSE:
-        return True
-    return sentence_ends_between(word, following)
