@@ -110,6 +110,7 @@ def test_times_never_go_back_from_event_to_event(endpoint):
 @asynchronous
 async def test_an_estimated_duration_bounds_no_times():
     async def events():
+        yield Progress(10.0, 31.5, ())
         yield Progress(30.0, 31.5, (Chunk(" a", 20.0, 40.0),))
         yield Progress(31.5, 31.5, (Chunk(" b", 40.0, 50.0),))
 

@@ -74,7 +74,7 @@ async def native_messages(decoded: Decoded, events: Events, config: InferenceCon
             if isinstance(event, Progress):
                 last = [*before.values()]
                 if decoded.estimated:
-                    duration = max(duration, *(chunk.end for chunk in event.chunks))
+                    duration = max([duration, *(chunk.end for chunk in event.chunks)])
                 chunks = clamp_times([*last, *event.chunks], duration)[len(last) :]
                 before |= {chunk.channel: chunk for chunk in chunks}
                 yield {
