@@ -242,6 +242,8 @@ def test_while_models_load_health_is_answered_and_all_else_is_503_with_a_code():
                 connect(f"ws{url.removeprefix('http')}/v1/realtime")
             assert caught.value.response.status_code == 503
             idle = socket.create_connection(bound.getsockname()[:2], timeout=60)
+            # Connections are accepted in order: with this answer `idle` is accepted, too.
+            assert asking.get("/health").status_code == 200
         with idle:
             assert idle.recv(1) == b""  # the loading server does not wait for it
         # The port is still taken: who comes now is answered by the server itself.
