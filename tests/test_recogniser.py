@@ -4,7 +4,10 @@ told.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -304,3 +307,27 @@ def test_models_that_do_not_load_leave_no_thread():
     loaded_in[0].join(60)
     assert not loaded_in[0].is_alive()
     assert caught.value.__traceback__ is not None
+
+
+FREED_AT_THE_EXIT = """
+import sys, time
+sys.path[:0] = sys.argv[1:]
+from recogniser_stand_ins import StandInEngine, StandInTranscriber
+from whosaid.asr import Recogniser
+from whosaid.transcript import Transcript
+
+class Models(StandInTranscriber):
+    def __del__(self):
+        time.sleep(0.3)
+        print("freed", flush=True)
+
+Recogniser(lambda: Models(Transcript((), "en"), StandInEngine()), 1).stop()
+"""
+
+
+def test_a_process_that_exits_waits_until_a_stopped_recogniser_has_freed_its_models():
+    """torch aborts a process whose interpreter ends while a thread frees tensors."""
+    folders = (Path(__file__).parent, Path(__file__).parents[1])
+    command = [sys.executable, "-c", FREED_AT_THE_EXIT, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "freed\n"

@@ -9,6 +9,7 @@ another to end. Within a class recognitions take turns.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from whosaid.asr.engine.request import work_class
 from whosaid.asr.engine.scheduler import Part
@@ -32,6 +34,16 @@ from whosaid.transcript import Chunk, DecodeStats
 logger = logging.getLogger("endpoint")
 
 T = TypeVar("T")
+
+SECONDS_TO_END = 10.0  # at the interpreter's exit
+_ending: WeakSet[Thread] = WeakSet()  # threads that free their models
+
+
+@atexit.register
+def _join_ending() -> None:
+    """Wait for threads that free models: without the interpreter, torch aborts the process."""
+    for thread in [*_ending]:
+        thread.join(SECONDS_TO_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,7 @@ class Recogniser:
 
     def stop(self) -> None:
         """Let the thread end after its current unit of work, and fail every job."""
+        _ending.add(self._thread)
         self._inbox.put(None)
 
     def close(self) -> None:
