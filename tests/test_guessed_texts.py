@@ -160,6 +160,8 @@ def test_a_text_has_no_more_tokens_than_were_asked_for_though_more_are_given():
     window = dataclasses.replace(windows_of(True)[0], max_tokens=4, prefix=truth(0, True)[:6])
     found = decode(engine_of(), [window], DecodeOptions())[0]
     assert found.tokens == truth(0, True)[:4]
+    endless = dataclasses.replace(windows_of(True)[0], draft=(*truth(0, True), *[5] * 1000))
+    assert decode(engine_of(), [endless], DecodeOptions())[0].tokens == truth(0, True)
 
 
 def passes(monkeypatch, engine: DecodeEngine, window: Request, options: DecodeOptions) -> int:
