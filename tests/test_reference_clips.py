@@ -25,14 +25,6 @@ def test_names_lose_the_space_around_them_and_may_come_again():
     assert len(InferenceConfig.read({"known_speakers": clips[:1] * MAX_CLIPS}).known_speakers) == 20
 
 
-def test_clips_may_come_as_json_in_a_text():
-    clips = named([("Anna, B.", "AAAA"), ("Bob", "BBBB")])
-    expected = InferenceConfig.read({"known_speakers": clips})
-    assert InferenceConfig.read({"known_speakers": json.dumps(clips)}) == expected
-    for given in (clips, json.dumps(clips)):
-        assert InferenceConfig.read({"known_speakers": given}, as_text=True) == expected
-
-
 def test_a_reference_is_not_printed():
     assert "AAAA" not in repr(InferenceConfig.read({"known_speakers": named([("Anna", "AAAA")])}))
 
@@ -107,9 +99,3 @@ def test_a_wrong_voice_is_refused_by_its_field(entry, field):
         InferenceConfig.read({"known_speakers": [{"name": "Anna", **entry}]})
     assert refused.value.param == f"known_speakers[0].voice{field}"
     assert "AAAA" not in str(refused.value)
-
-
-@pytest.mark.parametrize("threshold", [-0.1, 1.1, "high", True])
-def test_wrong_thresholds_are_refused(threshold):
-    with pytest.raises(ValueError, match="known_speaker_threshold"):
-        InferenceConfig.read({"known_speaker_threshold": threshold})
