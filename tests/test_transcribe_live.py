@@ -176,17 +176,6 @@ def test_files_are_those_of_a_recording(server, recording, tmp_path):
     assert run(server, str(other), *options) == 2  # another file of this name
 
 
-def test_a_file_of_somebody_else_is_not_written_over(server, recording, capsys):
-    reference = recording.with_suffix(".txt")
-    reference.write_text("guten Morgen")
-    assert run(server, str(recording), "--output-format", "txt") == 2
-    assert server.audio == b""
-    said = "exists and was not written by this program; --output-dir writes elsewhere"
-    assert capsys.readouterr().err == f"scripts/transcribe: {reference} {said}\n"
-    for _ in range(2):  # its own are written again
-        assert run(server, str(recording), "--output-format", "json,srt") == 0
-
-
 def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_path, capsys):
     """Segments with speakers follow the text at the end: the lines stand once more, with names."""
     (tmp_path / "ann.wav").write_bytes(b"Ann")
@@ -228,20 +217,6 @@ def test_speakers_have_names_of_clips_and_of_the_command_line(recording, tmp_pat
         "known_speakers: noise",
         "--speaker-names: no SPEAKER_07; the speakers are Ann, SPEAKER_01",
     ]
-
-
-def test_ctrl_c_ends_the_audio_and_waits_for_the_last_words(monkeypatch, capsys):
-    """With a standard input that never ends."""
-
-    def reply(talk: Talk) -> None:
-        talk.hear(6_400)
-        os.kill(os.getpid(), signal.SIGINT)
-        two_items(talk)
-
-    with realtime_server(reply) as server, standard_input(monkeypatch):
-        assert run(server, "-") == 0
-        assert (server.finals, len(server.audio)) == (1, 6_400)
-    assert "Good morning." in capsys.readouterr().out
 
 
 def test_a_second_ctrl_c_waits_for_nothing(monkeypatch, capsys):

@@ -25,7 +25,6 @@ from transcription_server import (
     HALF,
     FakeHandler,
     FakeServer,
-    answer_plainly,
     fake_server,
     full_answer,
     refuse,
@@ -140,28 +139,6 @@ def test_a_folder_gets_its_files_and_is_not_sent_twice(fake, folder, capsys):
     assert tree(folder) == before | written
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        (["--language", "fr"], "was made with other parameters (language)"),
-        (["--channels", "separate"], "was made with other parameters (diarize, channels)"),
-        (["--output-format", "rttm"], "does not give rttm"),
-    ],
-)
-def test_what_an_answer_does_not_give_is_transcribed_again_and_said(
-    fake, folder, capsys, more, why
-):
-    given = ["transcribe", str(folder), "--url", fake.url]
-    assert main(given) == 0
-    capsys.readouterr()
-    assert main([*given, *more]) == 0
-    assert len(fake.bodies) == 4
-    again = capsys.readouterr().err.splitlines()[0]
-    assert again == f"{folder / 'a.ogg'} and 1 more: transcribed again, because the answer {why}"
-    assert main([*given, *more]) == 0
-    assert len(fake.bodies) == 4
-
-
 def test_another_model_of_the_server_is_new_work(fake, folder, capsys):
     given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
     assert main(given) == 0
@@ -271,30 +248,6 @@ def test_recordings_whose_files_collide_are_refused_before_any_is_sent(
     assert (fake.bodies, tree(tmp_path)) == ([], before)
 
 
-def test_formats_added_later_come_from_the_json(fake, folder):
-    arguments = ["transcribe", str(folder), "--url", fake.url, "--output-format"]
-    assert main([*arguments, "vtt"]) == 0
-    assert {"a.vtt", "a.json"} < tree(folder)
-    for changes_nothing in ([], ["--words"], ["--batch-size", "4"], ["--assisted"]):
-        assert main([*arguments, "json", *changes_nothing]) == 0
-    assert len(fake.bodies) == 2
-    assert main([*arguments, "srt,tsv"]) == 0
-    assert len(fake.bodies) == 2
-    assert (folder / "a.srt").read_text("utf-8") == FILES["srt"]
-    assert (folder / "deep/b.tsv").read_text("utf-8") == FILES["tsv"]
-    # A file that is no answer is somebody's own.
-    (folder / "a.json").write_text("{")
-    assert main([*arguments, "vtt"]) == 2
-    assert len(fake.bodies) == 2
-
-
-def test_an_answer_of_an_earlier_version_is_not_done(fake, folder, capsys):
-    (folder / "a.json").write_text(json.dumps({**ANSWER, "output": {}}))
-    assert main(["transcribe", str(folder / "a.ogg"), "--url", fake.url]) == 0
-    assert ", because the answer does not say how it was made\n" in capsys.readouterr().err
-    assert "made_with" in json.loads((folder / "a.json").read_text("utf-8"))
-
-
 class Kept(dict):
     """An answer that was read, which can be followed."""
 
@@ -325,38 +278,6 @@ def test_answers_that_are_kept_are_read_when_needed_and_let_go(fake, folder, mon
     assert len(read) == 6 + 3 * 6  # whether they have the format, for it, and what it replaces
     assert set(held) <= {0, 1}  # its own, while one is replaced
     assert len(fake.bodies) == 6
-
-
-def test_a_replaced_recording_may_get_its_json_first(fake, folder):
-    """What was written of the one before is no file of somebody else."""
-    given = ["transcribe", str(folder / "a.ogg"), "--url", fake.url]
-    assert main(given) == 0
-    (folder / "a.ogg").write_bytes(b"changed")
-
-    fake.replies = [answer_otherwise]
-    assert main([*given, "--output-format", "json"]) == 0
-    assert main(given) == 0
-    for name in ("srt", "vtt", "txt"):
-        assert (folder / f"a.{name}").read_text("utf-8") == f"new {FILES[name]}"
-    assert len(fake.bodies) == 2
-
-
-def test_one_failure_stops_no_other_and_leaves_nothing(fake, folder, capsys):
-    def by_name(handler: FakeHandler, body: dict) -> None:
-        broken = base64.b64decode(body["inputs"]) == b"a.ogg"
-        reply = refuse(400, {"detail": "INVALID_AUDIO: none"}) if broken else answer_plainly
-        reply(handler, body)
-
-    fake.replies = [by_name]
-    output = folder.parent / "out"
-    arguments = ["transcribe", str(folder), "--output-dir", str(output), "--url", fake.url]
-    formats = ["--output-format", "srt,json", "--parallel", "1"]
-    assert main([*arguments, *formats]) == 1
-    assert tree(output) == {"deep/b.srt", "deep/b.json"}
-    *shown, summary, failed = capsys.readouterr().err.splitlines()
-    assert f"[1/2] {folder / 'a.ogg'}: INVALID_AUDIO: none" in shown
-    assert summary.startswith("2 recordings: 1 done, 1 failed; 1:01 of audio")
-    assert failed == f"failed: {folder / 'a.ogg'}: INVALID_AUDIO: none"
 
 
 def test_what_of_a_text_nobody_says_is_shown(fake, folder, capsys):

@@ -58,17 +58,6 @@ def test_what_a_folder_holds_beside_recordings_and_outputs_is_listed(tmp_path):
     assert [str(each.relative_to(tmp_path)) for each in found] == ["deep/b.mid", "talk.unknown"]
 
 
-def test_files_of_one_name_keep_their_endings(tmp_path):
-    for name in ("a.ogg", "a.mp3", "deep/b.WAV"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    found = find_recordings([tmp_path, tmp_path / "a.mp3"], None)
-    stems = {str(each.stem.relative_to(tmp_path)) for each in found}
-    assert (len(found), stems) == (3, {"a.mp3", "a.ogg", "deep/b"})
-    below = find_recordings([tmp_path], tmp_path / "out")
-    assert {str(each.stem.relative_to(tmp_path)) for each in below} == {f"out/{s}" for s in stems}
-
-
 def test_a_file_that_is_named_twice_is_one_and_shares_its_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "here")
