@@ -248,18 +248,6 @@ def test_encoding_pauses_beside_others_or_if_others_may_come():
         assert drive.plan().until == (drive.clock.now + HOLD_SECONDS if pauses else math.inf)
 
 
-def test_a_batch_that_took_nobody_is_asked_again_once_a_row_is_free():
-    drive = Drive()
-    one, *others = drive.add("a", 3)
-    plan = drive.plan()
-    drive.scheduler.entered(plan, 1, 1.0)
-    drive.scheduler.entered(drive.scheduler.next(), 0, 1.0)
-    assert (drive.scheduler.waiting, drive.scheduler.running) == (2, 1)
-    assert drive.scheduler.next().entering == []
-    drive.finish(one)
-    assert drive.scheduler.next().entering == others
-
-
 def test_windows_with_drafts_are_encoded_apart():
     drive = Drive()
     one = drive.add("a", assisted=True)
