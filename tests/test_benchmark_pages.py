@@ -138,17 +138,18 @@ EXAMPLES = {
                 {
                     "name": name,
                     "parameters": parameters,
+                    "seconds": seconds,
                     "errors": dict.fromkeys(
                         ("reference", "pipeline", "pipeline, WhisperX's rule"), OVERLAP
                     ),
                 }
                 for name in ("real, talk", "2 voices, 50% overlap, 0", "3 voices, 50% overlap, 0")
-                for parameters in ("{}", "{1}")
+                for parameters, seconds in (("{}", 2.0), ("{1}", 3.0))
             ]
         },
         [
-            f"| real | {{}} | 2 / 8 |{' 50.0% / 12.5% |' * 5}",
-            f"| 50% overlap | {{1}} | 4 / 16 |{' 50.0% / 12.5% |' * 5}",
+            f"| real | {{}} | 2 / 8 |{' 50.0% / 12.5% |' * 5} 1.00 |",
+            f"| 50% overlap | {{1}} | 4 / 16 |{' 50.0% / 12.5% |' * 5} 1.50 |",
             'x-axis ["50% overlap"]',
             "line [12.5]",
         ],
