@@ -20,9 +20,9 @@ THEIRS = "faster-whisper, LocalAgreement"
 
 def figures(results: Results) -> Tables:
     """Return delays by number of clients, and word errors."""
-    delays = [_delays(_name(cell), cell["sessions"], cell["files"]) for cell in results["ours"]]
+    delays = [_delays(_name(cell), cell["sessions"]) for cell in results["ours"]]
     if results["theirs"]:
-        delays.insert(1, _delays(THEIRS, results["theirs"], []))
+        delays.insert(1, _delays(THEIRS, results["theirs"]))
     return {"delays": delays, "errors": _errors(results)}
 
 
@@ -31,16 +31,13 @@ def _name(cell: Results) -> str:
     return f"{cell['clients']} client{'s' * (cell['clients'] > 1)}{beside}"
 
 
-def _delays(name: str, sessions: Sequence[Results], files: Sequence[float]) -> dict[str, str]:
+def _delays(name: str, sessions: Sequence[Results]) -> dict[str, str]:
     return {
         "": name,
-        "first shown": _quantiles(sessions, "shown"),
         "final": _quantiles(sessions, "told"),
         "completed": _quantiles(sessions, "waits"),
-        "the file": " ".join(f"{each:.0f} s" for each in files[:3]),
         "sessions": str(len(sessions)),
         "failed": str(sum(bool(each["failure"]) for each in sessions)),
-        "words taken back": str(sum(each["retracted"] for each in sessions)),
     }
 
 

@@ -24,21 +24,22 @@ import av
 
 from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL, SHORT
 from benchmarks.real.manifest import Recording
-from benchmarks.timing import reset_peak, resident_peak
 from config import ModelSettings
 
 TEXT = re.compile(r"(?P<form>\w+)(@(?P<precision>\w+))?(:(?P<options>.+))?")
 # transformers' precisions; for any other it computes in float32.
 FLOATS = ("float32", "bfloat16", "float16")
+# Of every engine whose text does not say otherwise; all give word times, too.
+PRECISION, BATCH_SIZE = "float32", 24
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An engine with its settings; `precision` None stands for the run's."""
+    """An engine with its settings."""
 
     name: str
     form: str
-    precision: str | None = None
+    precision: str = PRECISION
     options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -57,7 +58,7 @@ class Spec:
             if not equals:
                 raise ValueError(f"engine {name!r}: {part} is not NAME=VALUE")
             options[key.strip()] = _value(value)
-        return cls(name, found["form"], found["precision"], options)
+        return cls(name, found["form"], found["precision"] or PRECISION, options)
 
     @property
     def beams(self) -> int:
@@ -74,7 +75,7 @@ def _value(text: str) -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that all engines of a run share.
+    """What all engines of a run share.
 
     `model` is a folder of transformers', `converted` the same weights for CTranslate2.
     """
@@ -82,10 +83,6 @@ class Setting:
     model: Path
     converted: Path
     device: str
-    precision: str
-    threads: int
-    batch_size: int
-    words: bool
 
 
 class Ours:
@@ -94,12 +91,11 @@ class Ours:
     def __init__(self, spec: Spec, setting: Setting) -> None:
         from handler import EndpointHandler
 
-        wanted = {"device": setting.device, "dtype": spec.precision or setting.precision}
+        wanted = {"device": setting.device, "dtype": spec.precision}
         settings = ModelSettings.for_models(str(setting.model)).model_copy(update=wanted)
         self.endpoint = EndpointHandler(settings=settings)
-        self.parameters = {"batch_size": setting.batch_size, "diarize": False, **spec.options}
-        if setting.words:
-            self.parameters["return_timestamps"] = "word"
+        words = {"return_timestamps": "word", "diarize": False}
+        self.parameters = {"batch_size": BATCH_SIZE, **words, **spec.options}
 
     def transcribe(self, recording: Recording) -> str:
         """Return the answer's text. Raises ValueError if the endpoint knows no such parameter."""
@@ -123,20 +119,21 @@ class FasterWhisper:
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
         import faster_whisper.audio
+        import torch
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
         faster_whisper.audio.av = _AnyAv()
         model = WhisperModel(
             str(setting.converted),
             device=setting.device,
-            compute_type=spec.precision or setting.precision,
-            cpu_threads=setting.threads,
+            compute_type=spec.precision,
+            cpu_threads=torch.get_num_threads(),
         )
-        self.options = {"beam_size": 1, "word_timestamps": setting.words}
+        self.options = {"beam_size": 1, "word_timestamps": True}
         self.engine: Any = model
         if spec.form == BATCHED:
             self.engine = BatchedInferencePipeline(model)
-            self.options["batch_size"] = setting.batch_size
+            self.options["batch_size"] = BATCH_SIZE
         self.options |= spec.options
 
     def transcribe(self, recording: Recording) -> str:
@@ -171,18 +168,16 @@ class Pipeline:
         from benchmarks import pipeline
         from whosaid.asr import Checkpoint, load_whisper
 
-        named = spec.precision or setting.precision
-        dtype = getattr(torch, named) if named in FLOATS else torch.float32
+        dtype = getattr(torch, spec.precision) if spec.precision in FLOATS else torch.float32
         models = load_whisper(Checkpoint(str(setting.model)), torch.device(setting.device), dtype)
         self.pipeline = pipeline.Pipeline(models)
         self.multilingual = models.special_tokens.multilingual
-        self.setting, self.options = setting, spec.options
+        self.options = spec.options
 
     def transcribe(self, recording: Recording) -> str:
         task = {"task": "transcribe", "language": recording.language} if self.multilingual else {}
-        timestamps = "word" if self.setting.words else True
-        samples, options = recording.samples(), {**task, **self.options}
-        return self.pipeline.transcribe(samples, self.setting.batch_size, options, timestamps)
+        options = {**task, **self.options}
+        return self.pipeline.transcribe(recording.samples(), BATCH_SIZE, options, "word")
 
 
 MAKERS: Mapping[str, Callable[[Spec, Setting], Any]] = {
@@ -193,29 +188,18 @@ MAKERS: Mapping[str, Callable[[Spec, Setting], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A recording's text by one engine, wall seconds, and the process's peak memory in MiB."""
-
-    text: str
-    seconds: float
-    peak: float
-
-
 class Measured:
-    """An engine in its own process, whose time and memory are measured."""
+    """An engine in its own process, whose time is measured."""
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
-        import torch
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-        torch.set_num_threads(setting.threads)
         self.engine = MAKERS[spec.form](spec, setting)
 
-    def transcribe(self, recording: Recording) -> Heard:
-        reset_peak()
+    def transcribe(self, recording: Recording) -> tuple[str, float]:
+        """Return the recording's text, and wall seconds."""
         started = time.perf_counter()
         text = self.engine.transcribe(recording)
-        return Heard(text, time.perf_counter() - started, resident_peak())
+        return text, time.perf_counter() - started

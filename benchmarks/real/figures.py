@@ -14,7 +14,7 @@ from benchmarks.counts import Count, difference, points, pooled
 from benchmarks.options import OURS
 from benchmarks.real.engines import Spec
 from benchmarks.real.manifest import TRUTH, Recording, recordings_of
-from benchmarks.real.scoring import is_by_character, score
+from benchmarks.real.scoring import score
 from benchmarks.report import Tables
 
 FEWEST = 6  # recordings; intervals of fewer prove nothing
@@ -30,29 +30,20 @@ def figures(results: dict[str, Any]) -> Tables:
         engine: {each: score(each, texts[each.name]["text"]) for each in heard}
         for engine, texts in answers.items()
     }
-    audio = sum(results["recordings"][each.name]["seconds"] for each in heard)
-    words = [each for each in heard if each.text and not is_by_character(each)]
+    words = [each for each in heard if each.text]
     spoken = [each for each in words if each.reference == TRUTH]
-    kinds = {
-        "spoken text": spoken,
-        "all": words,
-        "characters": [each for each in heard if each.text and is_by_character(each)],
-    }
     rows = []
     for engine, texts in answers.items():
         row = {"engine": engine}
-        for kind, some in kinds.items():
+        for kind, some in {"spoken text": spoken, "all": words}.items():
             if some:
                 count = pooled([scores[engine][each] for each in some])
                 row[f"{kind}, of {count.total:.0f}"] = f"{count.rate:.1%}"
         seconds = sum(median(texts[each.name]["seconds"]) for each in heard)
-        peaks = (texts[each.name]["peak"] for each in heard)
         invented = (scores[engine][each].errors for each in heard if not each.text)
         row |= {
             "ours less theirs, points": _less(engine, scores, spoken or words),
             "seconds": f"{seconds:.1f}",
-            "x real time": f"{audio / seconds:.1f}" if seconds else "",
-            "memory, MiB": f"{max(peaks, default=0.0):.0f}",
             "words where nobody speaks": f"{sum(invented):.0f}",
         }
         rows.append(row)

@@ -9,26 +9,24 @@ from __future__ import annotations
 import warnings
 from argparse import Namespace
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.harness import whisper_of
 from benchmarks.report import Results, settings
-from benchmarks.timing import time_interleaved
+from benchmarks.timing import time_once
 from benchmarks.voices.answers import ask
 from benchmarks.voices.conversations import Conversation, load_conversations
 from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
 from benchmarks.voices.naming import Heard, embed_clips, name_everybody
-from benchmarks.voices.scoring import score_turns, score_words
+from benchmarks.voices.scoring import diarization_parts, score_words
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from tests.support.speech import Samples
 from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from whosaid.diarization.pyannote import load_stock_pipeline
-from whosaid.models import whisper_base
-from whosaid.runtime.environment import cache_folder
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
@@ -44,23 +42,18 @@ def measure(options: Namespace, path: Path) -> None:
     Raises ValueError or OSError if recordings or the model are missing.
     """
     handler, facts = load(options)
-    conversations = [
-        each for each in load_conversations(options.recordings) if options.only in each.name
-    ]
+    conversations = load_conversations(options.recordings)
     if not conversations:
-        raise ValueError(f"{options.recordings}: no recording is left to measure")
-    repeats = 1 if options.quick else options.repeats
-    results = Results(path, facts | {"repeats": repeats}, {"recordings": []}, options.fresh)
-    kept = results.content
+        raise ValueError(f"{options.recordings}: no recording has turns")
+    results = Results(path, facts, {"recordings": []}, options.fresh or options.quick)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device, repeats)
+    bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device)
     with closing(handler.endpoint):
-        for conversation in conversations:
+        for conversation in conversations[:1] if options.quick else conversations:
             results.put("recordings", bench.measure(conversation), "name")
         # People are named across all conversations together.
-        if not options.only or "names" not in kept:
-            kept["names"] = bench.name(conversations)
-            results.save("names")
+        results.content["names"] = bench.name(conversations)
+        results.save("names")
 
 
 def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
@@ -69,14 +62,10 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     Raises ValueError if there is no model.
     """
     options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
-    model = options.model or whisper_base.cached(cache_folder())
-    if model is None:
-        raise ValueError(
-            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
-        )
+    model = whisper_of(options)
     facts = settings(PACKAGES) | {
         "pipeline": Path(options.pipeline).name,
-        "model": Path(model).name,
+        "model": model.name,
         "dtype": "float32",
     }
     chosen = ModelSettings.for_models(str(model), diarization_model=options.pipeline)
@@ -87,13 +76,9 @@ class Bench:
     """The endpoint, and pyannote's pipeline on the same weights."""
 
     def __init__(
-        self,
-        handler: EndpointHandler,
-        stock: StockPipeline,
-        device: torch.device,
-        repeats: int,
+        self, handler: EndpointHandler, stock: StockPipeline, device: torch.device
     ) -> None:
-        self.handler, self.stock, self.device, self.repeats = handler, stock, device, repeats
+        self.handler, self.stock, self.device = handler, stock, device
         diarizer = handler.endpoint.diarizer
         assert diarizer is not None
         self.diarizer: Diarizer = diarizer
@@ -111,36 +96,36 @@ class Bench:
             "words": {},
         }
         for known, number in ((ESTIMATED, None), (TOLD, conversation.speakers)):
-            repeats = self.repeats if known == ESTIMATED else 1
-            found, seconds = self._diarize(samples, SpeakerHints(number), repeats)
-            if known == ESTIMATED:
-                measured["seconds"] = seconds
+            found, seconds = self._diarize(samples, SpeakerHints(number))
+            measured.setdefault("seconds", seconds)
             wanted = {"language": recording.language, "num_speakers": number}
             answer = ask(self.handler, recording.audio.read_bytes(), **wanted)
             found[ENDPOINT] = answer.turns
             measured["turns"][known] = {
-                system: score_turns(conversation, turns, duration)
+                system: {
+                    "strict": diarization_parts(conversation.turns, turns, duration),
+                    "speakers": len({turn.speaker for turn in turns}),
+                }
                 for system, turns in found.items()
             }
             measured["words"][known] = score_words(conversation, answer)
         return measured
 
     def _diarize(
-        self, samples: Samples, hints: SpeakerHints, repeats: int
-    ) -> tuple[dict[str, Turns], dict[str, list[float]]]:
-        """Return the turns of each system, and its seconds in each repeat."""
-        found: dict[str, Turns] = {}
-        systems = {
-            OURS: lambda: self.diarizer.diarize(samples, hints).turns,
-            STOCK: lambda: self.stock(samples, hints),
-        }
+        self, samples: Samples, hints: SpeakerHints
+    ) -> tuple[dict[str, Turns], dict[str, float]]:
+        """Return the turns and the seconds of each system."""
+        found, seconds = dict[str, Turns](), dict[str, float]()
 
-        def diarize(system: str) -> None:
-            found[system] = systems[system]()
+        def ours() -> None:
+            found[OURS] = self.diarizer.diarize(samples, hints).turns
 
-        actions = {system: partial(diarize, system) for system in systems}
-        seconds = time_interleaved(actions, repeats, self.device)
-        return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
+        def stock() -> None:
+            found[STOCK] = self.stock(samples, hints)
+
+        for system, run in ((OURS, ours), (STOCK, stock)):
+            seconds[system] = round(time_once(run, self.device), 3)
+        return found, seconds
 
     def name(self, conversations: list[Conversation]) -> dict[str, dict[str, float]]:
         """Return the results of naming people by clips of the conversations."""
