@@ -29,10 +29,10 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
     Ends the process with status 2 if the name or an option is wrong.
     """
     given = list(arguments or ())
-    named = bool(given) and not given[0].startswith("-")
-    name, rest = (given[0], given[1:]) if named else ("speed", given)
-    if name in BENCHMARKS and (named or not {"-h", "--help"} & set(rest)):
-        return _read_options(name, rest)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, "speed")
+    if given[0] in BENCHMARKS:
+        return _read_options(given[0], given[1:])
     parser = CommandParser(
         "scripts/bench",
         "Run a benchmark and print its figures.",
@@ -45,13 +45,9 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         operands="[NAME]",
     )
     parser.add_argument(
-        "benchmark",
-        nargs="?",
-        type=one_of(*BENCHMARKS),
-        metavar="NAME",
-        help="default: speed; its options follow",
+        "benchmark", type=one_of(*BENCHMARKS), metavar="NAME", help="default: speed"
     )
-    listed: Namespace = parser.parse_args([name] if named else ["--help"])
+    listed: Namespace = parser.parse_args(given[:1])
     return listed
 
 
@@ -76,16 +72,8 @@ def _read_options(name: str, arguments: Sequence[str]) -> Namespace:
     return found
 
 
-def _only(name: str, what: str) -> Option:
-    return argument(name, f"only {what} whose name contains TEXT", "TEXT", default="")
-
-
 def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option:  # noqa: ANN401
     return argument(name, told, metavar, type=Path, **how)
-
-
-def _precision(told: str) -> Option:
-    return argument("--precision", f"{told}; {SHOWN}", "PRECISION", default="float32")
 
 
 SHOWN = "default: %(default)s"
@@ -97,11 +85,11 @@ KEPT = (
 PUBLISH = flag(
     "--publish", "write the page of docs/benchmarks; default: one beside the results", default=False
 )
-FETCHED = "the one that scripts/demo downloaded"
 
+MODEL = argument("--model", "a Whisper; default: the one that scripts/demo downloaded", "FOLDER")
 MODELS = (
     argument("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-    argument("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
+    MODEL,
 )
 OUTPUT = _path("--output", "the results; default: in build/bench", "FILE")
 
@@ -110,7 +98,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
         "benchmarks.speed.bench",
         "speed of decoding, compared with transformers' pipeline",
-        (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), *KEPT),
+        (QUICK, *KEPT),
     ),
     "voices": (
         "benchmarks.voices.bench",
@@ -119,8 +107,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             QUICK,
             _path("--recordings", "conversations and their manifest.json"),
             *MODELS,
-            _only("--only", "recordings"),
-            count("--repeats", f"repeats of each; {SHOWN}", default=3),
             *KEPT,
         ),
     ),
@@ -151,7 +137,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     ),
     "real": (
         "benchmarks.real.bench",
-        "word errors, time and memory of several engines on your recordings",
+        "word errors and time of several engines on your recordings",
         (
             _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
             argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
@@ -162,12 +148,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 default=DEFAULT,
                 nargs="+",
             ),
-            _only("--only", "recordings"),
-            _precision("for every engine without one"),
-            count("--batch-size", f"windows decoded together; {SHOWN}", default=24),
-            count("--threads", "for every engine; default: torch's"),
             count("--repeats", f"repeats of each recording; {SHOWN}", default=1),
-            flag("--words", "request word times from every engine", default=False),
             OUTPUT,
             *KEPT,
         ),
@@ -183,7 +164,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 action="append",
                 default=[],
             ),
-            flag("--no-demo", "without the demo models", False, dest="demo", default=True),
             *KEPT,
         ),
     ),
@@ -192,23 +172,10 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "delay of words in live sessions, compared with faster-whisper",
         (
             QUICK,
-            _path(
-                "--recordings", "recordings and their manifest.json; default: synthetic dialogues"
-            ),
-            _only("--only", "recordings"),
-            _path(
-                "--model",
-                f"a Whisper; default: the demo model; with --recordings {FETCHED}",
-            ),
-            _precision("precision of the weights"),
+            _path("--recordings", "recordings and their manifest.json"),
+            MODEL,
+            argument("--precision", f"of the weights; {SHOWN}", "PRECISION", default="float32"),
             argument("--rival-precision", "faster-whisper's; default: --precision", "PRECISION"),
-            count("--clients", "at once; default: 1 4 16", nargs="+"),
-            argument(
-                "--seconds",
-                "seconds of a measurement with several clients; default: 180",
-                "SECONDS",
-                type=float,
-            ),
             *KEPT,
         ),
     ),

@@ -19,9 +19,9 @@ from benchmarks.options import DEFAULT, FORMS, SHORT, read_bench, run
 from benchmarks.pages import NOTHING
 from benchmarks.real import bench
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Heard, Ours, Setting, Spec
+from benchmarks.real.engines import Ours, Setting, Spec
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.scoring import is_by_character, score
+from benchmarks.real.scoring import score
 from config import DEMO_MODELS
 from tests.support.speech import Voice, speak
 from whosaid.timebase import SAMPLE_RATE
@@ -88,7 +88,7 @@ def test_an_engine_is_a_form_with_its_own_settings():
     assert (spec.form, spec.precision, spec.beams) == ("batched", "int8", 5)
     expected = {"beam_size": 5, "temperature": [0.0, 0.2], "vad_filter": False, "task": "x"}
     assert spec.options == expected
-    assert Spec.parse("ours-5") == Spec("ours-5", "ours", None, {"num_beams": 5})
+    assert Spec.parse("ours-5") == Spec("ours-5", "ours", "float32", {"num_beams": 5})
     assert [Spec.parse(name).beams for name in DEFAULT] == [1, 5, 1, 5, 1, 5, 1]
     assert {Spec.parse(name).form for name in (*FORMS, *SHORT)} == set(FORMS)
 
@@ -123,7 +123,6 @@ def test_where_nobody_speaks_every_word_is_invented():
 
 def test_languages_without_spaces_are_scored_by_character():
     recording = Recording(Path("a"), "zh", "你好、世界")
-    assert is_by_character(recording)
     assert score(recording, "你好世间。") == Count(1, 4)
 
 
@@ -136,7 +135,7 @@ class Repeats:
         self.name = name
 
     def call(self, method, recording):
-        return Heard(f"{self.name} {self.now}", 1.0, 100.0)
+        return f"{self.name} {self.now}", 1.0
 
     def close(self):
         pass
@@ -151,7 +150,7 @@ def measure(tmp_path, monkeypatch):
     output = tmp_path / "kept.json"
 
     def setting(options):
-        return Setting(tmp_path, tmp_path, "cpu", options.precision, 1, 24, words=False)
+        return Setting(tmp_path, tmp_path, "cpu")
 
     monkeypatch.setattr(bench, "Apart", Repeats)
     monkeypatch.setattr(bench, "_setting", setting)
@@ -218,7 +217,7 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
     output = tmp_path / "real.json"
     options = ["--manifest", spoken, "--model", DEMO_MODELS / "asr", "--output", output]
     engines = ["ours", "sequential@nope", "batched", "sequential:beam_size=5", "pipeline"]
-    arguments = [*options, "--threads", 1, "--batch-size", 2, "--engines", *engines]
+    arguments = [*options, "--engines", *engines]
     assert run(read_bench(["real", *map(str, arguments)])) == 0
     printed = capsys.readouterr()
     assert re.search(r"^left out: sequential@nope: .*compute type.*$", printed.err, re.MULTILINE)
@@ -232,7 +231,6 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
         # where faster-whisper's fallback samples.
         may_add = name in ("batched", "sequential:beam_size=5")
         assert score(recording, answer["text"]).errors <= may_add, name
-        assert 100 < answer["peak"] < 3000
     assert (tmp_path / "real.md").is_file()
     assert "<!--" not in printed.out
     assert NOTHING not in printed.out
@@ -249,7 +247,7 @@ def test_weights_are_converted_once(tmp_path, whisper_folder):
 
 
 def test_a_parameter_that_the_endpoint_does_not_know_is_refused(spoken, tmp_path, whisper_folder):
-    setting = Setting(whisper_folder, tmp_path, "cpu", "float32", 1, 1, words=False)
+    setting = Setting(whisper_folder, tmp_path, "cpu")
     ours = Ours(Spec.parse("ours:nope=1"), setting)
     (recording,) = load_manifests([spoken])
     with pytest.raises(ValueError, match="unknown parameters are ignored: nope"):

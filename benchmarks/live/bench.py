@@ -10,30 +10,34 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.apart import Apart, EngineFailed
+from benchmarks.counts import pooled
 from benchmarks.harness import whisper_of
 from benchmarks.live import speech
-from benchmarks.live.figures import figures
 from benchmarks.live.local_agreement import Rival
-from benchmarks.live.sessions import Plays
+from benchmarks.live.sessions import Cell, Plays
 from benchmarks.load.clients import body_of
 from benchmarks.load.servers import OURS, started
 from benchmarks.real.converted import convert
-from benchmarks.report import Results, settings
+from benchmarks.real.manifest import recordings_of
+from benchmarks.real.scoring import score
+from benchmarks.report import Results, Tables, settings
 from config import DEMO_MODELS
-
-__all__ = ["figures", "measure"]
 
 PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
 # For full and quick runs: concurrent clients, seconds with several clients, seconds of the file.
 WHOLE = ((1, 4, 16), 60.0, 600.0)
 QUICK = ((1, 2), 3.0, 30.0)
+THEIRS = "faster-whisper, LocalAgreement"
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -105,3 +109,65 @@ def _rival(model: Path, precision: str) -> Apart | None:
     except EngineFailed as error:
         print(f"left out: {error}", file=sys.stderr, flush=True)
         return None
+
+
+# The page, from results alone
+
+
+def figures(results: Cell) -> Tables:
+    """Return delays by number of clients, and word errors."""
+    delays = [_delays(_name(cell), cell["sessions"]) for cell in results["ours"]]
+    if results["theirs"]:
+        delays.insert(1, _delays(THEIRS, results["theirs"]))
+    return {"delays": delays, "errors": _errors(results)}
+
+
+def _name(cell: Cell) -> str:
+    beside = ", beside a file" if cell["beside"] else ""
+    return f"{cell['clients']} client{'s' * (cell['clients'] > 1)}{beside}"
+
+
+def _delays(name: str, sessions: Sequence[Cell]) -> dict[str, str]:
+    return {
+        "": name,
+        "final": _quantiles(sessions, "told"),
+        "completed": _quantiles(sessions, "waits"),
+        "sessions": str(len(sessions)),
+        "failed": str(sum(bool(each["failure"]) for each in sessions)),
+    }
+
+
+def _quantiles(sessions: Sequence[Cell], column: str) -> str:
+    """Return the median and p95 of a column's seconds."""
+    seconds = list(chain.from_iterable(each[column] for each in sessions))
+    if not seconds:
+        return "-"
+    return " / ".join(f"{each:.2f}" for each in np.percentile(seconds, [50, 95]))
+
+
+def _errors(results: Cell) -> list[dict[str, str]]:
+    """Return word errors of the recordings that one client sent to the end and every engine
+    transcribed.
+    """
+    alone = (cell for cell in results["ours"] if cell["clients"] == 1 and not cell["beside"])
+    ours = [each for cell in alone for each in cell["sessions"] if each["whole"]]
+    texts = {
+        "the file": {name: each["file"] for name, each in results["recordings"].items()},
+        "completed": {each["recording"]: each["completed"] for each in ours},
+        "deltas": {each["recording"]: each["deltas"] for each in ours},
+    }
+    if results["theirs"]:
+        texts[THEIRS] = {each["recording"]: each["deltas"] for each in results["theirs"]}
+    heard = recordings_of(results, texts)
+    rows = []
+    for who, known in texts.items() if heard else ():
+        count = pooled([score(each, known[each.name]) for each in heard if each.text])
+        silent = [score(each, known[each.name]).errors for each in heard if not each.text]
+        rows.append(
+            {
+                "": who,
+                "word errors": f"{count.rate:.1%} of {count.total:.0f}",
+                "words where nobody speaks": f"{sum(silent):.0f}",
+            }
+        )
+    return rows

@@ -11,26 +11,30 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from benchmarks.apart import Apart, EngineFailed
+from benchmarks.counts import Count, difference, points, pooled
+from benchmarks.options import OURS
 from benchmarks.real.converted import convert
 from benchmarks.real.engines import BATCH_SIZE, PRECISION, Measured, Setting, Spec
-from benchmarks.real.figures import figures
-from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.report import Results, settings
+from benchmarks.real.manifest import TRUTH, Recording, load_manifests, recordings_of
+from benchmarks.real.scoring import score
+from benchmarks.report import Results, Tables, settings
 from config import ModelSettings
 from whosaid.cli.parser import model as read_model
 from whosaid.models.download import with_local_models
 from whosaid.timebase import SAMPLE_RATE
 
-__all__ = ["figures", "measure"]
-
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "rapidfuzz")
+FEWEST = 6  # recordings; intervals of fewer prove nothing
+# Scores by engine, and then by recording.
+Scores = Mapping[str, Mapping[Recording, Count]]
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -128,3 +132,46 @@ def _setting(options: Namespace) -> Setting:
         raise ValueError(f"--model={options.model}: {error}") from error
     model = Path(with_local_models(chosen).asr_model.name)
     return Setting(model, convert(model), "cuda" if torch.cuda.is_available() else "cpu")
+
+
+# The page, from results alone
+
+
+def figures(results: dict[str, Any]) -> Tables:
+    """Return a row for each engine, about the recordings that every engine transcribed."""
+    answers = results["answers"]
+    heard = recordings_of(results, answers)
+    scores = {
+        engine: {each: score(each, texts[each.name]["text"]) for each in heard}
+        for engine, texts in answers.items()
+    }
+    words = [each for each in heard if each.text]
+    spoken = [each for each in words if each.reference == TRUTH]
+    rows = []
+    for engine, texts in answers.items():
+        row = {"engine": engine}
+        for kind, some in {"spoken text": spoken, "all": words}.items():
+            if some:
+                count = pooled([scores[engine][each] for each in some])
+                row[f"{kind}, of {count.total:.0f}"] = f"{count.rate:.1%}"
+        seconds = sum(median(texts[each.name]["seconds"]) for each in heard)
+        invented = (scores[engine][each].errors for each in heard if not each.text)
+        row |= {
+            "ours less theirs, points": _less(engine, scores, spoken or words),
+            "seconds": f"{seconds:.1f}",
+            "words where nobody speaks": f"{sum(invented):.0f}",
+        }
+        rows.append(row)
+    return {"engines": rows}
+
+
+def _less(engine: str, scores: Scores, some: Sequence[Recording]) -> str:
+    """Return word errors of ours with as many beams, or of the first of ours, less an engine's."""
+    ours = [spec for spec in map(Spec.parse, scores) if spec.form == OURS]
+    same = [spec for spec in ours if spec.beams == Spec.parse(engine).beams]
+    if not some or not ours or (beside := (same or ours)[0].name) == engine:
+        return ""
+    less = difference(
+        [scores[beside][each] for each in some], [scores[engine][each] for each in some]
+    )
+    return points(less) if len(some) >= FEWEST else f"{100 * less.value:+.1f}"

@@ -170,14 +170,11 @@ class Pipeline:
 
         dtype = getattr(torch, spec.precision) if spec.precision in FLOATS else torch.float32
         models = load_whisper(Checkpoint(str(setting.model)), torch.device(setting.device), dtype)
-        self.pipeline = pipeline.Pipeline(models)
-        self.multilingual = models.special_tokens.multilingual
-        self.options = spec.options
+        self.pipeline = pipeline.Pipeline(models, **spec.options)
 
     def transcribe(self, recording: Recording) -> str:
-        task = {"task": "transcribe", "language": recording.language} if self.multilingual else {}
-        options = {**task, **self.options}
-        return self.pipeline.transcribe(recording.samples(), BATCH_SIZE, options, "word")
+        samples = recording.samples()
+        return self.pipeline.transcribe(samples, BATCH_SIZE, recording.language, "word")
 
 
 MAKERS: Mapping[str, Callable[[Spec, Setting], Any]] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.pipeline import Pipeline
 from benchmarks.report import Results, Tables, settings
 from benchmarks.speed.cells import (
     ASSISTED,
@@ -22,7 +23,7 @@ from benchmarks.speed.cells import (
     pairs,
     quick_pairs,
 )
-from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
+from benchmarks.speed.engines import CTranslate2, Ours
 from benchmarks.speed.recordings import cut, recording
 from benchmarks.timing import Action, ratio, time_interleaved
 from whosaid.transcript import DecodeStats
@@ -73,7 +74,8 @@ class Bench:
         self.pair, self.device = pair, device
         models = pair.load(device, dtype)
         self.ours = Ours(models, pair.max_tokens)
-        self.pipeline = TransformersPipeline(models, pair.max_tokens)
+        limit = {"max_new_tokens": pair.max_tokens, "force_unique_generate_call": True}
+        self.pipeline = Pipeline(models, **(limit if pair.max_tokens else {}))
         self.ctranslate2 = CTranslate2(models, pair.max_tokens)
 
     def measure(self, cell: Cell, repeats: int) -> dict[str, Any]:

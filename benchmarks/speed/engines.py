@@ -1,4 +1,4 @@
-"""The compared engines: transformers' pipeline, CTranslate2 and this project.
+"""The compared engines besides transformers' pipeline: CTranslate2 and this project.
 
 All have the same weights and are called as their users call them. An engine's work besides decoding
 (overlapping chunks, a second pass, language detection) is part of its time. With random weights
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.apart import Apart
 from benchmarks.decoding import decode
-from benchmarks.pipeline import CHUNK_SECONDS, Pipeline
+from benchmarks.pipeline import CHUNK_SECONDS
 from benchmarks.real.converted import convert
 from benchmarks.speed.recordings import cut
 from tests.support.speech import Samples
@@ -38,20 +38,6 @@ from whosaid.transcript import DecodeStats
 LANGUAGE = "en"
 LATEST_FIRST_TIMESTAMP = 1_500  # if a checkpoint sets none
 Tokens = tuple[int, ...]
-
-
-class TransformersPipeline:
-    """transformers' pipeline; it detects the language."""
-
-    def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
-        self.pipeline = Pipeline(models)
-        self.options: dict[str, Any] = {"task": "transcribe", "language": None}
-        if max_tokens is not None:
-            self.options |= {"max_new_tokens": max_tokens, "force_unique_generate_call": True}
-
-    def transcribe(self, samples: Samples, batch_size: int) -> str:
-        """Return the text of whole audio."""
-        return self.pipeline.transcribe(samples, batch_size, self.options)
 
 
 class CTranslate2:

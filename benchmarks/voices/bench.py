@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import warnings
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.counts import Count, pooled
 from benchmarks.harness import whisper_of
-from benchmarks.report import Results, settings
+from benchmarks.report import Results, Tables, settings
 from benchmarks.timing import time_once
-from benchmarks.voices.answers import ask
+from benchmarks.voices.answers import RULES, ask
 from benchmarks.voices.conversations import Conversation, load_conversations
-from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
 from benchmarks.voices.naming import Heard, embed_clips, name_everybody
-from benchmarks.voices.scoring import diarization_parts, score_words
+from benchmarks.voices.scoring import PARTS, diarization_parts, errors_of, score_words
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from tests.support.speech import Samples
@@ -30,10 +32,14 @@ from whosaid.diarization.pyannote import load_stock_pipeline
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
-__all__ = ["figures", "measure"]
-
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers")
+# The compared systems: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer,
+# without turns in which no speech was detected.
+STOCK, OURS, ENDPOINT = SYSTEMS = ("pyannote.audio", "diarizer", "endpoint")
+ESTIMATED, TOLD = NUMBERS = ("estimated", "told")
+
 Turns = tuple[SpeakerTurn, ...]
+Counts = dict[str, Any]  # of results
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -42,14 +48,14 @@ def measure(options: Namespace, path: Path) -> None:
     Raises ValueError or OSError if recordings or the model are missing.
     """
     handler, facts = load(options)
-    conversations = load_conversations(options.recordings)
+    conversations = load_conversations(options.recordings)[: 1 if options.quick else None]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording has turns")
     results = Results(path, facts, {"recordings": []}, options.fresh or options.quick)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device)
     with closing(handler.endpoint):
-        for conversation in conversations[:1] if options.quick else conversations:
+        for conversation in conversations:
             results.put("recordings", bench.measure(conversation), "name")
         # People are named across all conversations together.
         results.content["names"] = bench.name(conversations)
@@ -164,3 +170,54 @@ class StockPipeline:
             SpeakerTurn(str(label), float(segment.start), float(segment.end))
             for segment, _, label in annotation.itertracks(yield_label=True)
         )
+
+
+# The page, from results alone. Seconds and words are added before they are divided.
+
+
+def figures(results: Counts) -> Tables:
+    """Return errors of turns, of words and of names."""
+    recordings = results["recordings"]
+    words = []
+    for known, rule in product(NUMBERS, RULES):
+        count = pooled([Count(**each["words"][known][rule]) for each in recordings])
+        wrong = f"{count.rate:.1%} ({count.errors:.0f} of {count.total:.0f})"
+        words.append({"number of speakers": known, "rule": rule, "wrong speaker": wrong})
+    names = [_names(kind, tally) for kind, tally in results.get("names", {}).items()]
+    return {"turns": list(_turns(recordings)), "words": words, "names": names}
+
+
+def _turns(recordings: Sequence[Counts]) -> Iterator[dict[str, str]]:
+    for known, system in product(NUMBERS, SYSTEMS):
+        scores = [each["turns"][known][system] for each in recordings]
+        parts = {part: sum(score["strict"][part] for score in scores) for part in PARTS}
+        right = sum(
+            score["speakers"] == each["speakers"]
+            for score, each in zip(scores, recordings, strict=True)
+        )
+        seconds = sum(each["seconds"].get(system, 0.0) for each in recordings)
+        timed = known == ESTIMATED and system != ENDPOINT
+        yield {
+            "number of speakers": known,
+            "": system,
+            "DER": f"{errors_of(parts).rate:.1%}",
+            "missed": f"{parts['missed'] / parts['total']:.1%}",
+            "false alarm": f"{parts['false_alarm'] / parts['total']:.1%}",
+            "confusion": f"{parts['confusion'] / parts['total']:.1%}",
+            "right number": f"{right}/{len(recordings)}",
+            "seconds": f"{seconds:.1f}" if timed else "",
+        }
+
+
+def _names(kind: str, tally: dict[str, float]) -> dict[str, str]:
+    def share(of: str, total: str) -> str:
+        return f"{tally[of] / tally[total]:.1%}" if tally[total] else ""
+
+    return {
+        "known by": kind,
+        "rightly": share("right", "known"),
+        "wrongly": share("wrong", "known"),
+        "of seconds": f"{tally['known']:.0f}",
+        "strangers named": share("strangers_named", "strangers"),
+        "of strangers' seconds": f"{tally['strangers']:.0f}",
+    }
