@@ -13,13 +13,8 @@ from whosaid.cli import manifest
 from whosaid.cli.options import json_object
 from whosaid.cli.parser import CommandParser, Option, argument, count, flag, one_of, option
 
-# The engines of `scripts/bench real`, and short names for some of their settings.
+# The engines of `scripts/bench real`.
 OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
-SHORT = {
-    "ours-5": "ours:num_beams=5",
-    "batched-5": "batched:beam_size=5",
-    "sequential-5": "sequential:beam_size=5",
-}
 DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIPELINE)
 
 
@@ -188,9 +183,8 @@ NOTES = {
         " language (default: en) and words may be left out."
     ),
     "real": (
-        f"ENGINE is one of {', '.join((*FORMS, *SHORT))}, or FORM[@PRECISION][:NAME=VALUE,...] with"
-        " settings of that engine's own, such as batched@int8:beam_size=5 or"
-        f" ours:return_timestamps=false. {manifest.HELP}"
+        f"ENGINE is one of {', '.join(FORMS)}, with beams or a precision of its own as in"
+        f" batched-5@int8. {manifest.HELP}"
     ),
     "live": manifest.HELP,
 }
@@ -223,7 +217,7 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
         " status is 0 when all is as expected, 1 when a line is NOT OK, 2 where nothing can be"
         " checked.",
     )
-    option(parser, "--quick", "less audio, each speed once", action="store_true")
+    option(parser, "--quick", "each speed once", action="store_true")
     option(parser, "--output", "also write the growing page there", type=Path, metavar="FILE")
     options: Namespace = parser.parse_args(arguments)
     return options

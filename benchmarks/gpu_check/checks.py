@@ -7,7 +7,6 @@ machine's figures.
 from __future__ import annotations
 
 import base64
-import gc
 import math
 import platform
 import re
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import joblib
-import psutil
 import torch
 import transformers
 from rapidfuzz.distance import Levenshtein
@@ -49,10 +47,7 @@ OTHER_STEPS = {
     "sampled": DecodeOptions(batch_size=LARGE_BATCH, temperature=0.6),
 }
 
-# Requests one after the other, fewer in a quick check, and at once. A request may leak half the
-# size of a thread's cuDNN plans on average.
-REQUESTS, QUICK_REQUESTS, AT_ONCE = 8, 2, 4
-GROWTH_MB = 2.5
+AT_ONCE = 4  # requests
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -232,8 +227,8 @@ def _check_precision(subject: Subject, windows: Sequence[Request], plain: Texts)
 
 
 def check_requests(subject: Subject) -> list[Finding]:
-    """Check requests with words and speakers through the handler: the first one, later ones,
-    several at once, and the memory that they leave behind.
+    """Check requests with words and speakers through the handler: the first one, a later one, and
+    several at once.
     """
     try:
         from handler import EndpointHandler
@@ -249,16 +244,8 @@ def check_requests(subject: Subject) -> list[Finding]:
         seconds.append(time.perf_counter() - started)
         return answer
 
-    first = ask()
-    process = psutil.Process()
-    gc.collect()
-    before = process.memory_info().rss
-    count = QUICK_REQUESTS if subject.quick else REQUESTS
-    for _ in range(count):
-        ask()
-    gc.collect()
-    growth = (process.memory_info().rss - before) / count / 1e6
-    later = min(seconds[1:])
+    first, _ = ask(), ask()
+    later = seconds[1]
     started = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as threads:
         answers = list(threads.map(ask, range(AT_ONCE)))
@@ -282,7 +269,6 @@ def check_requests(subject: Subject) -> list[Finding]:
             f"{differing} of {AT_ONCE} texts differ",
             differing == 0,
         ),
-        _judge_growth(subject, growth, count),
     ]
 
 
@@ -297,13 +283,6 @@ def _check_answer(subject: Subject, answer: Mapping[str, Any]) -> Finding:
         f"{len(words)} words, {len(speakers)} speakers",
         bool(words) and bool(speakers) == wanted,
     )
-
-
-def _judge_growth(subject: Subject, growth: float, count: int) -> Finding:
-    found = f"{growth:.1f} MB a request, over {count}"
-    if not subject.on_cuda or subject.quick:
-        return note("host memory", found)
-    return judge("host memory", f"grows by at most {GROWTH_MB} MB", found, growth <= GROWTH_MB)
 
 
 def check_log(warnings: Sequence[str]) -> list[Finding]:

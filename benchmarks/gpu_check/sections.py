@@ -6,8 +6,8 @@ loaded models. If a section reports nothing, the page shows how its process ende
 
 An A10G should need less than six minutes with large-v3 and distil-large-v3 (estimated from the
 audio, 24 rows and 23 ms a step; not measured): four loads of 40 s; 60 s for ten batches of 24
-windows and 30 s for a window in float32 on the CPU; 77 s for three runs of each speed and four
-more; 25 s for 13 requests.
+windows and 30 s for a window in float32 on the CPU; 67 s for three runs of each speed and two
+more; 15 s for six requests.
 """
 
 from __future__ import annotations
