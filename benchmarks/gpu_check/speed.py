@@ -37,11 +37,14 @@ SLACK = 0.9  # tolerance of a median of few runs
 
 @dataclass
 class Run:
-    """A way to transcribe; `transcript` is the newest run's."""
+    """A way to transcribe, which should be as fast as the one called `baseline`; `transcript` is
+    the newest run's.
+    """
 
     subject: Subject
     recording: Samples
     batch_size: int
+    baseline: str = ""
     assisted: bool = False
     eager: bool = False
     transcript: Transcript = field(init=False)
@@ -52,12 +55,6 @@ class Run:
             self.transcript = self.subject.transcribe(
                 self.recording, self.batch_size, self.assisted
             )
-
-    @property
-    def step_ms(self) -> float:
-        """Return the mean milliseconds of a decoding step."""
-        stats = self.transcript.stats
-        return 1e3 * stats.decode_seconds / max(1, stats.steps)
 
 
 def check_speed(subject: Subject) -> list[Finding]:
@@ -72,15 +69,14 @@ def check_speed(subject: Subject) -> list[Finding]:
     rtfx = {
         name: len(run.recording) / SAMPLE_RATE / median(timed[name]) for name, run in runs.items()
     }
-    usual = min(USUAL, fitting[-1])
-    largest = runs[f"batch {usual}"]
+    reason = "as many rows do not fit" if subject.on_cuda else NO_GPU
+    usual = f"batch {min(USUAL, fitting[-1])}"
     return [
-        note("RTFx", f"{rtfx[f'batch {usual}']:.1f} at batch {usual}, median of {repeats}"),
-        *(_judge_batch(subject, rtfx, size, fitting) for size in sorted({*BATCHES, *fitting})),
-        _judge_eager(subject, runs, rtfx),
-        *(_judge_assisted(subject, runs, rtfx, size) for size in (SINGLE, usual)),
-        *_note_passes(subject, largest),
-        _note_busy(subject, largest),
+        note("RTFx", f"{rtfx[usual]:.1f} at {usual}, median of {repeats}"),
+        *(_judge_speed(name, run, rtfx) for name, run in runs.items()),
+        *(leave_out(f"RTFx, batch {size}", reason) for size in BATCHES if size not in fitting),
+        *_note_passes(subject, runs[usual]),
+        _note_busy(subject, runs[usual]),
         _note_peak(subject),
     ]
 
@@ -94,72 +90,46 @@ def _fitting(subject: Subject) -> list[int]:
 
 
 def _runs(subject: Subject, batches: list[int]) -> dict[str, Run]:
-    runs = {f"batch {size}": Run(subject, _audio(subject, size), size) for size in batches}
+    def audio(size: int) -> Samples:
+        if subject.on_cuda:
+            return lasting(subject.recording, max(SHORTEST, ROW_SECONDS * size))
+        return lasting(subject.recording, QUICK_SECONDS if subject.quick else CPU_SECONDS)
+
+    runs, before = {}, ""
     if subject.graphs is not None:
-        runs["eager"] = Run(subject, _audio(subject, SINGLE), SINGLE, eager=True)
+        before = "batch 1 without graphs"
+        runs[before] = Run(subject, audio(SINGLE), SINGLE, eager=True)
+    for size in batches:
+        name = f"batch {size}"
+        runs[name] = Run(subject, audio(size), size, before)
+        before = name
     if subject.assisted:
         for size in (SINGLE, min(USUAL, batches[-1])):
-            run = Run(subject, _audio(subject, size), size, assisted=True)
-            runs[f"batch {size}, assisted"] = run
+            name = f"batch {size}"
+            runs[f"{name}, assisted"] = Run(subject, audio(size), size, name, assisted=True)
     return runs
 
 
-def _audio(subject: Subject, size: int) -> Samples:
-    if not subject.on_cuda:
-        return lasting(subject.recording, QUICK_SECONDS if subject.quick else CPU_SECONDS)
-    return lasting(subject.recording, max(SHORTEST, ROW_SECONDS * size))
-
-
-def _judge_batch(
-    subject: Subject, rtfx: Mapping[str, float], size: int, fitting: list[int]
-) -> Finding:
-    """Check that a larger batch is not slower, and that the smallest keeps up with the audio."""
-    name = f"RTFx, batch {size}"
-    if size not in fitting:
-        return leave_out(name, "as many rows do not fit" if subject.on_cuda else NO_GPU)
-    speed = rtfx[f"batch {size}"]
-    if not subject.on_cuda:
-        return note(name, f"{speed:.1f}")
-    if size == fitting[0]:
-        return judge(name, "at least 1", f"{speed:.1f}", speed >= 1)
-    before = fitting[fitting.index(size) - 1]
-    least = SLACK * rtfx[f"batch {before}"]
-    expected = f"at least {least:.1f} ({SLACK} of batch {before})"
-    return judge(name, expected, f"{speed:.1f}", speed >= least)
-
-
-def _judge_eager(subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]) -> Finding:
-    """Check that steps with graphs take less time than eager steps."""
-    name = "a step of batch 1, with graphs"
-    if "eager" not in runs:
-        return leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")
-    graphs, eager = runs["batch 1"].step_ms, runs["eager"].step_ms
-    expected = f"less than {eager:.2f} ms, as eagerly"
-    found = f"{graphs:.2f} ms; RTFx eagerly {rtfx['eager']:.1f}"
-    return judge(name, expected, found, graphs < eager)
-
-
-def _judge_assisted(
-    subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float], size: int
-) -> Finding:
-    """Check that an assistant costs next to nothing: drafting stops if it does not pay."""
-    name, own = f"RTFx, batch {size}, assisted", f"batch {size}, assisted"
-    if not subject.assisted:
-        return leave_out(name, "ASSISTANT_MODEL names none")
-    acceptance = runs[own].transcript.stats.acceptance
-    drafted = "nothing drafted" if acceptance is None else f"{acceptance:.0%} of drafts accepted"
-    found = f"{rtfx[own]:.1f}; {drafted}"
-    if not subject.on_cuda:
-        return note(name, found)
-    least = SLACK * rtfx[f"batch {size}"]
-    return judge(name, f"at least {least:.1f} ({SLACK} of that without)", found, rtfx[own] >= least)
+def _judge_speed(name: str, run: Run, rtfx: Mapping[str, float]) -> Finding:
+    """Check that a run is not slower than its baseline, or keeps up with the audio."""
+    acceptance = run.transcript.stats.acceptance
+    drafted = "" if acceptance is None else f"; {acceptance:.0%} of drafts accepted"
+    check, found = f"RTFx, {name}", f"{rtfx[name]:.1f}{drafted}"
+    if not run.subject.on_cuda:
+        return note(check, found)
+    if not run.baseline:
+        return judge(check, "at least 1", found, rtfx[name] >= 1)
+    least = SLACK * rtfx[run.baseline]
+    expected = f"at least {least:.1f} ({SLACK} of {run.baseline})"
+    return judge(check, expected, found, rtfx[name] >= least)
 
 
 def _note_passes(subject: Subject, run: Run) -> list[Finding]:
     """Note steps, tokens and retries of a window, and on a GPU the passes and their time."""
     name, graphs = f"batch {run.batch_size}", subject.graphs
     stats = run.transcript.stats
-    steps = f"{stats.steps} steps of {run.step_ms:.2f} ms, {stats.tokens} tokens"
+    step_ms = 1e3 * stats.decode_seconds / max(1, stats.steps)
+    steps = f"{stats.steps} steps of {step_ms:.2f} ms, {stats.tokens} tokens"
     findings = [note(f"work of {name}", f"{steps}, {stats.retries} windows decoded again")]
     if not subject.on_cuda:
         return [*findings, leave_out(f"GPU time of {name}", NO_GPU)]
