@@ -128,7 +128,7 @@ def figures(results: Cell) -> Tables:
         what = (cell["models"], cell["seconds"], cell["users"])
         users.setdefault(what, {})[cell["server"]] = cell
     return {
-        "users": [_users(what, servers) for what, servers in users.items()],
+        "users": [_users(*each) for each in users.items() if len(each[1]) == len(SERVERS)],
         "beside": [{**_where(cell), **_times(cell)} for cell in results["beside"]],
         "crowd": [
             {**_where(cell), "long ones": str(cell["long ones"]), **_times(cell)}
@@ -138,15 +138,15 @@ def figures(results: Cell) -> Tables:
 
 
 def _users(what: tuple[Any, ...], servers: Mapping[str, Cell]) -> dict[str, str]:
-    """Return a row with the figures of both servers, "-" for a server that was not measured."""
+    """Return a row with the figures of both servers."""
     models, seconds, users = what
     row = {"models": models, "audio": f"{seconds} s", "users": str(users)}
-    for server in (OURS, HF_SERVE):
-        times = _times(servers[server]) if server in servers else {}
-        row[f"{server}: median / p95"] = f"{times['median']} / {times['p95']}" if times else "-"
-        row[f"{server}: requests"] = times["requests"] if times else "-"
-    rates = [servers[each]["rate"] for each in (OURS, HF_SERVE) if each in servers]
-    return row | {"ours : hf-serve": f"{rates[0] / rates[1]:.2f}" if len(rates) == 2 else ""}
+    for server in SERVERS:
+        times = _times(servers[server])
+        row[f"{server}: median / p95"] = f"{times['median']} / {times['p95']}"
+        row[f"{server}: requests"] = times["requests"]
+    ratio = servers[OURS]["rate"] / servers[HF_SERVE]["rate"]
+    return row | {"ours : hf-serve": f"{ratio:.2f}"}
 
 
 def _where(cell: Cell) -> dict[str, str]:
