@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,10 @@ def check_requests(subject: Subject) -> list[Finding]:
         from handler import EndpointHandler
     except ImportError as error:
         return [leave_out("all", f"handler.py cannot be imported ({error})")]
-    endpoint = EndpointHandler(settings=subject.settings, serves=False)
+    settings = subject.settings
+    if find_spec("pyannote") is None:
+        settings = settings.model_copy(update={"diarization_model": None})
+    endpoint = EndpointHandler(settings=settings, serves=False)
     audio = base64.b64encode(CONVERSATION.read_bytes()).decode()
     seconds: list[float] = []
 
@@ -258,7 +262,7 @@ def check_requests(subject: Subject) -> list[Finding]:
             f"{seconds[0]:.2f} s, later {later:.2f} s",
             seconds[0] <= later + FIRST_REQUEST_EXTRA,
         ),
-        _check_answer(subject, first),
+        _check_answer(settings, first),
         note(
             f"RTFx of a request, and of {AT_ONCE} at once",
             f"{first['duration'] / later:.1f} and {AT_ONCE * first['duration'] / together:.1f}",
@@ -272,14 +276,14 @@ def check_requests(subject: Subject) -> list[Finding]:
     ]
 
 
-def _check_answer(subject: Subject, answer: Mapping[str, Any]) -> Finding:
+def _check_answer(settings: ModelSettings, answer: Mapping[str, Any]) -> Finding:
     """Check that the answer has words, and speakers if there is a diarizer."""
     words = answer["words"]
     speakers = {word["speaker"] for word in words if word.get("speaker")}
-    wanted = subject.settings.diarization_model is not None
+    wanted = settings.diarization_model is not None
     return judge(
         "words and speakers",
-        "both" if wanted else "words",
+        "both" if wanted else "words, without a diarizer",
         f"{len(words)} words, {len(speakers)} speakers",
         bool(words) and bool(speakers) == wanted,
     )

@@ -1,8 +1,7 @@
 """Loads the models to check, named by the environment, like the endpoint, and the conversation
 that they transcribe.
 
-It uses the endpoint's classes, but not `handler.py`, because that needs pyannote, which a rented
-GPU machine may lack.
+It loads no diarizer, because a rented GPU machine may lack pyannote.
 """
 
 from __future__ import annotations
