@@ -17,6 +17,8 @@ from benchmarks.apart import EngineFailed
 from benchmarks.pages import publish
 from benchmarks.report import RESULTS, read
 from whosaid.errors import EndpointError
+from whosaid.models import whisper_base
+from whosaid.runtime.environment import cache_folder
 
 
 def run(module: str, options: Namespace) -> int:
@@ -38,3 +40,16 @@ def run(module: str, options: Namespace) -> int:
         return 1
     publish(name, path, results["settings"], benchmark.figures(results), options.publish)
     return 0
+
+
+def whisper_of(options: Namespace) -> Path:
+    """Return the folder of --model, or of the Whisper that scripts/demo downloaded.
+
+    Raises ValueError if there is none.
+    """
+    model = options.model or whisper_base.cached(cache_folder())
+    if model is None:
+        raise ValueError(
+            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
+        )
+    return Path(model)

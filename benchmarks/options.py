@@ -13,13 +13,8 @@ from whosaid.cli import manifest
 from whosaid.cli.options import json_object
 from whosaid.cli.parser import CommandParser, Option, argument, count, flag, one_of, option
 
-# The engines of `scripts/bench real`, and short names for some of their settings.
+# The engines of `scripts/bench real`.
 OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
-SHORT = {
-    "ours-5": "ours:num_beams=5",
-    "batched-5": "batched:beam_size=5",
-    "sequential-5": "sequential:beam_size=5",
-}
 DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIPELINE)
 
 
@@ -29,10 +24,10 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
     Ends the process with status 2 if the name or an option is wrong.
     """
     given = list(arguments or ())
-    named = bool(given) and not given[0].startswith("-")
-    name, rest = (given[0], given[1:]) if named else ("speed", given)
-    if name in BENCHMARKS and (named or not {"-h", "--help"} & set(rest)):
-        return _read_options(name, rest)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, "speed")
+    if given[0] in BENCHMARKS:
+        return _read_options(given[0], given[1:])
     parser = CommandParser(
         "scripts/bench",
         "Run a benchmark and print its figures.",
@@ -45,13 +40,9 @@ def read_bench(arguments: Sequence[str] | None = None) -> Namespace:
         operands="[NAME]",
     )
     parser.add_argument(
-        "benchmark",
-        nargs="?",
-        type=one_of(*BENCHMARKS),
-        metavar="NAME",
-        help="default: speed; its options follow",
+        "benchmark", type=one_of(*BENCHMARKS), metavar="NAME", help="default: speed"
     )
-    listed: Namespace = parser.parse_args([name] if named else ["--help"])
+    listed: Namespace = parser.parse_args(given[:1])
     return listed
 
 
@@ -76,16 +67,8 @@ def _read_options(name: str, arguments: Sequence[str]) -> Namespace:
     return found
 
 
-def _only(name: str, what: str) -> Option:
-    return argument(name, f"only {what} whose name contains TEXT", "TEXT", default="")
-
-
 def _path(name: str, told: str, metavar: str = "FOLDER", **how: Any) -> Option:  # noqa: ANN401
     return argument(name, told, metavar, type=Path, **how)
-
-
-def _precision(told: str) -> Option:
-    return argument("--precision", f"{told}; {SHOWN}", "PRECISION", default="float32")
 
 
 SHOWN = "default: %(default)s"
@@ -97,11 +80,11 @@ KEPT = (
 PUBLISH = flag(
     "--publish", "write the page of docs/benchmarks; default: one beside the results", default=False
 )
-FETCHED = "the one that scripts/demo downloaded"
 
+MODEL = argument("--model", "a Whisper; default: the one that scripts/demo downloaded", "FOLDER")
 MODELS = (
     argument("--pipeline", "a pyannote pipeline; default: models/diarization", "FOLDER"),
-    argument("--model", f"a Whisper; default: {FETCHED}", "FOLDER"),
+    MODEL,
 )
 OUTPUT = _path("--output", "the results; default: in build/bench", "FILE")
 
@@ -110,7 +93,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     "speed": (
         "benchmarks.speed.bench",
         "speed of decoding, compared with transformers' pipeline",
-        (QUICK, _only("--models", "models"), _only("--cells", "cells of the page"), *KEPT),
+        (QUICK, *KEPT),
     ),
     "voices": (
         "benchmarks.voices.bench",
@@ -119,8 +102,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             QUICK,
             _path("--recordings", "conversations and their manifest.json"),
             *MODELS,
-            _only("--only", "recordings"),
-            count("--repeats", f"repeats of each; {SHOWN}", default=3),
             *KEPT,
         ),
     ),
@@ -151,7 +132,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
     ),
     "real": (
         "benchmarks.real.bench",
-        "word errors, time and memory of several engines on your recordings",
+        "word errors and time of several engines on your recordings",
         (
             _path("--manifest", "recordings and their texts", "FILE", nargs="+"),
             argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
@@ -162,12 +143,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 default=DEFAULT,
                 nargs="+",
             ),
-            _only("--only", "recordings"),
-            _precision("for every engine without one"),
-            count("--batch-size", f"windows decoded together; {SHOWN}", default=24),
-            count("--threads", "for every engine; default: torch's"),
             count("--repeats", f"repeats of each recording; {SHOWN}", default=1),
-            flag("--words", "request word times from every engine", default=False),
             OUTPUT,
             *KEPT,
         ),
@@ -183,7 +159,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 action="append",
                 default=[],
             ),
-            flag("--no-demo", "without the demo models", False, dest="demo", default=True),
             *KEPT,
         ),
     ),
@@ -192,23 +167,10 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         "delay of words in live sessions, compared with faster-whisper",
         (
             QUICK,
-            _path(
-                "--recordings", "recordings and their manifest.json; default: synthetic dialogues"
-            ),
-            _only("--only", "recordings"),
-            _path(
-                "--model",
-                f"a Whisper; default: the demo model; with --recordings {FETCHED}",
-            ),
-            _precision("precision of the weights"),
+            _path("--recordings", "recordings and their manifest.json"),
+            MODEL,
+            argument("--precision", f"of the weights; {SHOWN}", "PRECISION", default="float32"),
             argument("--rival-precision", "faster-whisper's; default: --precision", "PRECISION"),
-            count("--clients", "at once; default: 1 4 16", nargs="+"),
-            argument(
-                "--seconds",
-                "seconds of a measurement with several clients; default: 180",
-                "SECONDS",
-                type=float,
-            ),
             *KEPT,
         ),
     ),
@@ -221,9 +183,8 @@ NOTES = {
         " language (default: en) and words may be left out."
     ),
     "real": (
-        f"ENGINE is one of {', '.join((*FORMS, *SHORT))}, or FORM[@PRECISION][:NAME=VALUE,...] with"
-        " settings of that engine's own, such as batched@int8:beam_size=5 or"
-        f" ours:return_timestamps=false. {manifest.HELP}"
+        f"ENGINE is one of {', '.join(FORMS)}, with beams or a precision of its own as in"
+        f" batched-5@int8. {manifest.HELP}"
     ),
     "live": manifest.HELP,
 }
@@ -256,7 +217,7 @@ def read_gpu_check(arguments: Sequence[str] | None = None) -> Namespace:
         " status is 0 when all is as expected, 1 when a line is NOT OK, 2 where nothing can be"
         " checked.",
     )
-    option(parser, "--quick", "less audio, each speed once", action="store_true")
+    option(parser, "--quick", "each speed once", action="store_true")
     option(parser, "--output", "also write the growing page there", type=Path, metavar="FILE")
     options: Namespace = parser.parse_args(arguments)
     return options

@@ -17,7 +17,9 @@ CHUNK_SECONDS = 30
 class Pipeline:
     """The pipeline on a model's weights; greedy unless `generate` says otherwise."""
 
-    def __init__(self, models: WhisperModels) -> None:
+    def __init__(self, models: WhisperModels, **generate: Any) -> None:  # noqa: ANN401
+        self._multilingual = models.special_tokens.multilingual
+        self._generate = {"num_beams": 1, **generate}
         self._pipeline = AutomaticSpeechRecognitionPipeline(
             model=in_transformers(models.model),
             tokenizer=cast(Any, models.tokenizer),
@@ -29,15 +31,16 @@ class Pipeline:
         self,
         samples: Samples,
         batch_size: int,
-        generate: dict[str, Any],
+        language: str | None = None,
         timestamps: bool | str = True,
     ) -> str:
-        """Return the text of a whole recording; `generate` are options of generation."""
+        """Return the text of a whole recording; without a language it is detected."""
+        task = {"task": "transcribe", "language": language} if self._multilingual else {}
         answer: Any = self._pipeline(
             {"raw": samples, "sampling_rate": SAMPLE_RATE},
             chunk_length_s=CHUNK_SECONDS,
             batch_size=batch_size,
             return_timestamps=timestamps,
-            generate_kwargs={"num_beams": 1, **generate},
+            generate_kwargs={**task, **self._generate},
         )
         return str(answer["text"])

@@ -45,10 +45,9 @@ def test_the_help_has_a_line_for_each_benchmark_and_each_is_there(capsys):
 
 def test_options_have_defaults():
     assert read_bench([]).benchmark == "speed"
-    assert read_bench(["load", "--no_demo"]).demo is False
     assert read_bench(["--quick", "--publish"]).publish is False
     real = read_bench(["real", "--render"])
-    assert (real.repeats, real.batch_size, real.words, real.publish) == (1, 24, False, False)
+    assert (real.repeats, real.publish) == (1, False)
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,13 @@ SESSION = {
     "deltas": "red green",
     "completed": "red green blue",
     "told": [1.0, 2.0],
-    "shown": [0.5],
     "waits": [],
-    "retracted": 1,
     "failure": "429",
 }
 SPOKEN = {"language": "en", "text": "red green blue grey", "reference": "truth", "seconds": 60.0}
 SILENT = {"language": "en", "text": "", "reference": "truth", "seconds": 6.0}
 PARTS = {"missed": 1.0, "false_alarm": 0.5, "confusion": 0.5, "total": 10.0}
-TURNS = {"strict": PARTS, "lenient": {**PARTS, "missed": 0.0}, "speakers": 2}
+TURNS = {"strict": PARTS, "speakers": 2}
 BY_RULE = {rule: {"errors": 1, "total": 4} for rule in ("this project", "WhisperX")}
 TALLY = {"known": 10.0, "right": 9.0, "wrong": 1.0, "strangers": 0.0, "strangers_named": 0.0}
 OVERLAP = {
@@ -41,7 +39,7 @@ OVERLAP = {
 def heard(*texts):
     """An engine's answers about a spoken and a silent recording."""
     return {
-        name: {"text": text, "seconds": [2.0, 4.0, 3.0], "peak": 102.0}
+        name: {"text": text, "seconds": [2.0, 4.0, 3.0]}
         for name, text in zip(("spoken", "silent"), texts, strict=False)
     }
 
@@ -60,18 +58,18 @@ EXAMPLES = {
                 }
             ]
         },
-        ["| demo models: 60 s | 1 | 2.00 |  |  | 1.00 |  | 2.00 (2.00-2.00) |  |  | 0.50 |"],
+        ["| demo models: 60 s | 1 | 2.00 |  | 1.00 |  | 2.00 (2.00-2.00) |  |  | 0.50 |"],
     ),
     "load": (
         {
             "users": [{"seconds": 8, "users": 4, **each} for each in (LOAD, THEIRS)],
-            "beside": [{**LOAD, "long": None, "other statuses": {"429": 3}}],
+            "beside": [{**LOAD, "other statuses": {"429": 3}}],
             "crowd": [{**LOAD, "long ones": 100}],
         },
         [
             "| demo models | 8 s | 4 | 1.00 s / 2.50 s | 40 | 1.00 s / 2.50 s | 40 (texts differ)"
             " | 1.50 |",
-            "| demo models | ours | - | 1.00 s | 2.50 s | 40 (3x 429) |",
+            "| demo models | ours | 1.00 s | 2.50 s | 40 (3x 429) |",
             "| demo models | ours | 100 | 1.00 s | 2.50 s | 40 |",
         ],
     ),
@@ -79,15 +77,14 @@ EXAMPLES = {
         {
             "recordings": {"a": {**SPOKEN, "file": "red green blue grey"}},
             "ours": [
-                {"clients": 1, "beside": False, "sessions": [SESSION], "files": []},
-                {"clients": 4, "beside": True, "sessions": [SESSION], "files": [13.6] * 4},
+                {"clients": 1, "beside": False, "sessions": [SESSION]},
+                {"clients": 4, "beside": True, "sessions": [SESSION]},
             ],
             "theirs": [SESSION],
         },
         [
-            "| 1 client | 0.50 / 0.50 | 1.50 / 1.95 | - |  | 1 | 1 | 1 |",
-            "| 4 clients, beside a file | 0.50 / 0.50 | 1.50 / 1.95 | - | 14 s 14 s 14 s | 1 | 1"
-            " | 1 |",
+            "| 1 client | 1.50 / 1.95 | - | 1 | 1 |",
+            "| 4 clients, beside a file | 1.50 / 1.95 | - | 1 | 1 |",
             "| completed | 25.0% of 4 | 0 |",
             "| faster-whisper, LocalAgreement | 50.0% of 4 | 0 |",
         ],
@@ -101,8 +98,8 @@ EXAMPLES = {
             },
         },
         [
-            "| ours | 25.0% | 25.0% |  | 6.0 | 11.0 | 102 | 0 |",
-            "| pipeline | 75.0% | 75.0% | -50.0 | 6.0 | 11.0 | 102 | 2 |",
+            "| ours | 25.0% | 25.0% |  | 6.0 | 0 |",
+            "| pipeline | 75.0% | 75.0% | -50.0 | 6.0 | 2 |",
         ],
     ),
     "voices": (
@@ -115,20 +112,17 @@ EXAMPLES = {
                         known: dict.fromkeys(("pyannote.audio", "diarizer", "endpoint"), TURNS)
                         for known in ("estimated", "told")
                     },
-                    "words": {
-                        known: dict.fromkeys(("found turns", "true turns"), BY_RULE)
-                        for known in ("estimated", "told")
-                    },
-                    "seconds": {"pyannote.audio": [9.0, 8.0, 7.0], "diarizer": [1.0]},
+                    "words": dict.fromkeys(("estimated", "told"), BY_RULE),
+                    "seconds": {"pyannote.audio": 8.0, "diarizer": 1.0},
                 }
                 for name, speakers in (("one", 2), ("two", 3))
             ],
             "names": {"a clip of another recording": TALLY},
         },
         [
-            "| estimated | pyannote.audio | 20.0% | 10.0% | 5.0% | 5.0% | 10.0% | 1/2 | 16.0 |",
-            "| told | endpoint | 20.0% | 10.0% | 5.0% | 5.0% | 10.0% | 1/2 |  |",
-            "| told | WhisperX | 25.0% (2 of 8) | 25.0% (2 of 8) |",
+            "| estimated | pyannote.audio | 20.0% | 10.0% | 5.0% | 5.0% | 1/2 | 16.0 |",
+            "| told | endpoint | 20.0% | 10.0% | 5.0% | 5.0% | 1/2 |  |",
+            "| told | WhisperX | 25.0% (2 of 8) |",
             "| a clip of another recording | 90.0% | 10.0% | 10 |  | 0 |",
         ],
     ),
@@ -138,17 +132,18 @@ EXAMPLES = {
                 {
                     "name": name,
                     "parameters": parameters,
+                    "seconds": seconds,
                     "errors": dict.fromkeys(
                         ("reference", "pipeline", "pipeline, WhisperX's rule"), OVERLAP
                     ),
                 }
                 for name in ("real, talk", "2 voices, 50% overlap, 0", "3 voices, 50% overlap, 0")
-                for parameters in ("{}", "{1}")
+                for parameters, seconds in (("{}", 2.0), ("{1}", 3.0))
             ]
         },
         [
-            f"| real | {{}} | 2 / 8 |{' 50.0% / 12.5% |' * 5}",
-            f"| 50% overlap | {{1}} | 4 / 16 |{' 50.0% / 12.5% |' * 5}",
+            f"| real | {{}} | 2 / 8 |{' 50.0% / 12.5% |' * 5} 1.00 |",
+            f"| 50% overlap | {{1}} | 4 / 16 |{' 50.0% / 12.5% |' * 5} 1.50 |",
             'x-axis ["50% overlap"]',
             "line [12.5]",
         ],

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from benchmarks.counts import Interval
+from benchmarks.pipeline import Pipeline
 from benchmarks.report import Results, read
 from benchmarks.speed import large
-from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
-from benchmarks.timing import ratio, repeats_within, time_interleaved
+from benchmarks.speed.engines import CTranslate2, Ours
+from benchmarks.timing import ratio, time_interleaved
 from tests.support.model_pairs import Size, demo_pair
 from tests.support.speech import Voice, speak
 from whosaid.transcript import DecodeStats
@@ -35,13 +36,12 @@ def sentence():
 
 @pytest.mark.reliability
 def test_every_engine_writes_the_same_for_one_window(models, sentence):
-    ours, pipeline = Ours(models, None), TransformersPipeline(models, None)
+    ours, pipeline = Ours(models, None), Pipeline(models)
     text = ours.transcribe(sentence, 1, assisted=False)
     assert "museum" in text
     assert ours.assisted_stats == DecodeStats()
     assert ours.transcribe(sentence, 4, assisted=True) == text
-    assert pipeline.transcribe(sentence, 24, assisted=False) == text
-    assert pipeline.transcribe(sentence, 24, assisted=True) == text
+    assert pipeline.transcribe(sentence, 24) == text
     (tokens,) = ours.decode([sentence], 1, assisted=True)
     assert CTranslate2(models, None).decode([sentence], 4) == [tokens]
     assert ours.assisted_stats.tokens >= 2 * len(tokens)
@@ -87,7 +87,6 @@ def test_repeats_alternate_and_every_action_gets_as_many():
     measured = time_interleaved(actions, 3, CPU)
     assert "".join(order) == "abccbaabc"
     assert {name: len(seconds) for name, seconds in measured.items()} == {"a": 3, "b": 3, "c": 3}
-    assert [repeats_within(10, each) for each in (100, 2.5, 0.001)] == [3, 4, 15]
 
 
 def test_results_are_replaced_row_by_row_and_outlive_a_run_that_was_broken_off(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import Fallback
 from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS
-from whosaid.asr.frontend.target_speaker import TargetSpeaker, TargetWindow
+from whosaid.asr.frontend.target_speaker import Enrolment, TargetSpeaker, TargetWindow
 from whosaid.asr.model.encoder import AudioEncoder, AudioWindow, Encoder
 from whosaid.asr.transcriber import Transcriber
 from whosaid.errors import StartError
@@ -74,7 +75,11 @@ def mask_of(seed, frames=FRAMES):
 
 
 def target_of(seed, samples):
-    return TargetWindow(mask_of(seed, len(samples) // 320), (noise(1.0, 70), mask_of(99)))
+    return TargetWindow(mask_of(seed, len(samples) // 320), enrolment_of(99))
+
+
+def enrolment_of(seed):
+    return Enrolment(noise(1.0, seed), mask_of(seed))
 
 
 # The published formulas: TS-ASR-Whisper's FDDT.py, encoder.py and layers.py
@@ -119,7 +124,7 @@ def followed(models, samples, mask, added, enrolment=None):
             read[f"{stem}.weight"] = read[f"{stem}.weight"] + added[f"{stem}.lora_b"] @ each
     windows, masks = [samples], [mask]
     if enrolment is not None:
-        windows, masks = [samples, enrolment[0]], [mask, enrolment[1]]
+        windows, masks = [samples, enrolment.samples], [mask, enrolment.mask]
     silent = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64).repeat(len(masks), FRAMES, 1)
     for row, each in zip(silent, masks, strict=True):
         row[: len(each)] = torch.tensor(each)
@@ -377,7 +382,7 @@ def check_dicow(models, ours, blocks=0):
     found = encoder.encode(asked, drafted=False).main
     whole = np.tile(np.eye(4, dtype=np.float32)[1], (FRAMES, 1))
     for output, samples, target in zip(found, windows, targets, strict=True):
-        mask, enrolment = target or (whole, (samples, whole))
+        mask, enrolment = target or (whole, Enrolment(samples, whole))
         expected = followed(models, samples, mask, ours, enrolment if blocks else None)
         torch.testing.assert_close(output[None], expected, rtol=0, atol=1e-11)
 
@@ -392,16 +397,50 @@ def test_dicow_and_its_enrolment_blocks_are_the_formulas(tmp_path, capsys, block
     check_dicow(models, ours, blocks)
 
 
+def test_windows_of_a_speaker_share_what_the_enrolment_takes(tmp_path):
+    ours, theirs = dicow_weights(2)
+    checkpoint = dicow(tmp_path, theirs, use_pre_pos_fddt=True, scb_layers=2)
+    models = load_whisper(checkpoint, CPU, torch.float64)
+    encoder, windows = Encoder(models), oracle.noise_windows(6)
+    enrolments = [enrolment_of(seed) for seed in range(40, 49)]
+
+    def encode(enrolled):
+        """Encode a window for each of the enrolments; count the launches."""
+        asked = [
+            AudioWindow(samples, target=TargetWindow(mask_of(number), each))
+            for number, (samples, each) in enumerate(zip(windows, enrolled, strict=False))
+        ]
+        with LaunchCounter() as counter:
+            found = encoder.encode(asked, drafted=False).main
+        for number, (output, each) in enumerate(zip(found, enrolled, strict=True)):
+            expected = followed(models, windows[number], mask_of(number), ours, each)
+            torch.testing.assert_close(output[None], expected, rtol=0, atol=1e-11)
+        return counter.counts.total()
+
+    two, others = enrolments[:2], enrolments[2:]
+    fresh, known = encode(two * 3), encode(two * 3)
+    again = Enrolment(two[0].samples, two[0].mask)  # of another recording
+    once = fresh - known
+    assert once > 0
+    assert encode(([again, two[1]]) * 3) - known == once // 2
+    assert encode(others[:6]) - encode(others[2:6] + others[:2]) == once * 2  # the last four stay
+    assert encode(two * 3) == fresh
+    ends = [weakref.ref(each) for each in enrolments]
+    del enrolments, two, others, again
+    assert not any(end() for end in ends)
+
+
 @torch.inference_mode()
 def test_launches_are_those_of_the_documentation():
     models, (ours, _) = models_of(TINY, 142), dicow_weights(2)
     features = torch.zeros(1, 80, 2 * FRAMES, dtype=torch.float64)
     mask = torch.tensor(mask_of(1)).double()[None]
 
-    def launches(conditioning, rows=1):
+    def launches(conditioning):
         encoder = AudioEncoder(models.model, conditioning=conditioning)
+        enrolled = [*encoder.enrolled(features, mask)]
         with LaunchCounter() as counter:
-            encoder.forward(features.repeat(rows, 1, 1), mask.repeat(rows, 1, 1))
+            encoder.forward(features, mask, (torch.cat([each]) for each in enrolled))
         return counter.counts.total()
 
     transforms = {name: each for name, each in ours.items() if name.startswith("fddt")}
@@ -409,7 +448,7 @@ def test_launches_are_those_of_the_documentation():
     plain, dicow = launches(None), launches(Conditioning(transforms))
     assert dicow - plain == 4 * (LAYERS + 1)
     assert launches(Conditioning(conditioning_weights())) - dicow == 3 * LAYERS * len(PRODUCTS)
-    assert launches(Conditioning(transforms, blocks), rows=2) - dicow <= 14 * len(blocks)
+    assert launches(Conditioning(transforms, blocks)) - dicow <= 14 * len(blocks)
 
 
 def test_dicow_with_fewer_transforms(tmp_path):
@@ -456,7 +495,7 @@ def test_every_window_has_its_part_of_the_mask(monkeypatch):
     mask = np.eye(4, dtype=np.float32)[np.repeat([0, 1, 2, 3, 0, 2, 2, 2, 1, 0], FRAMES)]
     mask[17, :] = 0.4, 0.2, 0.2, 0.2
     samples, requests = noise(10.0), []
-    speech = TargetSpeaker(samples, mask, 16_000).speech
+    speech, enrolment = TargetSpeaker(samples, mask).speech, enrolment_of(7)
     assert [(each.start, each.stop) for each in speech] == [
         (16_000 * start, 16_000 * (start + 1)) for start in (1, 3, 8)
     ]
@@ -464,30 +503,18 @@ def test_every_window_has_its_part_of_the_mask(monkeypatch):
     monkeypatch.setattr(
         transcriber.engine, "add", lambda session, new: (requests.extend(new), add(session, new))
     )
-    begun = run_steps(transcriber.start(samples, transcriber.validate(asking()), mask))
-    begun.run()
+    options = transcriber.validate(asking())
+    run_steps(transcriber.start(samples, options, mask, enrolment)).run()
     assert len(requests) >= 3
     for each in requests:
         first = round(each.key.start / 320)
         expected = mask[first : first + -(-len(each.samples) // 320)]
         np.testing.assert_array_equal(each.target.mask[: len(expected)], expected)
         assert len(each.target.mask) <= len(expected) + 1
+        assert each.target.enrolment is enrolment
         assert each.encoded is None
         assert not each.key.tentative
         assert mask[first : first + FRAMES, [1, 3]].any()  # never of others alone
-
-
-def test_the_enrolment_is_where_the_speaker_says_most():
-    mask = np.eye(4, dtype=np.float32)[np.repeat([0, 3, 2, 1, 1, 0], [50, 50, 50, 20, 10, 70])]
-    samples = noise(5.0)
-    (found, part) = TargetSpeaker(samples, mask, 16_000).enrolment
-    np.testing.assert_array_equal(found, samples[130 * 320 : 180 * 320])
-    np.testing.assert_array_equal(part, mask[130:180])
-    mask[mask[:, 1] == 1] = (0, 0, 1, 0)
-    (found, part) = TargetSpeaker(samples, mask, 16_000).enrolment
-    np.testing.assert_array_equal(part, mask[50:100])
-    (found, part) = TargetSpeaker(samples[:8_000], mask[:25], 16_000).enrolment
-    assert (len(found), len(part)) == (8_000, 25)
 
 
 def test_a_mask_needs_conditioned_models():

@@ -4,21 +4,22 @@ with torch's answers stood in for; the documented table of memory.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmarks.decoding import decode
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import checks, memory, recording, sections, speed
+from benchmarks.gpu_check import checks, memory, sections, speed
 from benchmarks.gpu_check.page import (
     HEADER,
     LONGEST_CELL,
@@ -29,10 +30,13 @@ from benchmarks.gpu_check.page import (
     leave_out,
     note,
 )
-from benchmarks.gpu_check.subject import Subject
+from benchmarks.gpu_check.subject import Subject, lasting
 from benchmarks.options import read_gpu_check
 from config import REPOSITORY, ModelSettings
 from tests.support.audio_files import conversation
+from tests.support.model_pairs import demo_pair
+from whosaid.asr.engine.engine import DecodeEngine
+from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.runtime.device import choose_dtype
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
@@ -58,45 +62,34 @@ def lines_of(page):
 def test_a_quick_check_on_a_cpu_prints_one_page(tmp_path, monkeypatch, capsys):
     """Only one section runs in its own process, though all do for a user; the others transcribe
     the conversation up to a pause after two speakers."""
-    until = 9.9
-    beginning = recording.lasting(conversation(), until)
-    truth = json.loads(recording.TRUTH.read_text(encoding="utf-8"))["words"]
-    said = sum(word["end"] < until for word in truth)
-    words = recording.spoken_words()[:said]
+    beginning = lasting(conversation(), 9.9)
 
     def run(section, *options):
-        apart = section == "Memory"
+        apart = section == "Load"
         return (sections.run_apart if apart else sections.run_here)(section, *options)
 
     monkeypatch.setattr(sections, "Subject", partial(Subject, recording=beginning))
-    monkeypatch.setattr(checks, "spoken_words", lambda: words)
     monkeypatch.setenv("DEVICE", "cpu")
     # How fast this machine is at the moment is not looked at.
     monkeypatch.setattr(checks, "FIRST_REQUEST_EXTRA", 1e9)
-    monkeypatch.setattr(checks, "QUICK_SECONDS", 8.0)
     monkeypatch.setattr(speed, "QUICK_SECONDS", 4.0)
     monkeypatch.setattr(command, "run_apart", run)
     assert command.main(read_gpu_check(["--quick", "--output", str(tmp_path / "page.md")])) == 0
     printed = capsys.readouterr()
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == printed.out
     assert len(printed.out.splitlines()) <= LONGEST_PAGE
-    assert re.fullmatch(r"Memory: [\d.]+ s\n", printed.err)
+    assert re.fullmatch(r"Load: [\d.]+ s\n", printed.err)
     lines = lines_of(printed.out)
     assert list(dict.fromkeys(section for section, *_ in lines)) == SECTIONS
     assert {line[-1] for line in lines} == {Status.OK, Status.LEFT_OUT}
     assert all(len(line) == 1 + len(HEADER) and line[3] for line in lines)
     left_out = {check for _, check, *_, status in lines if status == Status.LEFT_OUT}
-    assert {
-        "GPU",
-        "graphs captured at load",
-        "graphs against eager passes over noise",
-        "models in memory",
-    } <= left_out
-    assert "text against the reference" not in left_out
+    assert {"GPU", "graphs captured at load", "memory after load", "RTFx, batch 96"} <= left_out
     found = {check: found for _, check, _, found, _ in lines}
     dtype = str(choose_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
     assert found["weights"] == f"{dtype} on cpu"
     assert float(found["RTFx, batch 8"]) > 0
+    assert re.fullmatch(r"\d+ words, [1-9] speakers", found["words and speakers"])
 
 
 def test_an_interpreter_without_the_packages_is_told_what_to_install(tmp_path):
@@ -145,11 +138,11 @@ def test_the_first_line_says_what_a_reader_asks_first():
         note("load and warm-up", "8.2 s"),
         judge("graphs captured at load", "123", "123", fine=True),
     ]
-    page.sections["Speed"] = [note("RTFx, batch 24", "477.8"), note("GPU busy, batch 24", "89%")]
+    page.sections["Speed"] = [note("RTFx", "477.8 at batch 24"), note("GPU busy", "89%")]
     summary = page.markdown().splitlines()[4]
     assert summary == (
         "As expected: 4 OK, 0 NOT OK, 0 left out. "
-        "starts in 8.2 s; graphs: 123; RTFx at batch 24: 477.8; GPU busy 89%"
+        "starts in 8.2 s; graphs: 123; RTFx 477.8 at batch 24; GPU busy 89%"
     )
 
 
@@ -178,7 +171,7 @@ EVENTS = [
 @pytest.mark.parametrize(
     ("profiler", "found", "status"),
     [
-        (profiled(EVENTS), "50%", Status.OK),
+        (profiled(EVENTS), "50% at batch 24", Status.OK),
         (profiled([]), "torch's profiler saw no work of the GPU", Status.LEFT_OUT),
         (
             refuses,
@@ -192,7 +185,43 @@ def test_the_gpu_is_busy_while_any_of_its_work_runs(monkeypatch, profiler, found
     monkeypatch.setattr(speed, "time_once", lambda *_: 10.0)
     subject = SimpleNamespace(on_cuda=True, device=CPU)
     finding = speed._note_busy(subject, SimpleNamespace(batch_size=24))
-    assert (finding.check, finding.found, finding.status) == ("GPU busy, batch 24", found, status)
+    assert (finding.check, finding.found, finding.status) == ("GPU busy", found, status)
+
+
+class Clock:
+    """CUDA's events, where each is recorded a millisecond after the one before."""
+
+    now = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        Clock.now += 1
+        self.at = Clock.now
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+def test_passes_are_timed_by_events_and_left_as_they_were(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    models = demo_pair(CPU, torch.float32)
+    engine = DecodeEngine(replace(models, assistant=None))
+    request = Request(
+        "one", lasting(conversation(), 2.0), models.special_tokens.prompt("en", "transcribe", True)
+    )
+    with speed.time_passes(engine.context) as times:
+        results, stats = decode(engine, [request], DecodeOptions(assisted=False))
+    assert results["one"].tokens
+    assert {part: len(spans) for part, spans in times.items()} == {
+        "encoding": 1,
+        "prefill": 1,
+        "decoding": stats.steps,
+    }
+    assert times["decoding"][0][0].elapsed_time(times["decoding"][0][1]) == 1
+    decode(engine, [request], DecodeOptions(assisted=False))
+    assert len(times["encoding"]) == 1
 
 
 def aborts(*_):

@@ -347,7 +347,10 @@ class Decoder:
         self.error: Exception | None = None
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def decode(self, transcript, turns, samples, options, first):
+    def enrolments(self, turns, samples):
+        """Nobody enrols."""
+
+    async def decode(self, transcript, turns, samples, options, first, enrol):
         self.asked.append((turns, samples, options, first))
         self.begun.set()
         await self.go_on.wait()

@@ -26,7 +26,7 @@ from whosaid.asr.recogniser import ignore
 from whosaid.errors import ModelError
 from whosaid.live.events import Completed, Segment, SpeakersFound
 from whosaid.live.settings import AudioFormat
-from whosaid.overlap import find_tracks, overlapped_windows, replaced
+from whosaid.overlap import Track, find_enrolment, find_tracks, overlapped_windows, replaced
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
 
 RATE = 16_000
@@ -120,6 +120,31 @@ def test_a_track_lacks_only_samples_in_which_only_others_speak(turns, window):
         np.testing.assert_allclose(track.mask, shares, atol=1e-6)
 
 
+def most_speech(active, steps):
+    """The first of the longest spans of `steps` steps with most speech, and its speech: the choice
+    of TS-ASR-Whisper's local_datasets.py.
+    """
+    active = [*active, *[False] * (steps - len(active))]
+    sums = np.convolve(np.array(active, float), np.ones(steps), "valid").round()
+    return int(sums.argmax()), sums.max()
+
+
+@given(turns_of, spans(60), st.integers(1, 40))
+def test_an_enrolment_is_where_its_speaker_speaks_most(turns, whole, steps):
+    begin, end = (round(each * STEPS) for each in whole)
+    by_step = speaking(turns, 12)[5::10][begin:end]
+    for speaker in set().union(*by_step):
+        start, alone = most_speech([each == {speaker} for each in by_step], steps)
+        if not alone:
+            start, _ = most_speech([speaker in each for each in by_step], steps)
+        found = find_enrolment(speaker, turns, whole, steps / STEPS)
+        assert found.window == pytest.approx(
+            ((begin + start) / STEPS, min(begin + start + steps, end) / STEPS)
+        )
+        everything = Track(speaker, *found.window, tuple(turns))
+        np.testing.assert_array_equal(found.mask, everything.mask)
+
+
 class Reader:
     """Cuts chunks without tokens."""
 
@@ -189,13 +214,20 @@ def scene():
 
 
 @pytest.fixture
-def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav):
+def enrolments():
+    """The enrolments of the tracks that follow a speaker."""
+    return []
+
+
+@pytest.fixture
+def ask(demo_handler, demo_endpoint, monkeypatch, scene, wav, enrolments):
     """Asks for the scene with given turns, and counts the transcriptions that start."""
     transcriber, started = demo_endpoint.recogniser.transcriber, []
     start = transcriber.start
 
-    async def counted(samples, options, mask=None, **prior):
+    async def counted(samples, options, mask=None, enrolment=None, **prior):
         started.append(options.language if mask is None else "conditioned")
+        enrolments.extend([] if mask is None else [enrolment])
         return await start(samples, options, **prior)
 
     monkeypatch.setattr(transcriber, "start", counted)
@@ -360,6 +392,34 @@ def test_a_live_items_segments_are_the_files(kind, ask, live, scene):
     first, second = live(kind, named)
     assert_segments(first, answer)
     assert_segments(second, answer, scene.duration)
+
+
+@pytest.mark.parametrize("kind", [None, GivenTurns, StreamedTurns])
+def test_each_speaker_enrols_once_in_all_samples_that_are_held(
+    kind, ask, live, scene, demo_endpoint, monkeypatch, enrolments
+):
+    for each in ("conditioned", "always_conditioned", "enrols"):
+        monkeypatch.setattr(type(demo_endpoint.recogniser.transcriber), each, True)
+    if kind is None:
+        ask(scene.turns)
+    else:
+        live(kind)
+    # A session with a diarizer that streams holds one of its two items, another session both.
+    tracks, held = (2, 1) if kind is None else (4, 2 if kind is GivenTurns else 1)
+    assert len(enrolments) == tracks
+    found = [*dict.fromkeys(enrolments)]
+    assert len(found) == (4 if kind is StreamedTurns else 2)
+    turns = [
+        replace(each, start=each.start + later, end=each.end + later)
+        for later in (0, scene.duration)[:held]
+        for each in scene.turns
+    ]
+    samples = np.tile(scene.samples, held)
+    speakers = [*dict.fromkeys(each.speaker for each in scene.turns)] * (len(found) // 2)
+    for each, speaker in zip(found, speakers, strict=True):
+        track = find_enrolment(speaker, turns, (0.0, held * scene.duration), 30.0)
+        np.testing.assert_allclose(each.samples, track.whole(samples), atol=1e-4)
+        np.testing.assert_allclose(each.mask, track.mask)
 
 
 def test_a_session_that_ends_waits_for_its_tracks_and_a_failed_one_costs_no_text(

@@ -15,13 +15,13 @@ import pytest
 import soundfile
 
 from benchmarks.counts import Count
-from benchmarks.options import DEFAULT, FORMS, SHORT, read_bench, run
+from benchmarks.options import DEFAULT, FORMS, read_bench, run
 from benchmarks.pages import NOTHING
 from benchmarks.real import bench
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Heard, Ours, Setting, Spec
+from benchmarks.real.engines import Setting, Spec
 from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.real.scoring import is_by_character, score
+from benchmarks.real.scoring import score
 from config import DEMO_MODELS
 from tests.support.speech import Voice, speak
 from whosaid.timebase import SAMPLE_RATE
@@ -83,17 +83,14 @@ def test_a_wrong_manifest_is_one_line(text, said, tmp_path):
         load_manifests([tmp_path / "nothing.json"])
 
 
-def test_an_engine_is_a_form_with_its_own_settings():
-    spec = Spec.parse("batched@int8:beam_size=5,temperature=[0.0,0.2],vad_filter=false,task=x")
-    assert (spec.form, spec.precision, spec.beams) == ("batched", "int8", 5)
-    expected = {"beam_size": 5, "temperature": [0.0, 0.2], "vad_filter": False, "task": "x"}
-    assert spec.options == expected
-    assert Spec.parse("ours-5") == Spec("ours-5", "ours", None, {"num_beams": 5})
+def test_an_engine_is_a_form_with_beams_and_a_precision():
+    assert Spec.parse("batched-5@int8") == Spec("batched-5@int8", "batched", 5, "int8")
+    assert Spec.parse("ours@bfloat16") == Spec("ours@bfloat16", "ours", 1, "bfloat16")
     assert [Spec.parse(name).beams for name in DEFAULT] == [1, 5, 1, 5, 1, 5, 1]
-    assert {Spec.parse(name).form for name in (*FORMS, *SHORT)} == set(FORMS)
+    assert {Spec.parse(name).form for name in DEFAULT} == set(FORMS)
 
 
-@pytest.mark.parametrize("text", ["theirs", "ours:num_beams", "ours@", ""])
+@pytest.mark.parametrize("text", ["theirs", "ours-", "ours-x", "ours@", ""])
 def test_a_text_that_is_no_engine_is_refused(text):
     with pytest.raises(ValueError, match="engine"):
         Spec.parse(text)
@@ -123,7 +120,6 @@ def test_where_nobody_speaks_every_word_is_invented():
 
 def test_languages_without_spaces_are_scored_by_character():
     recording = Recording(Path("a"), "zh", "你好、世界")
-    assert is_by_character(recording)
     assert score(recording, "你好世间。") == Count(1, 4)
 
 
@@ -136,7 +132,7 @@ class Repeats:
         self.name = name
 
     def call(self, method, recording):
-        return Heard(f"{self.name} {self.now}", 1.0, 100.0)
+        return f"{self.name} {self.now}", 1.0
 
     def close(self):
         pass
@@ -151,7 +147,7 @@ def measure(tmp_path, monkeypatch):
     output = tmp_path / "kept.json"
 
     def setting(options):
-        return Setting(tmp_path, tmp_path, "cpu", options.precision, 1, 24, words=False)
+        return Setting(tmp_path, tmp_path, "cpu")
 
     monkeypatch.setattr(bench, "Apart", Repeats)
     monkeypatch.setattr(bench, "_setting", setting)
@@ -171,16 +167,14 @@ def measure(tmp_path, monkeypatch):
 
 def test_a_run_replaces_what_it_measures_and_nothing_else(measure):
     measure("--engines", "ours", now="first")
-    kept = measure("--engines", "batched", "--only", "a.w", now="second")
+    kept = measure("--engines", "batched", now="second")
     assert kept == {
         "ours": {"a.wav": "ours first", "b.wav": "ours first"},
-        "batched": {"a.wav": "batched second"},
+        "batched": {"a.wav": "batched second", "b.wav": "batched second"},
     }
-    kept = measure("--engines", "ours", "--only", "b.w", now="third")
-    assert kept == {
-        "ours": {"a.wav": "ours first", "b.wav": "ours third"},
-        "batched": {"a.wav": "batched second"},
-    }
+    kept = measure("--engines", "ours", now="third")
+    assert kept["ours"] == {"a.wav": "ours third", "b.wav": "ours third"}
+    assert kept["batched"]["a.wav"] == "batched second"
     kept = measure("--engines", "batched", "--fresh", now="fourth")
     assert kept == {"batched": {"a.wav": "batched fourth", "b.wav": "batched fourth"}}
 
@@ -217,8 +211,8 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
 ):
     output = tmp_path / "real.json"
     options = ["--manifest", spoken, "--model", DEMO_MODELS / "asr", "--output", output]
-    engines = ["ours", "sequential@nope", "batched", "sequential:beam_size=5", "pipeline"]
-    arguments = [*options, "--threads", 1, "--batch-size", 2, "--engines", *engines]
+    engines = ["ours", "sequential@nope", "batched", "sequential-5", "pipeline"]
+    arguments = [*options, "--engines", *engines]
     assert run(read_bench(["real", *map(str, arguments)])) == 0
     printed = capsys.readouterr()
     assert re.search(r"^left out: sequential@nope: .*compute type.*$", printed.err, re.MULTILINE)
@@ -230,9 +224,8 @@ def test_every_engine_hears_a_sentence_and_what_fails_is_left_out(
         answer = answers["sentence.wav"]
         # The demo's model may add a word without timestamps, which it was not trained for, and
         # where faster-whisper's fallback samples.
-        may_add = name in ("batched", "sequential:beam_size=5")
+        may_add = name in ("batched", "sequential-5")
         assert score(recording, answer["text"]).errors <= may_add, name
-        assert 100 < answer["peak"] < 3000
     assert (tmp_path / "real.md").is_file()
     assert "<!--" not in printed.out
     assert NOTHING not in printed.out
@@ -246,11 +239,3 @@ def test_weights_are_converted_once(tmp_path, whisper_folder):
     written = (first / "model.bin").stat().st_mtime_ns
     assert convert(whisper_folder, tmp_path) == first
     assert (first / "model.bin").stat().st_mtime_ns == written
-
-
-def test_a_parameter_that_the_endpoint_does_not_know_is_refused(spoken, tmp_path, whisper_folder):
-    setting = Setting(whisper_folder, tmp_path, "cpu", "float32", 1, 1, words=False)
-    ours = Ours(Spec.parse("ours:nope=1"), setting)
-    (recording,) = load_manifests([spoken])
-    with pytest.raises(ValueError, match="unknown parameters are ignored: nope"):
-        ours.transcribe(recording)

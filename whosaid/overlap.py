@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,7 @@ from whosaid.transcript import Chunk, DecodeStats, SpeakerTurn, Transcript, Unwr
 
 if TYPE_CHECKING:
     from whosaid.asr import ChunkReader, Job, Recogniser, Transcription, TranscriptionOptions
+    from whosaid.asr.frontend.target_speaker import Enrolment
 
 LEAST_OVERLAP = 1.0  # seconds in a window
 # Share of a window's speech. With more overlap too little of each speaker is alone. Chosen on a
@@ -42,10 +43,13 @@ MOST_OVERLAP = 0.2
 LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
 TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
+ROUNDING = 1e-6  # seconds
+STARTS_PER_SECOND = 10  # of spans that may be a speaker's enrolment, as for SE-DiCoW
 
 Span = tuple[float, float]  # start and end in seconds
 # Runs the coroutine that a function returns in another thread.
 Prepare = Callable[[Callable[[], Coroutine[Any, None, Any]]], Awaitable[Any]]
+Enrol = Callable[[str], "Enrolment"]  # returns a speaker's enrolment
 
 
 class Track(NamedTuple):
@@ -109,9 +113,11 @@ class OverlapDecoder:
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
         first: int = 0,
+        enrol: Enrol | None = None,
     ) -> Transcript:
         """Return the transcript of `samples` (n,), which begin with sample `first` of a recording.
-        If there are such windows, the texts of each speaker replace theirs.
+        If there are such windows, the texts of each speaker replace theirs. By default the speakers
+        enrol from `samples`.
         """
         transcriber = self.recogniser.transcriber
         duration = (first + len(samples)) / SAMPLE_RATE
@@ -123,10 +129,14 @@ class OverlapDecoder:
             return transcript
         if not options.multilingual:
             options = replace(options, language=transcript.language)
+        enrol = enrol or self.enrolments(turns, samples, first)
 
         async def start(track: Track, follow: bool) -> Transcription:
-            heard = track.whole(samples, first) if follow else track.cut(samples, first)
-            return await transcriber.start(heard, options, track.mask if follow else None)
+            if not follow:
+                return await transcriber.start(track.cut(samples, first), options)
+            enrolment = enrol(track.speaker) if transcriber.enrols else None
+            heard = track.whole(samples, first)
+            return await transcriber.start(heard, options, track.mask, enrolment=enrolment)
 
         # Low-rank updates of a plain encoder help only if silencing others leaves too little.
         by_turns = [] if transcriber.always_conditioned else little
@@ -145,6 +155,20 @@ class OverlapDecoder:
         merge = partial(replaced, transcript, windows, texts, reader)
         whole: Transcript = await self.prepare(partial(in_one_step, merge))
         return whole
+
+    def enrolments(
+        self, turns: Sequence[SpeakerTurn], samples: NDArray[np.float32], first: int = 0
+    ) -> Enrol:
+        """Return what finds the speakers' enrolments in `samples` as of `decode`, each once."""
+        whole = first / SAMPLE_RATE, (first + len(samples)) / SAMPLE_RATE
+
+        @cache
+        def enrol(speaker: str) -> Enrolment:
+            transcriber = self.recogniser.transcriber
+            track = find_enrolment(speaker, turns, whole, transcriber.models.window_seconds)
+            return transcriber.enrolment(track.whole(samples, first), track.mask)
+
+        return enrol
 
     async def _transcribe(
         self, starts: Sequence[Callable[[], Coroutine[Any, None, Transcription]]]
@@ -191,6 +215,25 @@ def find_tracks(windows: Sequence[Span], turns: Sequence[SpeakerTurn]) -> list[T
         speakers = dict.fromkeys(turn.speaker for turn in inside)
         tracks += [Track(speaker, start, stop, inside) for speaker in speakers]
     return tracks
+
+
+def find_enrolment(
+    speaker: str, turns: Sequence[SpeakerTurn], whole: Span, seconds: float
+) -> Track:
+    """Return the `seconds` of a recording, `whole`, in which a speaker speaks most alone, or most
+    at all if never alone: the enrolment of SE-DiCoW (Polok et al. 2026).
+    """
+    begin, end = whole
+    count = int(max(0.0, end - begin - seconds) * STARTS_PER_SECOND + ROUNDING) + 1
+    starts = (begin + np.arange(count) / STARTS_PER_SECOND).tolist()
+    spans = [(start, min(start + seconds, end)) for start in starts]
+    own = [turn for turn in turns if turn.speaker == speaker]
+    others = [turn for turn in turns if turn.speaker != speaker]
+    alone = seconds_spoken(spans, turns)[0] - seconds_spoken(spans, others)[0]
+    spoken = alone if np.max(alone) > ROUNDING else seconds_spoken(spans, own)[0]
+    start, stop = spans[int(np.argmax(spoken > np.max(spoken) - ROUNDING))]
+    inside = tuple(turn for turn in turns if turn.start < stop and turn.end > start)
+    return Track(speaker, start, stop, inside)
 
 
 def doubtful(found: Transcript) -> bool:

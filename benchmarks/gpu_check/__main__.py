@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from benchmarks.gpu_check.checks import NO_GPU, check_log, check_machine
+from benchmarks.gpu_check.checks import check_log, check_machine
 from benchmarks.gpu_check.page import Page, findings_of, judge, leave_out
 from benchmarks.gpu_check.sections import SECTIONS, run_apart
 from config import ModelSettings
@@ -30,21 +30,26 @@ def make_page(settings: ModelSettings, quick: bool, output: Path | None) -> Page
         return page
     prepare_device(device)
     page.sections["Machine"] = findings_of(lambda: check_machine(settings, device))
-    reasons = {} if device.type == "cuda" else {"Without graphs": NO_GPU}
     warnings: list[str] = []
-    for section in SECTIONS:
-        if section in reasons:
-            page.sections[section] = [leave_out("all", reasons[section])]
-            continue
-        page.sections[section] = [leave_out("all", "the check did not end")]
+
+    def run(section: str, settings: ModelSettings, title: str) -> bool:
+        page.sections[title] = [leave_out("all", "the check did not end")]
         _keep(output, page)
         outcome = run_apart(section, settings, quick)
-        page.sections[section] = outcome.findings
-        warnings += outcome.warnings
-        if section == "Load" and not outcome.loaded:
-            # If graphs are the cause, the section without them shows it.
-            kept = ["Load", "Without graphs"] if settings.cuda_graphs else ["Load"]
-            reasons |= dict.fromkeys(SECTIONS.keys() - kept, "the models did not load")
+        page.sections[title] = outcome.findings
+        warnings.extend(outcome.warnings)
+        return outcome.loaded
+
+    if run("Load", settings, "Load"):
+        for section in SECTIONS[1:]:
+            run(section, settings, section)
+    else:
+        page.sections |= {
+            section: [leave_out("all", "the models did not load")] for section in SECTIONS[1:]
+        }
+        if settings.cuda_graphs and device.type == "cuda":
+            without = settings.model_copy(update={"cuda_graphs": False})
+            run("Load", without, "Load without graphs")  # shows whether graphs are the cause
     page.sections["Log"] = check_log(warnings)
     return page
 

@@ -19,8 +19,8 @@ HEADLINE = (
     ("Machine", "GPU", ""),
     ("Load", "load and warm-up", "starts in "),
     ("Load", "graphs captured at load", "graphs: "),
-    ("Speed", "RTFx, batch 24", "RTFx at batch 24: "),
-    ("Speed", "GPU busy, batch 24", "GPU busy "),
+    ("Speed", "RTFx", "RTFx "),
+    ("Speed", "GPU busy", "GPU busy "),
 )
 LONGEST_CELL = 160
 

@@ -1,4 +1,4 @@
-"""The checks of speed and of memory.
+"""The check of speed.
 
 Absolute speeds are not checked, because GPUs differ. A larger batch, graphs and an assistant must
 not be slower.
@@ -6,42 +6,45 @@ not be slower.
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_check.checks import NO_GPU
-from benchmarks.gpu_check.memory import GB, MB, footprint
+from benchmarks.gpu_check.memory import GB
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
-from benchmarks.gpu_check.recording import Samples, lasting
-from benchmarks.gpu_check.subject import Subject
+from benchmarks.gpu_check.subject import Samples, Subject, lasting
 from benchmarks.timing import time_interleaved, time_once
+from whosaid.asr.engine.batch import DecodeContext
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
 
-BATCHES = (1, 8, 24)
-GPU_SECONDS, CPU_SECONDS, QUICK_SECONDS = 600.0, 60.0, 15.0  # of audio a run
-REPEATS = 3
+SINGLE, USUAL = 1, 24
+BATCHES, CPU_BATCHES = (SINGLE, 8, USUAL, 48, 96), (SINGLE, 8)
+# Seconds of audio: of a row, so that a run fills its batch, at least SHORTEST; of a run on a CPU.
+ROW_SECONDS, SHORTEST = 30.0, 60.0
+CPU_SECONDS, QUICK_SECONDS = 60.0, 15.0
+REPEATS = 2
 SLACK = 0.9  # tolerance of a median of few runs
-# Tolerances for the models' memory: rounding by the allocator; inputs and outputs of encoder
-# graphs; and cuBLAS on Hopper, 32 MiB for each of the four streams of decoding and captures.
-MODELS_SHARE, MODELS_BYTES = 0.05, 192 << 20
-GROWTH_BYTES = 32 << 20
 
 
 @dataclass
 class Run:
-    """A way to transcribe; `transcript` is the newest run's."""
+    """A way to transcribe, which should be as fast as the one called `baseline`; `transcript` is
+    the newest run's.
+    """
 
     subject: Subject
     recording: Samples
     batch_size: int
+    baseline: str = ""
     assisted: bool = False
     eager: bool = False
     transcript: Transcript = field(init=False)
@@ -53,64 +56,138 @@ class Run:
                 self.recording, self.batch_size, self.assisted
             )
 
-    @property
-    def step_ms(self) -> float:
-        """Return the mean milliseconds of a decoding step."""
-        stats = self.transcript.stats
-        return 1e3 * stats.decode_seconds / max(1, stats.steps)
-
 
 def check_speed(subject: Subject) -> list[Finding]:
     """Measure RTFx (seconds of audio a second) by batch, with and without graphs and assistant."""
-    whole, quick = (GPU_SECONDS, CPU_SECONDS) if subject.on_cuda else (CPU_SECONDS, QUICK_SECONDS)
-    seconds = quick if subject.quick else whole
-    recording = lasting(subject.recording, seconds)
-    runs = _runs(subject, recording)
+    fitting = _fitting(subject)
+    runs = _runs(subject, fitting)
     repeats = 1 if subject.quick else REPEATS
     if subject.on_cuda:
-        for run in _runs(subject, lasting(recording, CPU_SECONDS)).values():
-            run()  # the first eager run is slow
+        for run in runs.values():
+            run()  # first runs are slower
     timed = time_interleaved(runs, repeats, subject.device)
     rtfx = {
         name: len(run.recording) / SAMPLE_RATE / median(timed[name]) for name, run in runs.items()
     }
-    audio = f"{seconds:.0f} s of audio, median of {repeats}"
-    findings = [_judge_batch(subject, rtfx, size) for size in BATCHES]
-    findings += _judge_eager(subject, runs, rtfx)
-    findings.append(_judge_assisted(subject, runs, rtfx))
-    findings += _note_shares(subject, runs[f"batch {BATCHES[-1]}"])
-    findings.append(_note_busy(subject, runs[f"batch {BATCHES[-1]}"]))
-    return [note("measured over", audio), *findings]
-
-
-def _note_shares(subject: Subject, run: Run) -> list[Finding]:
-    """Note the shares of encoder, prefill and decoding, and the number of replayed passes."""
-    stats, name = run.transcript.stats, f"batch {run.batch_size}"
-    parts = {
-        "encoding": stats.encode_seconds,
-        "prefill": stats.prefill_seconds,
-        "decoding": stats.decode_seconds,
-    }
-    total = sum(parts.values()) or 1.0
-    shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts.items())
-    findings = [
-        note(f"shares of {name}", f"{shares} of {total:.2f} s; {run.step_ms:.2f} ms a step")
+    reason = "as many rows do not fit" if subject.on_cuda else NO_GPU
+    usual = f"batch {min(USUAL, fitting[-1])}"
+    return [
+        note("RTFx", f"{rtfx[usual]:.1f} at {usual}, median of {repeats}"),
+        *(_judge_speed(name, run, rtfx) for name, run in runs.items()),
+        *(leave_out(f"RTFx, batch {size}", reason) for size in BATCHES if size not in fitting),
+        *_note_passes(subject, runs[usual]),
+        _note_busy(subject, runs[usual]),
+        _note_peak(subject),
     ]
-    graphs = subject.graphs
-    if graphs is not None:
-        replayed, eager = graphs.replayed, graphs.eager
+
+
+def _fitting(subject: Subject) -> list[int]:
+    """Return the batches to time: those that fit, and if USUAL does not, all rows."""
+    if not subject.on_cuda:
+        return list(CPU_BATCHES)
+    rows = subject.engine.memory.capacity
+    return sorted({min(rows, USUAL), *(size for size in BATCHES if size <= rows)})
+
+
+def _runs(subject: Subject, batches: list[int]) -> dict[str, Run]:
+    def audio(size: int) -> Samples:
+        if subject.on_cuda:
+            return lasting(subject.recording, max(SHORTEST, ROW_SECONDS * size))
+        return lasting(subject.recording, QUICK_SECONDS if subject.quick else CPU_SECONDS)
+
+    runs, before = {}, ""
+    if subject.graphs is not None:
+        before = "batch 1 without graphs"
+        runs[before] = Run(subject, audio(SINGLE), SINGLE, eager=True)
+    for size in batches:
+        name = f"batch {size}"
+        runs[name] = Run(subject, audio(size), size, before)
+        before = name
+    if subject.assisted:
+        for size in (SINGLE, min(USUAL, batches[-1])):
+            name = f"batch {size}"
+            runs[f"{name}, assisted"] = Run(subject, audio(size), size, name, assisted=True)
+    return runs
+
+
+def _judge_speed(name: str, run: Run, rtfx: Mapping[str, float]) -> Finding:
+    """Check that a run is not slower than its baseline, or keeps up with the audio."""
+    acceptance = run.transcript.stats.acceptance
+    drafted = "" if acceptance is None else f"; {acceptance:.0%} of drafts accepted"
+    check, found = f"RTFx, {name}", f"{rtfx[name]:.1f}{drafted}"
+    if not run.subject.on_cuda:
+        return note(check, found)
+    if not run.baseline:
+        return judge(check, "at least 1", found, rtfx[name] >= 1)
+    least = SLACK * rtfx[run.baseline]
+    expected = f"at least {least:.1f} ({SLACK} of {run.baseline})"
+    return judge(check, expected, found, rtfx[name] >= least)
+
+
+def _note_passes(subject: Subject, run: Run) -> list[Finding]:
+    """Note steps, tokens and retries of a window, and on a GPU the passes and their time."""
+    name, graphs = f"batch {run.batch_size}", subject.graphs
+    stats = run.transcript.stats
+    step_ms = 1e3 * stats.decode_seconds / max(1, stats.steps)
+    steps = f"{stats.steps} steps of {step_ms:.2f} ms, {stats.tokens} tokens"
+    findings = [note(f"work of {name}", f"{steps}, {stats.retries} windows decoded again")]
+    if not subject.on_cuda:
+        return [*findings, leave_out(f"GPU time of {name}", NO_GPU)]
+    before = (graphs.replayed, graphs.eager) if graphs else (0, 0)
+    with time_passes(subject.engine.context) as times:
+        started = time.perf_counter()
         run()
-        replayed, eager = graphs.replayed - replayed, graphs.eager - eager
+        torch.cuda.synchronize(subject.device)
+        seconds = time.perf_counter() - started
+    shares = {part: sum(a.elapsed_time(b) for a, b in each) / 1e3 for part, each in times.items()}
+    shares["other"] = seconds - sum(shares.values())
+    told = ", ".join(f"{part} {each / seconds:.0%}" for part, each in shares.items())
+    findings.append(note(f"GPU time of {name}", f"{told} of {seconds:.2f} s, by CUDA's events"))
+    if graphs is not None:
+        replayed, eager = graphs.replayed - before[0], graphs.eager - before[1]
         passes = f"{replayed} replayed, {eager} run eagerly"
-        findings.append(note(f"passes of a request, {name}", passes))
+        findings.append(note(f"passes of {name}", passes))
     return findings
+
+
+Spans = list[tuple[torch.cuda.Event, torch.cuda.Event]]
+
+
+@contextmanager
+def time_passes(context: DecodeContext) -> Iterator[dict[str, Spans]]:
+    """Yield the events around the passes of an engine within the block, by kind of pass."""
+    methods = {
+        "encoding": (context.encoder, "encode"),
+        "prefill": (context.runner, "prefill"),
+        "decoding": (context.runner, "launch"),
+    }
+    times: dict[str, Spans] = {part: [] for part in methods}
+    for part, (owner, name) in methods.items():
+        setattr(owner, name, _between_events(getattr(owner, name), times[part]))
+    try:
+        yield times
+    finally:
+        for owner, name in methods.values():
+            delattr(owner, name)
+
+
+def _between_events(run: Callable[..., Any], spans: Spans) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        result = run(*arguments, **named)
+        end.record()
+        spans.append((start, end))
+        return result
+
+    return call
 
 
 def _note_busy(subject: Subject, run: Run) -> Finding:
     """Note the share of time in which the GPU computes or copies, by torch's profiler, which itself
     takes some of the time. A failing profiler is not a failure of the endpoint.
     """
-    name = f"GPU busy, batch {run.batch_size}"
+    name = "GPU busy"
     if not subject.on_cuda:
         return leave_out(name, NO_GPU)
     try:
@@ -125,7 +202,7 @@ def _note_busy(subject: Subject, run: Run) -> Finding:
         return leave_out(name, f"torch's profiler failed: {type(error).__name__}: {error}")
     if not spans:
         return leave_out(name, "torch's profiler saw no work of the GPU")
-    return note(name, f"{covered(spans) / 1e6 / seconds:.0%}")
+    return note(name, f"{covered(spans) / 1e6 / seconds:.0%} at batch {run.batch_size}")
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
@@ -137,105 +214,8 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return length
 
 
-def _runs(subject: Subject, recording: Samples) -> dict[str, Run]:
-    runs = {f"batch {size}": Run(subject, recording, size) for size in BATCHES}
-    if subject.graphs is not None:
-        # Only steps at batch 1 are compared, so less audio is enough.
-        runs["eager"] = Run(subject, lasting(recording, CPU_SECONDS), BATCHES[0], eager=True)
-    if subject.assisted:
-        runs["assisted"] = Run(subject, recording, BATCHES[-1], assisted=True)
-        runs["assisted, batch 1"] = Run(subject, recording, BATCHES[0], assisted=True)
-    return runs
-
-
-def _judge_batch(subject: Subject, rtfx: Mapping[str, float], size: int) -> Finding:
-    """Check that a larger batch is not slower, and that the smallest keeps up with the audio."""
-    name = f"batch {size}"
-    found = f"{rtfx[name]:.1f}"
+def _note_peak(subject: Subject) -> Finding:
+    name = "peak of memory"
     if not subject.on_cuda:
-        return note(f"RTFx, {name}", found)
-    before = max((each for each in BATCHES if each < size), default=None)
-    if before is None:
-        return judge(f"RTFx, {name}", "at least 1", found, rtfx[name] >= 1)
-    least = SLACK * rtfx[f"batch {before}"]
-    expected = f"at least {least:.1f} ({SLACK} of batch {before})"
-    return judge(f"RTFx, {name}", expected, found, rtfx[name] >= least)
-
-
-def _judge_eager(
-    subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]
-) -> list[Finding]:
-    """Check that steps with graphs take less time than eager steps."""
-    name = "a step of batch 1, with graphs"
-    if "eager" not in runs:
-        return [leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")]
-    graphs, eager = runs["batch 1"].step_ms, runs["eager"].step_ms
-    expected = f"less than {eager:.2f} ms, as eagerly"
-    found = f"{graphs:.2f} ms; RTFx eagerly {rtfx['eager']:.1f}"
-    return [judge(name, expected, found, graphs < eager)]
-
-
-def _judge_assisted(
-    subject: Subject, runs: Mapping[str, Run], rtfx: Mapping[str, float]
-) -> Finding:
-    """Check that an assistant costs next to nothing: drafting stops if it does not pay."""
-    name = f"RTFx, batch {BATCHES[-1]} and batch 1, assisted"
-    if not subject.assisted:
-        return leave_out(name, "ASSISTANT_MODEL names none")
-    acceptance = runs["assisted"].transcript.stats.acceptance
-    drafted = "nothing drafted" if acceptance is None else f"{acceptance:.0%} of drafts accepted"
-    found = f"{rtfx['assisted']:.1f} and {rtfx['assisted, batch 1']:.1f}; {drafted} in batch 24"
-    if not subject.on_cuda:
-        return note(name, found)
-    pairs = {"assisted": f"batch {BATCHES[-1]}", "assisted, batch 1": f"batch {BATCHES[0]}"}
-    fine = all(rtfx[one] >= SLACK * rtfx[other] for one, other in pairs.items())
-    return judge(name, f"each at least {SLACK} of that without", found, fine)
-
-
-def check_memory(subject: Subject) -> list[Finding]:
-    """Check the memory of the models after rows and graphs are freed against their shapes, and that
-    requests of the default batch leave nothing behind.
-    """
-    if not subject.on_cuda:
-        return [leave_out(name, NO_GPU) for name in ("models in memory", "peak of a request")]
-    engine, device = subject.transcriber.engine, subject.device
-    models = subject.transcriber.models
-    loaded = [models.model] if models.assistant is None else [models.model, models.assistant.model]
-    size = footprint(loaded, engine.main, engine.draft_model)
-    with engine.computing():  # rows are made in the stream that decodes them
-        for batch in engine.batches.values():
-            batch.clear()
-        gc.collect()
-        held = torch.cuda.memory_allocated(device) - subject.allocated_before
-        rows = engine.memory.ensure_capacity(BATCHES[-1]).capacity
-    most = size.models * (1 + MODELS_SHARE) + MODELS_BYTES
-    run = Run(subject, subject.recording, BATCHES[-1], subject.assisted)
-    after = []
-    for _ in range(4):
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        gc.collect()
-        after.append(torch.cuda.memory_allocated(device))
-    peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
-    growth = after[-1] - after[-2]
-    return [
-        judge(
-            "models in memory",
-            f"{size.models / GB:.2f} GB by their shapes",
-            f"{held / GB:.2f} GB",
-            size.models <= held <= most,
-        ),
-        judge(
-            f"rows of the default batch, {BATCHES[-1]}",
-            "they fit",
-            f"{rows} fit",
-            rows >= BATCHES[-1],
-        ),
-        note("peak of a request", f"{peak / GB:.2f} GB; {reserved / GB:.2f} GB reserved in all"),
-        judge(
-            "memory after more requests",
-            f"grows by at most {GROWTH_BYTES / MB:.0f} MB",
-            f"{growth / MB:.1f} MB",
-            growth <= GROWTH_BYTES,
-        ),
-    ]
+        return leave_out(name, NO_GPU)
+    return note(name, f"{torch.cuda.max_memory_allocated(subject.device) / GB:.2f} GB allocated")

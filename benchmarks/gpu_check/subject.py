@@ -1,7 +1,7 @@
-"""Loads the models to check, named by the environment, like the endpoint.
+"""Loads the models to check, named by the environment, like the endpoint, and the conversation
+that they transcribe.
 
-It uses the endpoint's classes, but not `handler.py`, because that needs pyannote, which a rented
-GPU machine may lack.
+It loads no diarizer, because a rented GPU machine may lack pyannote.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from benchmarks.gpu_check.recording import Samples
-from config import DEMO_MODELS, REPOSITORY, ModelReference, ModelSettings
+from config import REPOSITORY, ModelReference, ModelSettings
 from tests.support.audio_files import conversation
 from whosaid.asr import Checkpoint, Transcriber, TranscriptionOptions, load_whisper, with_assistant
 from whosaid.asr.checkpoint.loading import WhisperModels
@@ -26,16 +26,20 @@ from whosaid.runtime.errors import loading
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Transcript
 
-BATCH = 8  # of transcripts
-ENGLISH = "en"
+CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
+LANGUAGE = "en"
+
+Samples = NDArray[np.float32]
+
+
+def lasting(samples: Samples, seconds: float) -> Samples:
+    """Return samples, repeated or cut to last so many seconds."""
+    return np.resize(samples, round(seconds * SAMPLE_RATE))
 
 
 @dataclass
 class Subject:
-    """Models on a device, and the recording that they transcribe.
-
-    `allocated_before` are the device's bytes before `load`, which sets `transcriber`.
-    """
+    """Models on a device, and the recording that they transcribe; `load` sets `transcriber`."""
 
     settings: ModelSettings
     device: torch.device
@@ -43,7 +47,6 @@ class Subject:
     quick: bool
     recording: Samples = field(default_factory=conversation)
     load_seconds: float = 0.0
-    allocated_before: int = 0
     transcriber: Transcriber = field(init=False)
 
     @property
@@ -51,23 +54,21 @@ class Subject:
         return self.device.type == "cuda"
 
     @property
+    def engine(self) -> DecodeEngine:
+        return self.transcriber.engine
+
+    @property
     def graphs(self) -> CudaGraphRunner | None:
         """Return the runner of CUDA graphs; None on a CPU or if they are off."""
-        runner = self.transcriber.engine.runner
+        runner = self.engine.runner
         return runner if isinstance(runner, CudaGraphRunner) and runner.enabled else None
 
     @property
     def assisted(self) -> bool:
         return self.settings.assistant_model is not None
 
-    @property
-    def is_demo(self) -> bool:
-        return Path(self.settings.asr_model.name).is_relative_to(DEMO_MODELS)
-
     def load(self) -> None:
         """Load the models and capture graphs, as the endpoint does at start."""
-        if self.on_cuda:
-            self.allocated_before = torch.cuda.memory_allocated(self.device)
         started = time.perf_counter()
         models = load_models(self.settings, self.device, self.dtype)
         self.transcriber = Transcriber(models, cuda_graphs=self.settings.cuda_graphs)
@@ -79,10 +80,9 @@ class Subject:
         return DecodeEngine(load_models(settings, torch.device("cpu"), torch.float32))
 
     def transcribe(self, recording: Samples, batch_size: int, assisted: bool) -> Transcript:
-        """Transcribe samples with timestamps, in English if the model knows it."""
+        """Transcribe samples with timestamps, in English."""
         decode = DecodeOptions(batch_size=batch_size, assisted=assisted)
-        language = language_of(self.transcriber.models)
-        options = self.transcriber.validate(TranscriptionOptions(language=language, decode=decode))
+        options = self.transcriber.validate(TranscriptionOptions(language=LANGUAGE, decode=decode))
         return self.transcriber.transcribe(recording, options)
 
     def windows(self) -> list[Request]:
@@ -90,8 +90,7 @@ class Subject:
         transcriber, samples = self.transcriber, self.recording
         limit = int(transcriber.models.window_seconds * SAMPLE_RATE)
         schedule = Schedule(samples, transcriber.detect_speech(samples), limit)
-        special_tokens = transcriber.models.special_tokens
-        prompt = special_tokens.prompt(language_of(transcriber.models), "transcribe", True)
+        prompt = transcriber.models.special_tokens.prompt(LANGUAGE, "transcribe", True)
         return [
             Request(number, schedule.samples(window), prompt)
             for number, window in enumerate(schedule.ready())
@@ -109,19 +108,6 @@ def load_models(settings: ModelSettings, device: torch.device, dtype: torch.dtyp
             models = with_assistant(models, _checkpoint(settings.assistant_model, settings))
     gc.collect()
     return models
-
-
-def language_of(models: WhisperModels) -> str | None:
-    """Return English if the model knows it, else its first language; None if it names none."""
-    languages = models.special_tokens.languages
-    if not languages or ENGLISH in languages:
-        return ENGLISH
-    return next(iter(languages))
-
-
-def model_name(model: ModelReference | None) -> str:
-    """Return a hub id, or a folder, relative to this repository if it is inside."""
-    return str(model or "none").removeprefix(f"{REPOSITORY}/")
 
 
 def _checkpoint(model: ModelReference, settings: ModelSettings) -> Checkpoint:

@@ -10,33 +10,34 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.apart import Apart, EngineFailed
-from benchmarks.live.figures import figures
+from benchmarks.counts import pooled
+from benchmarks.harness import whisper_of
+from benchmarks.live import speech
 from benchmarks.live.local_agreement import Rival
-from benchmarks.live.sessions import Plays
-from benchmarks.live.speech import Speech, joined, real, synthetic, without_words
+from benchmarks.live.sessions import Cell, Plays
 from benchmarks.load.clients import body_of
 from benchmarks.load.servers import OURS, started
 from benchmarks.real.converted import convert
-from benchmarks.report import Results, settings
+from benchmarks.real.manifest import recordings_of
+from benchmarks.real.scoring import score
+from benchmarks.report import Results, Tables, settings
 from config import DEMO_MODELS
-from whosaid.models import whisper_base
-from whosaid.runtime.environment import cache_folder
-
-__all__ = ["figures", "measure"]
 
 PACKAGES = ("torch", "transformers", "faster-whisper", "ctranslate2", "websockets")
 # For full and quick runs: concurrent clients, seconds with several clients, seconds of the file.
-CLIENTS, QUICK_CLIENTS = (1, 4, 16), (1, 2)
-SECONDS, QUICK_SECONDS = 180.0, 3.0
-FILE, QUICK_FILE = 600.0, 30.0
+WHOLE = ((1, 4, 16), 60.0, 600.0)
+QUICK = ((1, 2), 3.0, 30.0)
+THEIRS = "faster-whisper, LocalAgreement"
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -45,14 +46,17 @@ def measure(options: Namespace, path: Path) -> None:
     Raises ValueError if recordings or the model are missing, and OSError if the server does not
     start.
     """
-    model, speech = _chosen(options)
-    clients = options.clients or (QUICK_CLIENTS if options.quick else CLIENTS)
-    seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    file = QUICK_FILE if options.quick else FILE
+    clients, seconds, file = QUICK if options.quick else WHOLE
+    if options.quick:
+        model, recordings = DEMO_MODELS / "asr", speech.quick()
+    elif options.recordings:
+        model, recordings = whisper_of(options), speech.real(options.recordings)
+    else:
+        raise ValueError("--recordings is needed without --quick")
     rival_precision = options.rival_precision or options.precision
     facts: dict[str, Any] = {
         **settings(PACKAGES),
-        "model": "demo model" if model.is_relative_to(DEMO_MODELS) else model.name,
+        "model": model.name,
         "precision": options.precision,
         "precision of faster-whisper": rival_precision,
         "seconds of several clients": seconds,
@@ -67,54 +71,103 @@ def measure(options: Namespace, path: Path) -> None:
     }
     rival = _rival(model, rival_precision)
     with started(OURS, environment) as url, closing(rival) if rival else nullcontext():
-        plays = Plays(url, speech)
-        for each in speech:
+        plays = Plays(url, recordings)
+        for each in recordings:
             file_text, _ = plays.known[each.recording.name]
             results.content["recordings"][each.recording.name] = {
                 **each.recording.facts(each.seconds),
                 "file": file_text,
             }
-        beside = body_of(joined(speech, file), diarize=False)
-        for part, measured in _measured(plays, rival, clients, seconds, beside):
-            results.put(part, measured, "clients", "beside", "recording")
+        beside = body_of(speech.joined(recordings, file), diarize=False)
+        _alone(plays, rival, results)
+        for count in clients:
+            most = None if count == 1 else seconds
+            for other in (None, beside):
+                if count > 1 or other:
+                    row = asyncio.run(plays.together(count, most, other))
+                    results.put("ours", row, "clients", "beside")
 
 
-def _measured(
-    plays: Plays, rival: Apart | None, clients: Sequence[int], seconds: float, file: bytes
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every measurement with its part of the results."""
+def _alone(plays: Plays, rival: Apart | None, results: Results) -> None:
+    """Measure one client, and the other engine, recording by recording."""
     sessions = []
     for each in plays.speech:
         sessions.append(asyncio.run(plays.session(each)))
         if rival is not None:
-            yield "theirs", plays.theirs(rival, each)
-    yield "ours", {"clients": 1, "beside": False, "sessions": sessions, "files": []}
-    for count in clients:
-        most = None if count == 1 else seconds
-        for beside in (None, file):
-            if count > 1 or beside:
-                yield "ours", asyncio.run(plays.together(count, most, beside))
+            results.put("theirs", plays.theirs(rival, each), "recording")
+    row = {"clients": 1, "beside": False, "sessions": sessions}
+    results.put("ours", row, "clients", "beside")
 
 
 def _rival(model: Path, precision: str) -> Apart | None:
     """Return the other engine. If it cannot be loaded, print why and return None."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = (convert(model), device, precision, torch.get_num_threads())
     try:
-        return Apart("faster-whisper", Rival, *settings)
+        return Apart(
+            "faster-whisper", Rival, convert(model), device, precision, torch.get_num_threads()
+        )
     except EngineFailed as error:
         print(f"left out: {error}", file=sys.stderr, flush=True)
         return None
 
 
-def _chosen(options: Namespace) -> tuple[Path, list[Speech]]:
-    """Return model and recordings. Raises ValueError if they are missing."""
-    if not options.recordings:
-        speech = [*synthetic(options.quick), *without_words(options.quick)]
-        return options.model or DEMO_MODELS / "asr", speech
-    model = options.model or whisper_base.cached(cache_folder())
-    if model is None:
-        raise ValueError(
-            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
+# The page, from results alone
+
+
+def figures(results: Cell) -> Tables:
+    """Return delays by number of clients, and word errors."""
+    delays = [_delays(_name(cell), cell["sessions"]) for cell in results["ours"]]
+    if results["theirs"]:
+        delays.insert(1, _delays(THEIRS, results["theirs"]))
+    return {"delays": delays, "errors": _errors(results)}
+
+
+def _name(cell: Cell) -> str:
+    beside = ", beside a file" if cell["beside"] else ""
+    return f"{cell['clients']} client{'s' * (cell['clients'] > 1)}{beside}"
+
+
+def _delays(name: str, sessions: Sequence[Cell]) -> dict[str, str]:
+    return {
+        "": name,
+        "final": _quantiles(sessions, "told"),
+        "completed": _quantiles(sessions, "waits"),
+        "sessions": str(len(sessions)),
+        "failed": str(sum(bool(each["failure"]) for each in sessions)),
+    }
+
+
+def _quantiles(sessions: Sequence[Cell], column: str) -> str:
+    """Return the median and p95 of a column's seconds."""
+    seconds = list(chain.from_iterable(each[column] for each in sessions))
+    if not seconds:
+        return "-"
+    return " / ".join(f"{each:.2f}" for each in np.percentile(seconds, [50, 95]))
+
+
+def _errors(results: Cell) -> list[dict[str, str]]:
+    """Return word errors of the recordings that one client sent to the end and every engine
+    transcribed.
+    """
+    alone = (cell for cell in results["ours"] if cell["clients"] == 1 and not cell["beside"])
+    ours = [each for cell in alone for each in cell["sessions"] if each["whole"]]
+    texts = {
+        "the file": {name: each["file"] for name, each in results["recordings"].items()},
+        "completed": {each["recording"]: each["completed"] for each in ours},
+        "deltas": {each["recording"]: each["deltas"] for each in ours},
+    }
+    if results["theirs"]:
+        texts[THEIRS] = {each["recording"]: each["deltas"] for each in results["theirs"]}
+    heard = recordings_of(results, texts)
+    rows = []
+    for who, known in texts.items() if heard else ():
+        count = pooled([score(each, known[each.name]) for each in heard if each.text])
+        silent = [score(each, known[each.name]).errors for each in heard if not each.text]
+        rows.append(
+            {
+                "": who,
+                "word errors": f"{count.rate:.1%} of {count.total:.0f}",
+                "words where nobody speaks": f"{sum(silent):.0f}",
+            }
         )
-    return model, [*real(options.recordings, options.only), *without_words(options.quick)]
+    return rows

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.live.scoring import Told, plain
+from benchmarks.live.scoring import Timed
 from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import Word
@@ -81,24 +81,27 @@ class Listener:
     model: Any
     language: str | None
     found: Agreement = field(default_factory=Agreement)
-    told: list[Told] = field(default_factory=list)
-    shown: dict[int, tuple[str, float]] = field(default_factory=dict)
     begin: float = 0.0  # start of the audio that is decoded again
 
-    def listen(self, samples: Samples) -> list[Told]:
+    def listen(self, samples: Samples) -> list[Timed]:
         """Transcribe a recording in real time; return its words and when each was final."""
         started, heard, whole = time.perf_counter(), 0.0, len(samples) / SAMPLE_RATE
+        told: list[Timed] = []
+
+        def tell(final: Sequence[Word]) -> None:
+            second = time.perf_counter() - started
+            told.extend((word.text, second) for word in final)
+
         while heard < whole:
             wanted = min(heard + CADENCE, whole)
             time.sleep(max(0.0, started + wanted - time.perf_counter()))
             heard = min(max(wanted, time.perf_counter() - started), whole)
             start, stop = round(self.begin * SAMPLE_RATE), round(heard * SAMPLE_RATE)
             words, ends = self._pass(samples[start:stop])
-            final = self.found.heard(words)
-            self._tell(final, time.perf_counter() - started)
+            tell(self.found.heard(words))
             self._cut(heard, ends)
-        self._tell(self.found.finish(), time.perf_counter() - started)
-        return self.told
+        tell(self.found.finish())
+        return told
 
     def _pass(self, samples: Samples) -> tuple[list[Word], list[float]]:
         """Return the words of the audio, and its segments' ends in seconds of the recording."""
@@ -120,20 +123,6 @@ class Listener:
         ]
         return words, [self.begin + each.end for each in kept]
 
-    def _tell(self, final: Sequence[Word], second: float) -> None:
-        for word in final:
-            text, at = self.shown.get(len(self.told), ("", second))
-            shown = at if text == plain(word.text) else second
-            self.told.append(Told(word.text, second, shown))
-        guesses = enumerate(self.found.guess, len(self.told))
-        after = {place: plain(word.text) for place, word in guesses}
-        self.shown = {
-            place: before
-            if (before := self.shown.get(place)) and before[0] == text
-            else (text, second)
-            for place, text in after.items()
-        }
-
     def _cut(self, heard: float, ends: Sequence[float]) -> None:
         """If the audio is too long, begin after the last segment whose words are final."""
         if heard - self.begin > LONGEST:
@@ -154,6 +143,6 @@ class Rival:
             silence = np.zeros(SAMPLE_RATE, np.float32)
             list(self.model.transcribe(silence, language="en", vad_filter=filtered)[0])
 
-    def listen(self, samples: Samples, language: str | None) -> list[Told]:
+    def listen(self, samples: Samples, language: str | None) -> list[Timed]:
         """Return the words of a recording, played in real time."""
         return Listener(self.model, language).listen(samples)

@@ -29,7 +29,6 @@ SILENCE_MS = 500  # the detector's, OpenAI's default
 # Seconds after its audio after which a session that does not end is given up.
 PATIENCE_S = 300.0
 NORMAL = 1000
-WORDS = "item.input_audio_transcription.words"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +102,12 @@ def _pieces(samples: Samples) -> Iterator[np.ndarray[Any, np.dtype[np.int16]]]:
 
 
 def _settings(language: str | None) -> dict[str, Any]:
-    """Return a session's settings: PCM at 16 kHz, OpenAI's default detector, words with times."""
+    """Return a session's settings: PCM at 16 kHz, OpenAI's default detector."""
     turns = {"type": "server_vad", "silence_duration_ms": SILENCE_MS}
     heard = {
         "format": {"type": "audio/pcm", "rate": SAMPLE_RATE},
         "transcription": {"language": language},
         "turn_detection": turns,
     }
-    session = {"type": "transcription", "audio": {"input": heard}, "include": [WORDS]}
+    session = {"type": "transcription", "audio": {"input": heard}}
     return {"type": "session.update", "session": session}

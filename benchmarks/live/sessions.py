@@ -10,16 +10,16 @@ from typing import Any
 import httpx2
 
 from benchmarks.apart import Apart
-from benchmarks.live.replay import Replay, replay
-from benchmarks.live.scoring import Ended, Session, delays, session_of
-from benchmarks.live.speech import Speech, with_pause
-from benchmarks.load.clients import HEADERS, TIMEOUT_S, Load, body_of, busy
+from benchmarks.live.replay import replay
+from benchmarks.live.scoring import Session, Timed, delays, session_of
+from benchmarks.live.speech import Speech
+from benchmarks.load.clients import HEADERS, TIMEOUT_S, body_of, busy
 
 # A measurement, as JSON has it.
 Cell = dict[str, Any]
 
 
-def ask(url: str, each: Speech) -> tuple[str, list[Ended]]:
+def ask(url: str, each: Speech) -> tuple[str, list[Timed]]:
     """Return the endpoint's own answer for a recording: its text, and where its words end."""
     wanted = {"language": each.recording.language, "return_timestamps": "word"}
     body = body_of(each.samples, diarize=False, **wanted)
@@ -37,9 +37,9 @@ class Plays:
 
     def theirs(self, rival: Apart, each: Speech) -> Cell:
         """Measure a recording with the other engine. Raises EngineFailed."""
-        told = rival.call("listen", with_pause(each.samples), each.recording.language)
-        text = "".join(word.text for word in told)
-        return self._kept(each, Session(told, text, text))
+        words = rival.call("listen", each.with_pause, each.recording.language)
+        text = "".join(word for word, _ in words)
+        return self._kept(each, Session(words, text, text), each.seconds)
 
     async def together(self, clients: int, most: float | None, beside: bytes | None) -> Cell:
         """Measure several clients at once, each starting with a different recording.
@@ -47,15 +47,13 @@ class Plays:
         They speak for `most` seconds, or each recording once if it is None. Meanwhile the body
         `beside` is sent repeatedly.
         """
-        files = busy(self.url, beside) if beside else nullcontext(Load())
-        async with files as load:
+        async with busy(self.url, beside) if beside else nullcontext():
             played = (self._client(number, clients, most) for number in range(clients))
             sessions = await asyncio.gather(*played)
         return {
             "clients": clients,
             "beside": beside is not None,
             "sessions": [each for client in sessions for each in client],
-            "files": [round(each, 2) for each in load.seconds],
         }
 
     async def _client(self, number: int, clients: int, most: float | None) -> list[Cell]:
@@ -76,26 +74,20 @@ class Plays:
 
     async def session(self, each: Speech, most: float | None = None) -> Cell:
         """Measure a recording, or at most `most` seconds of it."""
-        samples = with_pause(each.samples)
-        done = await replay(self.url, samples, each.recording.language, most)
-        return self._kept(each, session_of(done), done)
+        done = await replay(self.url, each.with_pause, each.recording.language, most)
+        return self._kept(each, session_of(done), done.spoken)
 
-    def _kept(self, each: Speech, session: Session, done: Replay | None = None) -> Cell:
+    def _kept(self, each: Speech, session: Session, spoken: float) -> Cell:
         """Return a session's figures; an interrupted recording is not `whole`."""
         _, ends = self.known[each.recording.name]
-        told, shown = delays(session.words, ends)
-        whole = done is None or (done.spoken >= each.seconds and not done.failure)
         return {
             "recording": each.recording.name,
-            "whole": whole,
+            "whole": spoken >= each.seconds and not session.failure,
             "deltas": session.deltas,
             "completed": session.completed,
-            "told": _rounded(told),
-            "shown": _rounded(shown),
+            "told": _rounded(delays(session.words, ends)),
             "waits": _rounded(session.waits),
-            "retracted": session.retracted,
-            "errors": session.errors,
-            "failure": done.failure if done else "",
+            "failure": session.failure,
         }
 
 

@@ -1,4 +1,4 @@
-"""Recordings to replay: a folder's, or dialogues of synthetic voices."""
+"""Recordings to replay: a folder's, or for a quick run a dialogue of synthetic voices."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from tests.support.speech import Samples
 from whosaid.timebase import SAMPLE_RATE
 
 SEED = 27
-# Seconds of a dialogue, and of a sound without speech, in full and quick runs.
-DIALOGUE, SOUND = 30.0, 20.0
+SOUND = 20.0  # seconds of a sound without speech
 QUICK_DIALOGUE, QUICK_SOUND = 6.0, 1.5
-DIALOGUES = 4
 # Silence after each recording, so that the detector finds the end of speech.
-PAUSE = 1.5
+PAUSE = np.zeros(round(1.5 * SAMPLE_RATE), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,48 +32,31 @@ class Speech:
     def seconds(self) -> float:
         return len(self.samples) / SAMPLE_RATE
 
+    @property
+    def with_pause(self) -> Samples:
+        return np.concatenate([self.samples, PAUSE])
 
-def real(folder: Path, only: str) -> list[Speech]:
-    """Return the recordings of a folder's manifest whose name contains `only`.
 
-    Raises ValueError if the manifest is wrong or no recording matches.
+def real(folder: Path) -> list[Speech]:
+    """Return a folder's recordings, silence and noise; raises ValueError if its manifest is
+    wrong.
     """
-    spoken = [each for each in load_manifests([folder / "manifest.json"]) if only in each.name]
-    if not spoken:
-        raise ValueError("no recording is left to replay")
-    return [Speech(each, each.samples()) for each in spoken]
+    spoken = [Speech(each, each.samples()) for each in load_manifests([folder / "manifest.json"])]
+    return [*spoken, _sound("silence", SOUND), _sound("noise", SOUND)]
 
 
-def synthetic(quick: bool) -> list[Speech]:
-    """Return dialogues for the demo models; with `quick` a short one."""
-    if quick:
-        return [_dialogue(0, QUICK_DIALOGUE)]
-    return [_dialogue(number, DIALOGUE) for number in range(DIALOGUES)]
-
-
-def without_words(quick: bool) -> list[Speech]:
-    """Return silence and noise; with `quick` a little noise."""
-    if quick:
-        return [_sound("noise", QUICK_SOUND)]
-    return [_sound("silence", SOUND), _sound("noise", SOUND)]
+def quick() -> list[Speech]:
+    """Return a short dialogue for the demo models, and a little noise."""
+    scene = dialogue([SEED, 0], QUICK_DIALOGUE)
+    text = " ".join(word.text.strip() for word in scene.words)
+    spoken = Speech(Recording(Path("dialogue"), "en", text), scene.samples)
+    return [spoken, _sound("noise", QUICK_SOUND)]
 
 
 def joined(speech: Sequence[Speech], seconds: float) -> Samples:
     """Return recordings one after the other with pauses, repeated and cut to `seconds`."""
-    pause = np.zeros(round(PAUSE * SAMPLE_RATE), np.float32)
-    once = np.concatenate([part for each in speech for part in (each.samples, pause)])
+    once = np.concatenate([each.with_pause for each in speech])
     return np.resize(once, round(seconds * SAMPLE_RATE))
-
-
-def with_pause(samples: Samples) -> Samples:
-    """Return the samples, and the pause after them."""
-    return np.pad(samples, (0, round(PAUSE * SAMPLE_RATE)))
-
-
-def _dialogue(number: int, seconds: float) -> Speech:
-    scene = dialogue([SEED, number], seconds)
-    text = " ".join(word.text.strip() for word in scene.words)
-    return Speech(Recording(Path(f"dialogue {number}"), "en", text), scene.samples)
 
 
 def _sound(name: str, seconds: float) -> Speech:

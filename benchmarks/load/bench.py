@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from benchmarks.load.clients import beside, body_of, closed, json_body
-from benchmarks.load.figures import figures
-from benchmarks.load.servers import DEMO, OURS, SERVERS, running
-from benchmarks.report import Results, settings
+from benchmarks.load.servers import DEMO, HF_SERVE, OURS, SERVERS, running
+from benchmarks.report import Results, Tables, settings
 from benchmarks.speed.recordings import recording
 from tests.support.audio_files import encoded, wav_file
 from whosaid.timebase import SAMPLE_RATE
@@ -29,10 +28,9 @@ SHARE_BESIDE = 0.2  # of the slower server's capacity, so that short requests sa
 OPUS = ("-c:a", "libopus", "-b:a", "12k")
 PARAMETERS = {"language": "en", "diarize": False}
 
-__all__ = ["figures", "measure"]
-
 # A measurement with its part of the results.
 Measured = Iterator[tuple[str, dict[str, Any]]]
+Cell = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ QUICK = Plan((1, 16), (SHORT,), 120, cell=3.0, fewest=1, beside=6, crowd=4)
 def measure(options: Namespace, path: Path) -> None:
     """Measure every model through both servers; `path` is written after each measurement."""
     plan = QUICK if options.quick else WHOLE
-    models = {"demo models": DEMO} if options.demo else {}
+    models = {"demo models": DEMO}
     models |= {folder.name: {"ASR_MODEL": str(folder.resolve())} for folder in options.model}
     facts: dict[str, Any] = {
         **settings(PACKAGES),
@@ -101,14 +99,13 @@ def _beside(urls: dict[str, str], plan: Plan, short: bytes, pause: float) -> Mea
     audio = recording(plan.very_long)
     long = body_of(audio, **PARAMETERS)
     for server in SERVERS:
-        load, of_long = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
-        took = max(of_long.seconds, default=None)
-        yield "beside", {"server": server, "pause": pause, "long": took, **load.figures()}
+        load = asyncio.run(beside(urls[server], short, long, pause, plan.beside))
+        yield "beside", {"server": server, "pause": pause, **load.figures()}
     # As Opus, ten minutes take less than a megabyte.
     opus = encoded(wav_file(audio.astype(float), SAMPLE_RATE), "long.ogg", *OPUS)
     long = json_body(opus, **PARAMETERS)
     for crowd in (0, plan.crowd):
-        load, _ = asyncio.run(beside(urls[OURS], short, long, pause, plan.beside, crowd))
+        load = asyncio.run(beside(urls[OURS], short, long, pause, plan.beside, crowd))
         facts = {"server": OURS, "pause": pause, "long ones": crowd}
         yield "crowd", {**facts, **load.figures()}
 
@@ -119,3 +116,53 @@ def _warm_up(urls: dict[str, str], body: bytes, users: int) -> None:
         first = asyncio.run(closed(url, body, users, 0.0, 1))
         if first.statuses:
             raise SystemExit(f"a server refuses the measured requests: {first.statuses}")
+
+
+# The page, from results alone
+
+
+def figures(results: Cell) -> Tables:
+    """Return the tables of users and of short requests beside long ones."""
+    users: dict[tuple[Any, ...], dict[str, Cell]] = {}
+    for cell in results["users"]:
+        what = (cell["models"], cell["seconds"], cell["users"])
+        users.setdefault(what, {})[cell["server"]] = cell
+    return {
+        "users": [_users(*each) for each in users.items() if len(each[1]) == len(SERVERS)],
+        "beside": [{**_where(cell), **_times(cell)} for cell in results["beside"]],
+        "crowd": [
+            {**_where(cell), "long ones": str(cell["long ones"]), **_times(cell)}
+            for cell in results["crowd"]
+        ],
+    }
+
+
+def _users(what: tuple[Any, ...], servers: Mapping[str, Cell]) -> dict[str, str]:
+    """Return a row with the figures of both servers."""
+    models, seconds, users = what
+    row = {"models": models, "audio": f"{seconds} s", "users": str(users)}
+    for server in SERVERS:
+        times = _times(servers[server])
+        row[f"{server}: median / p95"] = f"{times['median']} / {times['p95']}"
+        row[f"{server}: requests"] = times["requests"]
+    ratio = servers[OURS]["rate"] / servers[HF_SERVE]["rate"]
+    return row | {"ours : hf-serve": f"{ratio:.2f}"}
+
+
+def _where(cell: Cell) -> dict[str, str]:
+    return {"models": cell["models"], "server": cell["server"]}
+
+
+def _times(cell: Cell) -> dict[str, str]:
+    notes = [f"{count}x {status}" for status, count in cell["other statuses"].items()]
+    notes += ["texts differ"] * (cell["different texts"] > 1)
+    noted = f" ({', '.join(notes)})" if notes else ""
+    return {
+        "median": _seconds(cell.get("med")),
+        "p95": _seconds(cell.get("p95")),
+        "requests": f"{cell['requests']}{noted}",
+    }
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"

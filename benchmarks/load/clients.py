@@ -87,38 +87,43 @@ async def closed(url: str, body: bytes, users: int, seconds: float, fewest: int)
 
 async def beside(
     url: str, body: bytes, long: bytes, pause: float, most: int, at_once: int = 1
-) -> tuple[Load, Load]:
+) -> Load:
     """Send `most` short requests, one every `pause` seconds, while `at_once` `long` ones run.
 
-    Returns the load of the short ones and that of the long ones.
+    Return the load of the short ones.
     """
     load = Load()
-    async with _client() as client, busy(url, long, at_once) as of_long:
+    async with _client() as client, busy(url, long, at_once):
         asked = []
         for _ in range(most):
             await asyncio.sleep(pause)
             asked.append(asyncio.ensure_future(_ask(client, url, body, time.perf_counter(), load)))
         await asyncio.gather(*asked)
-    return load, of_long
+    return load
 
 
 @asynccontextmanager
-async def busy(url: str, body: bytes, at_once: int = 1) -> AsyncIterator[Load]:
-    """Keep `at_once` requests running until the block ends; repeat each one when it is answered."""
+async def busy(url: str, body: bytes, at_once: int = 1) -> AsyncIterator[None]:
+    """Keep `at_once` requests running until the block ends; repeat each one when it is answered.
+
+    Raises OSError if one is refused.
+    """
     load = Load()
     async with _client() as client:
 
         async def keep_busy() -> None:
-            while True:
+            while not load.statuses:
                 await _ask(client, url, body, time.perf_counter(), load)
 
         running = [asyncio.ensure_future(keep_busy()) for _ in range(at_once)]
         try:
-            yield load
+            yield
         finally:
             for each in running:
                 each.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+    if load.statuses:
+        raise OSError(f"a request that should run beside others was refused: {load.statuses}")
 
 
 def _client() -> httpx2.AsyncClient:

@@ -11,27 +11,30 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from benchmarks.apart import Apart, EngineFailed
+from benchmarks.counts import Count, difference, points, pooled
+from benchmarks.options import OURS
 from benchmarks.real.converted import convert
-from benchmarks.real.engines import Heard, Measured, Setting, Spec
-from benchmarks.real.figures import figures
-from benchmarks.real.manifest import Recording, load_manifests
-from benchmarks.report import Results, settings
+from benchmarks.real.engines import BATCH_SIZE, PRECISION, Measured, Setting, Spec
+from benchmarks.real.manifest import TRUTH, Recording, load_manifests, recordings_of
+from benchmarks.real.scoring import score
+from benchmarks.report import Results, Tables, settings
 from config import ModelSettings
 from whosaid.cli.parser import model as read_model
 from whosaid.models.download import with_local_models
 from whosaid.timebase import SAMPLE_RATE
 
-__all__ = ["figures", "measure"]
-
 PACKAGES = ("torch", "transformers", "ctranslate2", "faster-whisper", "rapidfuzz")
-EMPTY: dict[str, Any] = {"recordings": {}, "answers": {}}
+FEWEST = 6  # recordings; intervals of fewer prove nothing
+# Scores by engine, and then by recording.
+Scores = Mapping[str, Mapping[Recording, Count]]
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -41,14 +44,20 @@ def measure(options: Namespace, path: Path) -> None:
     model is not available.
     """
     specs = [Spec.parse(text) for text in options.engines]
-    recordings = [each for each in load_manifests(options.manifest) if options.only in each.name]
-    if not recordings:
-        raise ValueError("no recording is left to transcribe")
+    recordings = load_manifests(options.manifest)
     setting = _setting(options)
-    results = Results(path, _facts(options, setting), EMPTY, options.fresh)
+    facts = {
+        "model": Path(options.model).name,
+        "precision": PRECISION,
+        "batch size": BATCH_SIZE,
+        "word times": True,
+        "repeats": options.repeats,
+        **settings(PACKAGES),
+    }
+    results = Results(path, facts, {"recordings": {}, "answers": {}}, options.fresh)
     seconds = {each: len(each.samples()) / SAMPLE_RATE for each in recordings}
     for recording in recordings:
-        add_recording(results.content, recording, seconds[recording])
+        add_recording(results.content["recordings"], recording, seconds[recording])
     engines = _start(specs, setting, min(recordings, key=seconds.__getitem__))
     try:
         _transcribe(engines, recordings, options.repeats, results)
@@ -57,48 +66,40 @@ def measure(options: Namespace, path: Path) -> None:
             engine.close()
 
 
-def add_recording(results: dict[str, Any], recording: Recording, seconds: float) -> None:
+def add_recording(kept: dict[str, Any], recording: Recording, seconds: float) -> None:
     """Note a recording of `seconds` that will be transcribed.
 
     Raises ValueError if the earlier results have another recording of that name.
     """
-    kept = results["recordings"].get(recording.name, {"seconds": round(seconds, 3)})
-    if kept["seconds"] != round(seconds, 3):
+    facts = recording.facts(seconds)
+    before = kept.get(recording.name, facts)
+    if before["seconds"] != facts["seconds"]:
         raise ValueError(
             f"{recording.name} lasts {seconds:.3f} s; the earlier results have another recording of"
-            f" that name, of {kept['seconds']} s: rename it, or drop those results with --fresh"
+            f" that name, of {before['seconds']} s: rename it, or drop those results with --fresh"
         )
-    results["recordings"][recording.name] = recording.facts(seconds)
-
-
-def add_answer(
-    results: dict[str, Any], recording: Recording, engine: str, heard: Heard, first: bool
-) -> None:
-    """Note an engine's text of a recording. The `first` one of a run replaces results of older
-    runs.
-    """
-    answers = results["answers"].setdefault(engine, {})
-    if first:
-        answers[recording.name] = {"text": heard.text, "seconds": [], "peak": 0.0}
-    answer = answers[recording.name]
-    answer["seconds"].append(round(heard.seconds, 3))
-    answer["peak"] = round(max(answer["peak"], heard.peak), 1)
+    kept[recording.name] = facts
 
 
 def _transcribe(
     engines: Sequence[Apart], recordings: Sequence[Recording], repeats: int, results: Results
 ) -> None:
-    """Transcribe every recording with every engine, by turns, `repeats` times."""
+    """Transcribe every recording with every engine, by turns, `repeats` times.
+
+    The first answer of a run replaces those of older runs.
+    """
     for turn in range(repeats * len(recordings)):
         recording = recordings[turn % len(recordings)]
         forward = (turn + turn // len(recordings)) % 2 == 0
-        seconds = []
+        measured = []
         for engine in engines if forward else reversed(engines):
-            heard = engine.call("transcribe", recording)
-            seconds.append(f"{engine.name} {heard.seconds:.1f} s")
-            first = turn < len(recordings)
-            add_answer(results.content, recording, engine.name, heard, first)
-        results.save(f"{recording.name}: {', '.join(seconds)}")
+            text, seconds = engine.call("transcribe", recording)
+            measured.append(f"{engine.name} {seconds:.1f} s")
+            answers = results.content["answers"].setdefault(engine.name, {})
+            if turn < len(recordings):
+                answers[recording.name] = {"text": text, "seconds": []}
+            answers[recording.name]["seconds"].append(round(seconds, 3))
+        results.save(f"{recording.name}: {', '.join(measured)}")
 
 
 def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> list[Apart]:
@@ -130,25 +131,47 @@ def _setting(options: Namespace) -> Setting:
     except ArgumentTypeError as error:
         raise ValueError(f"--model={options.model}: {error}") from error
     model = Path(with_local_models(chosen).asr_model.name)
-    return Setting(
-        model=model,
-        converted=convert(model),
-        device="cuda" if torch.cuda.is_available() else "cpu",
-        precision=options.precision,
-        threads=options.threads or torch.get_num_threads(),
-        batch_size=options.batch_size,
-        words=options.words,
-    )
+    return Setting(model, convert(model), "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _facts(options: Namespace, setting: Setting) -> dict[str, Any]:
-    """Return the settings that the figures depend on."""
-    torch.set_num_threads(setting.threads)
-    return {
-        "model": Path(options.model).name,
-        "precision": setting.precision,
-        "batch size": setting.batch_size,
-        "word times": setting.words,
-        "repeats": options.repeats,
-        **settings(PACKAGES),
+# The page, from results alone
+
+
+def figures(results: dict[str, Any]) -> Tables:
+    """Return a row for each engine, about the recordings that every engine transcribed."""
+    answers = results["answers"]
+    heard = recordings_of(results, answers)
+    scores = {
+        engine: {each: score(each, texts[each.name]["text"]) for each in heard}
+        for engine, texts in answers.items()
     }
+    words = [each for each in heard if each.text]
+    spoken = [each for each in words if each.reference == TRUTH]
+    rows = []
+    for engine, texts in answers.items():
+        row = {"engine": engine}
+        for kind, some in {"spoken text": spoken, "all": words}.items():
+            if some:
+                count = pooled([scores[engine][each] for each in some])
+                row[f"{kind}, of {count.total:.0f}"] = f"{count.rate:.1%}"
+        seconds = sum(median(texts[each.name]["seconds"]) for each in heard)
+        invented = (scores[engine][each].errors for each in heard if not each.text)
+        row |= {
+            "ours less theirs, points": _less(engine, scores, spoken or words),
+            "seconds": f"{seconds:.1f}",
+            "words where nobody speaks": f"{sum(invented):.0f}",
+        }
+        rows.append(row)
+    return {"engines": rows}
+
+
+def _less(engine: str, scores: Scores, some: Sequence[Recording]) -> str:
+    """Return word errors of ours with as many beams, or of the first of ours, less an engine's."""
+    ours = [spec for spec in map(Spec.parse, scores) if spec.form == OURS]
+    same = [spec for spec in ours if spec.beams == Spec.parse(engine).beams]
+    if not some or not ours or (beside := (same or ours)[0].name) == engine:
+        return ""
+    less = difference(
+        [scores[beside][each] for each in some], [scores[engine][each] for each in some]
+    )
+    return points(less) if len(some) >= FEWEST else f"{100 * less.value:+.1f}"

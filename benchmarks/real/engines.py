@@ -1,80 +1,57 @@
 """The compared engines: this project, faster-whisper's two modes, transformers.
 
-    ours   ours:num_beams=5   batched@int8:beam_size=5   sequential:vad_filter=true
+    ours   ours-5@bfloat16   batched@int8   sequential-5   pipeline
 
-An engine is a text, FORM[@PRECISION][:NAME=VALUE,...]. The names are what its users pass
-(parameters of a request, arguments of faster-whisper's `transcribe`, generation options of
-transformers), so any of their settings can be measured, new ones without a change here. Each is
-called as its users call it, with a file, at its own defaults but for language, batch size and
-beams. Packages are imported in the engine's process.
+An engine is a text, FORM[-BEAMS][@PRECISION]. Each is called as its users call it, with a file, at
+its own defaults but for language, batch size, beams and word times. Packages are imported in the
+engine's process.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import av
 
-from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL, SHORT
+from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL
 from benchmarks.real.manifest import Recording
-from benchmarks.timing import reset_peak, resident_peak
 from config import ModelSettings
 
-TEXT = re.compile(r"(?P<form>\w+)(@(?P<precision>\w+))?(:(?P<options>.+))?")
+TEXT = re.compile(r"(?P<form>\w+)(-(?P<beams>\d+))?(@(?P<precision>\w+))?")
 # transformers' precisions; for any other it computes in float32.
 FLOATS = ("float32", "bfloat16", "float16")
+PRECISION, BATCH_SIZE = "float32", 24
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An engine with its settings; `precision` None stands for the run's."""
+    """An engine with its settings."""
 
     name: str
     form: str
-    precision: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    beams: int = 1
+    precision: str = PRECISION
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Read an engine's text or a short name. Raises ValueError if it is neither."""
-        name = text.strip()
-        found = TEXT.fullmatch(SHORT.get(name, name))
+        """Read an engine's text. Raises ValueError if it is none."""
+        found = TEXT.fullmatch(text)
         if found is None or found["form"] not in FORMS:
-            known = ", ".join((*FORMS, *SHORT))
-            raise ValueError(
-                f"engine {name!r} is none of {known}, nor FORM[@PRECISION][:NAME=VALUE]"
-            )
-        options = {}
-        for part in filter(None, re.split(r",(?=\w+=)", found["options"] or "")):
-            key, equals, value = part.partition("=")
-            if not equals:
-                raise ValueError(f"engine {name!r}: {part} is not NAME=VALUE")
-            options[key.strip()] = _value(value)
-        return cls(name, found["form"], found["precision"], options)
-
-    @property
-    def beams(self) -> int:
-        return int(self.options.get("num_beams", self.options.get("beam_size", 1)))
-
-
-def _value(text: str) -> Any:  # noqa: ANN401
-    """Return a JSON value, or the text if it is not JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+            known = ", ".join(FORMS)
+            raise ValueError(f"engine {text!r} is none of {known} with -BEAMS or @PRECISION")
+        beams, precision = int(found["beams"] or 1), found["precision"] or PRECISION
+        return cls(text, found["form"], beams, precision)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that all engines of a run share.
+    """What all engines of a run share.
 
     `model` is a folder of transformers', `converted` the same weights for CTranslate2.
     """
@@ -82,10 +59,6 @@ class Setting:
     model: Path
     converted: Path
     device: str
-    precision: str
-    threads: int
-    batch_size: int
-    words: bool
 
 
 class Ours:
@@ -94,50 +67,49 @@ class Ours:
     def __init__(self, spec: Spec, setting: Setting) -> None:
         from handler import EndpointHandler
 
-        wanted = {"device": setting.device, "dtype": spec.precision or setting.precision}
+        wanted = {"device": setting.device, "dtype": spec.precision}
         settings = ModelSettings.for_models(str(setting.model)).model_copy(update=wanted)
         self.endpoint = EndpointHandler(settings=settings)
-        self.parameters = {"batch_size": setting.batch_size, "diarize": False, **spec.options}
-        if setting.words:
-            self.parameters["return_timestamps"] = "word"
+        self.parameters = {
+            "batch_size": BATCH_SIZE,
+            "num_beams": spec.beams,
+            "return_timestamps": "word",
+            "diarize": False,
+        }
 
     def transcribe(self, recording: Recording) -> str:
-        """Return the answer's text. Raises ValueError if the endpoint knows no such parameter."""
+        """Return the answer's text."""
         body = {
             "inputs": base64.b64encode(recording.audio.read_bytes()).decode(),
             "parameters": {**self.parameters, "language": recording.language},
         }
-        answer = self.endpoint(body)
-        for warning in answer["warnings"]:
-            if warning.startswith("unknown"):
-                raise ValueError(warning)
-        return str(answer["text"])
+        return str(self.endpoint(body)["text"])
 
 
 class FasterWhisper:
-    """faster-whisper's `BatchedInferencePipeline`, or with `batched` False its `WhisperModel`.
+    """faster-whisper's `BatchedInferencePipeline`, or its `WhisperModel`.
 
-    Greedy unless its options say otherwise; its own default is five beams. It decodes files itself,
-    to 16 bits: on some recordings that decides whether it loops.
+    Its own default is five beams. It decodes files itself, to 16 bits: on some recordings that
+    decides whether it loops.
     """
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
         import faster_whisper.audio
+        import torch
         from faster_whisper import BatchedInferencePipeline, WhisperModel
 
         faster_whisper.audio.av = _AnyAv()
         model = WhisperModel(
             str(setting.converted),
             device=setting.device,
-            compute_type=spec.precision or setting.precision,
-            cpu_threads=setting.threads,
+            compute_type=spec.precision,
+            cpu_threads=torch.get_num_threads(),
         )
-        self.options = {"beam_size": 1, "word_timestamps": setting.words}
+        self.options = {"beam_size": spec.beams, "word_timestamps": True}
         self.engine: Any = model
         if spec.form == BATCHED:
             self.engine = BatchedInferencePipeline(model)
-            self.options["batch_size"] = setting.batch_size
-        self.options |= spec.options
+            self.options["batch_size"] = BATCH_SIZE
 
     def transcribe(self, recording: Recording) -> str:
         """Return the text of all segments; sampling is seeded."""
@@ -171,18 +143,13 @@ class Pipeline:
         from benchmarks import pipeline
         from whosaid.asr import Checkpoint, load_whisper
 
-        named = spec.precision or setting.precision
-        dtype = getattr(torch, named) if named in FLOATS else torch.float32
+        dtype = getattr(torch, spec.precision) if spec.precision in FLOATS else torch.float32
         models = load_whisper(Checkpoint(str(setting.model)), torch.device(setting.device), dtype)
-        self.pipeline = pipeline.Pipeline(models)
-        self.multilingual = models.special_tokens.multilingual
-        self.setting, self.options = setting, spec.options
+        self.pipeline = pipeline.Pipeline(models, num_beams=spec.beams)
 
     def transcribe(self, recording: Recording) -> str:
-        task = {"task": "transcribe", "language": recording.language} if self.multilingual else {}
-        timestamps = "word" if self.setting.words else True
-        samples, options = recording.samples(), {**task, **self.options}
-        return self.pipeline.transcribe(samples, self.setting.batch_size, options, timestamps)
+        samples = recording.samples()
+        return self.pipeline.transcribe(samples, BATCH_SIZE, recording.language, "word")
 
 
 MAKERS: Mapping[str, Callable[[Spec, Setting], Any]] = {
@@ -193,29 +160,18 @@ MAKERS: Mapping[str, Callable[[Spec, Setting], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A recording's text by one engine, wall seconds, and the process's peak memory in MiB."""
-
-    text: str
-    seconds: float
-    peak: float
-
-
 class Measured:
-    """An engine in its own process, whose time and memory are measured."""
+    """An engine in its own process, whose time is measured."""
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
-        import torch
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-        torch.set_num_threads(setting.threads)
         self.engine = MAKERS[spec.form](spec, setting)
 
-    def transcribe(self, recording: Recording) -> Heard:
-        reset_peak()
+    def transcribe(self, recording: Recording) -> tuple[str, float]:
+        """Return the recording's text, and wall seconds."""
         started = time.perf_counter()
         text = self.engine.transcribe(recording)
-        return Heard(text, time.perf_counter() - started, resident_peak())
+        return text, time.perf_counter() - started

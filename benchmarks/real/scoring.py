@@ -30,11 +30,6 @@ def score(recording: Recording, text: str) -> Count:
     return Count(Levenshtein.distance(expected, found), len(expected))
 
 
-def is_by_character(recording: Recording) -> bool:
-    """Return True if the recording is scored in characters."""
-    return recording.language in WITHOUT_SPACES
-
-
 @cache
 def normalizer(language: str | None) -> Callable[[str], str]:
     """Return Whisper's normaliser for a language; None stands for an unknown language."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.pipeline import Pipeline
 from benchmarks.report import Results, Tables, settings
 from benchmarks.speed.cells import (
     ASSISTED,
@@ -18,21 +18,17 @@ from benchmarks.speed.cells import (
     CT2,
     OURS,
     PIPELINE,
-    PIPELINE_ASSISTED,
     Cell,
     Pair,
     pairs,
     quick_pairs,
 )
-from benchmarks.speed.engines import CTranslate2, Ours, TransformersPipeline
+from benchmarks.speed.engines import CTranslate2, Ours
 from benchmarks.speed.recordings import cut, recording
-from benchmarks.timing import MIN_REPEATS, Action, ratio, repeats_within, time_interleaved
-from tests.support.speech import Samples
+from benchmarks.timing import Action, ratio, time_interleaved
 from whosaid.transcript import DecodeStats
 
-# Seconds; a first repeat that took longer counts, a shorter one was a warm-up.
-WARM_UP = 12.0
-BUDGET = 5.0  # seconds of a cell for more than the fewest repeats
+REPEATS = 5  # of each cell, after a first run that is not counted
 RATIOS = {
     "pipeline / ours": (PIPELINE, OURS),
     "CTranslate2 / ours": (CT2, OURS),
@@ -41,18 +37,15 @@ RATIOS = {
 
 
 def measure(options: Namespace, path: Path) -> None:
-    """Measure the cells whose names contain the options' texts."""
+    """Measure all cells; `path` is written after each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     facts = settings() | {"dtype": str(dtype)}
     results = Results(path, facts, {"cells": []}, options.fresh or options.quick)
     for pair in quick_pairs() if options.quick else pairs():
-        cells = [cell for cell in pair.cells if options.cells in cell.name]
-        if not cells or options.models not in pair.name:
-            continue
         bench = Bench(pair, device, dtype)
-        for cell in cells:
-            row = bench.measure(cell, 0.0 if options.quick else BUDGET)
+        for cell in pair.cells:
+            row = bench.measure(cell, 1 if options.quick else REPEATS)
             results.put("cells", row, "models", "cell", "batch")
 
 
@@ -81,44 +74,38 @@ class Bench:
         self.pair, self.device = pair, device
         models = pair.load(device, dtype)
         self.ours = Ours(models, pair.max_tokens)
-        self.pipeline = TransformersPipeline(models, pair.max_tokens)
+        limit = {"max_new_tokens": pair.max_tokens, "force_unique_generate_call": True}
+        self.pipeline = Pipeline(models, **(limit if pair.max_tokens else {}))
         self.ctranslate2 = CTranslate2(models, pair.max_tokens)
 
-    def measure(self, cell: Cell, budget: float) -> dict[str, Any]:
-        """Return the cell's figures for the results; `budget` is seconds for more repeats."""
+    def measure(self, cell: Cell, repeats: int) -> dict[str, Any]:
+        """Return the cell's figures for the results."""
         actions = self._actions(cell)
+        for warm_up in actions.values():
+            warm_up()
         self.ours.assisted_stats = DecodeStats()
-        seconds = time_interleaved(actions, 1, self.device)
-        spent = sum(sum(times) for times in seconds.values())
-        if spent < WARM_UP:
-            self.ours.assisted_stats = DecodeStats()
-            seconds = time_interleaved(actions, repeats_within(budget, spent), self.device)
-        else:
-            more = time_interleaved(actions, MIN_REPEATS - 1, self.device)
-            seconds = {name: seconds[name] + more[name] for name in actions}
         return {
             "models": self.pair.name,
             "cell": cell.name,
             "batch": cell.batch,
-            "seconds": seconds,
+            "seconds": time_interleaved(actions, repeats, self.device),
             "acceptance": self.ours.assisted_stats.acceptance,
         }
 
-    def _windows(self, cell: Cell) -> list[Samples]:
-        if cell.seconds:
-            return self.ours.windows(recording(cell.seconds))
-        count = 4 * cell.batch
-        return cut(recording(count * cell.window), cell.window)[:count]
-
     def _actions(self, cell: Cell) -> dict[str, Action]:
-        windows, batch = self._windows(cell), cell.batch
-        own: Callable[..., object] = partial(self.ours.decode, windows, batch)
-        actions: dict[str, Action] = {CT2: partial(self.ctranslate2.decode, windows, batch)}
-        if cell.seconds:
-            samples = recording(cell.seconds)
-            own = partial(self.ours.transcribe, samples, batch)
-            pipeline = partial(self.pipeline.transcribe, samples, batch)
-            actions[PIPELINE] = partial(pipeline, assisted=False)
-            actions[PIPELINE_ASSISTED] = partial(pipeline, assisted=True)
-        actions |= {OURS: partial(own, assisted=False), ASSISTED: partial(own, assisted=True)}
+        batch = cell.batch
+        if cell.window:
+            count = 4 * batch
+            windows = cut(recording(count * cell.window), cell.window)[:count]
+            return {
+                OURS: partial(self.ours.decode, windows, batch, assisted=False),
+                ASSISTED: partial(self.ours.decode, windows, batch, assisted=True),
+            }
+        samples = recording(cell.seconds)
+        actions: dict[str, Action] = {
+            PIPELINE: partial(self.pipeline.transcribe, samples, batch),
+            CT2: partial(self.ctranslate2.decode, self.ours.windows(samples), batch),
+            OURS: partial(self.ours.transcribe, samples, batch, assisted=False),
+            ASSISTED: partial(self.ours.transcribe, samples, batch, assisted=True),
+        }
         return {name: actions[name] for name in cell.columns}

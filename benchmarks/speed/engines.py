@@ -1,4 +1,4 @@
-"""The compared engines: transformers' pipeline, CTranslate2 and this project.
+"""The compared engines besides transformers' pipeline: CTranslate2 and this project.
 
 All have the same weights and are called as their users call them. An engine's work besides decoding
 (overlapping chunks, a second pass, language detection) is part of its time. With random weights
@@ -16,15 +16,15 @@ from typing import Any
 import ctranslate2
 import numpy as np
 import torch
-from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
 
 from benchmarks.apart import Apart
 from benchmarks.decoding import decode
-from benchmarks.pipeline import CHUNK_SECONDS, Pipeline
+from benchmarks.pipeline import CHUNK_SECONDS
+from benchmarks.real.converted import convert
 from benchmarks.speed.recordings import cut
 from tests.support.speech import Samples
-from tests.support.transformers_models import decoder_alone, in_transformers
+from tests.support.transformers_models import in_transformers
 from whosaid.asr.checkpoint.loading import WhisperModels
 from whosaid.asr.decoding_plan import TranscriptionOptions
 from whosaid.asr.engine.request import DecodeOptions, Request
@@ -38,26 +38,6 @@ from whosaid.transcript import DecodeStats
 LANGUAGE = "en"
 LATEST_FIRST_TIMESTAMP = 1_500  # if a checkpoint sets none
 Tokens = tuple[int, ...]
-
-
-class TransformersPipeline:
-    """transformers' pipeline; it detects the language."""
-
-    def __init__(self, models: WhisperModels, max_tokens: int | None) -> None:
-        self.pipeline, self.assistant = Pipeline(models), None
-        if models.assistant is not None:
-            convert = decoder_alone if models.assistant.shares_encoder else in_transformers
-            self.assistant = convert(models.assistant.model)
-        self.options: dict[str, Any] = {"task": "transcribe", "language": None}
-        if max_tokens is not None:
-            self.options |= {"max_new_tokens": max_tokens, "force_unique_generate_call": True}
-
-    def transcribe(self, samples: Samples, batch_size: int, assisted: bool) -> str:
-        """Return the text of whole audio; with an assistant it decodes one chunk at a time."""
-        if not assisted:
-            return self.pipeline.transcribe(samples, batch_size, self.options)
-        options = {**self.options, "assistant_model": self.assistant}
-        return self.pipeline.transcribe(samples, 1, options)
 
 
 class CTranslate2:
@@ -84,11 +64,11 @@ class CTranslate2:
             "inter_threads": 1,
         }
         with tempfile.TemporaryDirectory() as folder:
-            source, converted = Path(folder) / "transformers", Path(folder) / "ctranslate2"
+            source = Path(folder) / "transformers"
             model: Any = in_transformers(models.model)
             for part in (model, models.tokenizer, models.feature_extractor):
                 part.save_pretrained(source)
-            TransformersConverter(str(source)).convert(str(converted))
+            converted = convert(source, Path(folder))
             self.apart = Apart("CTranslate2", _Converted, str(converted), load, settings)
 
     def decode(self, windows: Sequence[Samples], batch_size: int) -> list[Tokens]:

@@ -29,7 +29,7 @@ from whosaid.asr.engine.request import DecodeOptions, Request
 from whosaid.runtime.device import prepare_device
 from whosaid.timebase import SAMPLE_RATE
 
-HEADER = ("assistant", "batch", "ms a step", "ms a window", "RTFx", "graphs", "load, s")
+HEADER = ("assistant", "batch", "ms a step", "RTFx", "graphs", "load, s")
 NOISE = 0.03  # of the assistant's weights
 SECONDS, TOKENS = 27, 110  # of a window
 ROWS, FULL_BATCHES, REPEATS = (1, 8, 24, 96), 3, 3
@@ -38,7 +38,7 @@ ROWS, FULL_BATCHES, REPEATS = (1, 8, 24, 96), 3, 3
 def measure(
     models: WhisperModels, assisted: bool, rows: Sequence[int], tokens: int
 ) -> Iterator[list[str]]:
-    """Yield a line for each batch size: milliseconds a step and a window, and RTFx."""
+    """Yield a line for each batch size: milliseconds a step, and RTFx."""
     started = time.perf_counter()
     engine = DecodeEngine(models if assisted else replace(models, assistant=None))
     loaded = f"{time.perf_counter() - started:.1f}"
@@ -53,8 +53,8 @@ def measure(
         run()
         seconds = min(time_interleaved({"": run}, REPEATS, models.device)[""])
         _, stats = run()
-        step, window = stats.decode_seconds / stats.steps, seconds / len(windows)
-        figures = [f"{1000 * step:.2f}", f"{1000 * window:.1f}", f"{SECONDS / window:.0f}"]
+        step = 1000 * stats.decode_seconds / stats.steps
+        figures = [f"{step:.2f}", f"{SECONDS * len(windows) / seconds:.0f}"]
         yield ["with" if assisted else "without", str(count), *figures, graphs, loaded]
 
 

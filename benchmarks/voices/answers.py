@@ -6,11 +6,9 @@ import base64
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from diarization_utils import attribute
-from whosaid.transcript import Chunk, SpeakerTurn, Word
+from whosaid.transcript import SpeakerTurn, Word
 
 if TYPE_CHECKING:
     from handler import EndpointHandler
@@ -20,18 +18,10 @@ OURS, WHISPERX = RULES = ("this project", "WhisperX")
 
 @dataclass(frozen=True)
 class Answer:
-    """Chunks with their words and the endpoint's speakers, and the turns it found."""
+    """Words with the endpoint's speakers, and the turns it found."""
 
-    chunks: tuple[Chunk, ...]
+    words: tuple[Word, ...]
     turns: tuple[SpeakerTurn, ...]
-
-    @property
-    def words(self) -> tuple[Word, ...]:
-        return words_of(self.chunks)
-
-
-def words_of(chunks: Sequence[Chunk]) -> tuple[Word, ...]:
-    return tuple(chain.from_iterable(chunk.words for chunk in chunks))
 
 
 def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer:
@@ -39,17 +29,7 @@ def ask(endpoint: EndpointHandler, audio: bytes, **parameters: object) -> Answer
     wanted = {"return_timestamps": "word", "output": ["rttm"], **parameters}
     inputs = base64.b64encode(audio).decode()
     answer = endpoint({"inputs": inputs, "parameters": wanted})
-    return Answer(tuple(_chunks(answer)), tuple(read_rttm(answer["output"]["rttm"])))
-
-
-def attribute_by_rules(
-    answer: Answer, turns: Sequence[SpeakerTurn] | None = None
-) -> dict[str, tuple[Word, ...]]:
-    """Return the recognised words with each rule's speakers, on the turns found or on `turns`."""
-    if turns is None:
-        return {OURS: answer.words, WHISPERX: whisperx_rule(answer.words, answer.turns)}
-    ours = attribute(answer.chunks, turns, make_exclusive(turns))
-    return {OURS: words_of(ours), WHISPERX: whisperx_rule(answer.words, turns)}
+    return Answer(tuple(map(_word, answer["words"])), tuple(read_rttm(answer["output"]["rttm"])))
 
 
 def whisperx_rule(words: Sequence[Word], turns: Sequence[SpeakerTurn]) -> tuple[Word, ...]:
@@ -79,17 +59,6 @@ def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
             exclusive.append(replace(turn, start=max(turn.start, taken)))
             taken = turn.end
     return exclusive
-
-
-def _chunks(answer: dict[str, Any]) -> Iterator[Chunk]:
-    """Chunks with the words that, joined, are their text."""
-    words = list(map(_word, answer["words"]))
-    for entry in answer["chunks"]:
-        taken: list[Word] = []
-        while words and len("".join(word.text for word in taken)) < len(entry["text"]):
-            taken.append(words.pop(0))
-        start, end = entry["timestamp"]
-        yield Chunk(entry["text"], start, end, words=tuple(taken))
 
 
 def _word(entry: dict[str, Any]) -> Word:

@@ -8,34 +8,38 @@ from __future__ import annotations
 
 import warnings
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.report import Results, settings
-from benchmarks.timing import time_interleaved
-from benchmarks.voices.answers import ask
+from benchmarks.counts import Count, pooled
+from benchmarks.harness import whisper_of
+from benchmarks.report import Results, Tables, settings
+from benchmarks.timing import time_once
+from benchmarks.voices.answers import RULES, ask
 from benchmarks.voices.conversations import Conversation, load_conversations
-from benchmarks.voices.figures import ENDPOINT, ESTIMATED, OURS, STOCK, TOLD, figures
 from benchmarks.voices.naming import Heard, embed_clips, name_everybody
-from benchmarks.voices.scoring import score_turns, score_words
+from benchmarks.voices.scoring import PARTS, diarization_parts, errors_of, score_words
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
 from tests.support.speech import Samples
 from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from whosaid.diarization.pyannote import load_stock_pipeline
-from whosaid.models import whisper_base
-from whosaid.runtime.environment import cache_folder
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn
 
-__all__ = ["figures", "measure"]
-
 PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transformers")
+# The compared systems: pyannote's pipeline, the endpoint's diarizer, and the endpoint's answer,
+# without turns in which no speech was detected.
+STOCK, OURS, ENDPOINT = SYSTEMS = ("pyannote.audio", "diarizer", "endpoint")
+ESTIMATED, TOLD = NUMBERS = ("estimated", "told")
+
 Turns = tuple[SpeakerTurn, ...]
+Counts = dict[str, Any]  # of results
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -44,23 +48,18 @@ def measure(options: Namespace, path: Path) -> None:
     Raises ValueError or OSError if recordings or the model are missing.
     """
     handler, facts = load(options)
-    conversations = [
-        each for each in load_conversations(options.recordings) if options.only in each.name
-    ]
+    conversations = load_conversations(options.recordings)[: 1 if options.quick else None]
     if not conversations:
-        raise ValueError(f"{options.recordings}: no recording is left to measure")
-    repeats = 1 if options.quick else options.repeats
-    results = Results(path, facts | {"repeats": repeats}, {"recordings": []}, options.fresh)
-    kept = results.content
+        raise ValueError(f"{options.recordings}: no recording has turns")
+    results = Results(path, facts, {"recordings": []}, options.fresh or options.quick)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device, repeats)
+    bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device)
     with closing(handler.endpoint):
         for conversation in conversations:
             results.put("recordings", bench.measure(conversation), "name")
         # People are named across all conversations together.
-        if not options.only or "names" not in kept:
-            kept["names"] = bench.name(conversations)
-            results.save("names")
+        results.content["names"] = bench.name(conversations)
+        results.save("names")
 
 
 def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
@@ -69,14 +68,10 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     Raises ValueError if there is no model.
     """
     options.pipeline = options.pipeline or str(REPOSITORY / SPEAKERS_MODEL)
-    model = options.model or whisper_base.cached(cache_folder())
-    if model is None:
-        raise ValueError(
-            "--model is needed, because scripts/demo has not downloaded Whisper base yet"
-        )
+    model = whisper_of(options)
     facts = settings(PACKAGES) | {
         "pipeline": Path(options.pipeline).name,
-        "model": Path(model).name,
+        "model": model.name,
         "dtype": "float32",
     }
     chosen = ModelSettings.for_models(str(model), diarization_model=options.pipeline)
@@ -87,13 +82,9 @@ class Bench:
     """The endpoint, and pyannote's pipeline on the same weights."""
 
     def __init__(
-        self,
-        handler: EndpointHandler,
-        stock: StockPipeline,
-        device: torch.device,
-        repeats: int,
+        self, handler: EndpointHandler, stock: StockPipeline, device: torch.device
     ) -> None:
-        self.handler, self.stock, self.device, self.repeats = handler, stock, device, repeats
+        self.handler, self.stock, self.device = handler, stock, device
         diarizer = handler.endpoint.diarizer
         assert diarizer is not None
         self.diarizer: Diarizer = diarizer
@@ -111,36 +102,36 @@ class Bench:
             "words": {},
         }
         for known, number in ((ESTIMATED, None), (TOLD, conversation.speakers)):
-            repeats = self.repeats if known == ESTIMATED else 1
-            found, seconds = self._diarize(samples, SpeakerHints(number), repeats)
-            if known == ESTIMATED:
-                measured["seconds"] = seconds
+            found, seconds = self._diarize(samples, SpeakerHints(number))
+            measured.setdefault("seconds", seconds)
             wanted = {"language": recording.language, "num_speakers": number}
             answer = ask(self.handler, recording.audio.read_bytes(), **wanted)
             found[ENDPOINT] = answer.turns
             measured["turns"][known] = {
-                system: score_turns(conversation, turns, duration)
+                system: {
+                    "strict": diarization_parts(conversation.turns, turns, duration),
+                    "speakers": len({turn.speaker for turn in turns}),
+                }
                 for system, turns in found.items()
             }
             measured["words"][known] = score_words(conversation, answer)
         return measured
 
     def _diarize(
-        self, samples: Samples, hints: SpeakerHints, repeats: int
-    ) -> tuple[dict[str, Turns], dict[str, list[float]]]:
-        """Return the turns of each system, and its seconds in each repeat."""
-        found: dict[str, Turns] = {}
-        systems = {
-            OURS: lambda: self.diarizer.diarize(samples, hints).turns,
-            STOCK: lambda: self.stock(samples, hints),
-        }
+        self, samples: Samples, hints: SpeakerHints
+    ) -> tuple[dict[str, Turns], dict[str, float]]:
+        """Return the turns and the seconds of each system."""
+        found, seconds = dict[str, Turns](), dict[str, float]()
 
-        def diarize(system: str) -> None:
-            found[system] = systems[system]()
+        def ours() -> None:
+            found[OURS] = self.diarizer.diarize(samples, hints).turns
 
-        actions = {system: partial(diarize, system) for system in systems}
-        seconds = time_interleaved(actions, repeats, self.device)
-        return found, {name: [round(each, 3) for each in all_] for name, all_ in seconds.items()}
+        def stock() -> None:
+            found[STOCK] = self.stock(samples, hints)
+
+        for system, run in ((OURS, ours), (STOCK, stock)):
+            seconds[system] = round(time_once(run, self.device), 3)
+        return found, seconds
 
     def name(self, conversations: list[Conversation]) -> dict[str, dict[str, float]]:
         """Return the results of naming people by clips of the conversations."""
@@ -179,3 +170,54 @@ class StockPipeline:
             SpeakerTurn(str(label), float(segment.start), float(segment.end))
             for segment, _, label in annotation.itertracks(yield_label=True)
         )
+
+
+# The page, from results alone. Seconds and words are added before they are divided.
+
+
+def figures(results: Counts) -> Tables:
+    """Return errors of turns, of words and of names."""
+    recordings = results["recordings"]
+    words = []
+    for known, rule in product(NUMBERS, RULES):
+        count = pooled([Count(**each["words"][known][rule]) for each in recordings])
+        wrong = f"{count.rate:.1%} ({count.errors:.0f} of {count.total:.0f})"
+        words.append({"number of speakers": known, "rule": rule, "wrong speaker": wrong})
+    names = [_names(kind, tally) for kind, tally in results.get("names", {}).items()]
+    return {"turns": list(_turns(recordings)), "words": words, "names": names}
+
+
+def _turns(recordings: Sequence[Counts]) -> Iterator[dict[str, str]]:
+    for known, system in product(NUMBERS, SYSTEMS):
+        scores = [each["turns"][known][system] for each in recordings]
+        parts = {part: sum(score["strict"][part] for score in scores) for part in PARTS}
+        right = sum(
+            score["speakers"] == each["speakers"]
+            for score, each in zip(scores, recordings, strict=True)
+        )
+        seconds = sum(each["seconds"].get(system, 0.0) for each in recordings)
+        timed = known == ESTIMATED and system != ENDPOINT
+        yield {
+            "number of speakers": known,
+            "": system,
+            "DER": f"{errors_of(parts).rate:.1%}",
+            "missed": f"{parts['missed'] / parts['total']:.1%}",
+            "false alarm": f"{parts['false_alarm'] / parts['total']:.1%}",
+            "confusion": f"{parts['confusion'] / parts['total']:.1%}",
+            "right number": f"{right}/{len(recordings)}",
+            "seconds": f"{seconds:.1f}" if timed else "",
+        }
+
+
+def _names(kind: str, tally: dict[str, float]) -> dict[str, str]:
+    def share(of: str, total: str) -> str:
+        return f"{tally[of] / tally[total]:.1%}" if tally[total] else ""
+
+    return {
+        "known by": kind,
+        "rightly": share("right", "known"),
+        "wrongly": share("wrong", "known"),
+        "of seconds": f"{tally['known']:.0f}",
+        "strangers named": share("strangers_named", "strangers"),
+        "of strangers' seconds": f"{tally['strangers']:.0f}",
+    }

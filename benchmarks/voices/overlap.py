@@ -7,7 +7,9 @@ of request parameters, once on the pipeline's turns and once on the reference tu
 from __future__ import annotations
 
 import json
+import time
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -106,11 +108,13 @@ class OverlapBench:
             yield from mixtures(options.voices, options.split, casts, self.recognise)
 
     def measure(self, scene: Scene, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return the errors and the found words on each kind of turns."""
+        """Return the errors and the found words on each kind of turns, and the pipeline's time."""
         self.diarizer.turns = scene.turns
         reference = self._ask(scene.samples, **parameters)
         self.diarizer.turns = None
+        began = time.perf_counter()
         pipeline = self._ask(scene.samples, **parameters)
+        seconds = time.perf_counter() - began
         found = {
             REFERENCE: reference.words,
             PIPELINE: pipeline.words,
@@ -118,6 +122,7 @@ class OverlapBench:
         }
         normalize = normalizer(ENGLISH)
         return {
+            "seconds": round(seconds, 3),
             "errors": {
                 turns: word_errors(scene.words, scene.turns, words, normalize)
                 for turns, words in found.items()
@@ -167,16 +172,25 @@ def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float
 
 
 def figures(results: dict[str, Any]) -> Tables:
-    """Return errors by degree of overlap, and by parameters if there are several."""
-    errors: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    """Return errors by degree of overlap. If there are several sets of parameters, also their time
+    by the first set's.
+    """
+    errors: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     for row in results["overlap"]:
-        errors.setdefault((_kind(row), row["parameters"]), []).append(row["errors"])
-    kinds, sets = (dict.fromkeys(each) for each in zip(*errors, strict=True))
+        case = _kind(row), row["parameters"]
+        errors[case].append(row["errors"])
+        seconds[case] += row["seconds"]
+    kinds, sets = (list(dict.fromkeys(each)) for each in zip(*errors, strict=True))
     table = []
     for kind, parameters in product(kinds, sets):
         if some := errors.get((kind, parameters)):
-            names = {"speech": kind, **({"parameters": parameters} if len(sets) > 1 else {})}
-            table.append(names | _cells(some))
+            cells = {"speech": kind, "parameters": parameters, **_cells(some)}
+            if len(sets) == 1:
+                del cells["parameters"]
+            elif first := seconds.get((kind, sets[0])):
+                cells["time"] = f"{seconds[kind, parameters] / first:.2f}"
+            table.append(cells)
     degrees = [each for each in kinds if each != REAL]
     lines = {
         each: [errors[kind, each] for kind in degrees]

@@ -16,14 +16,11 @@ from pyannote.metrics.diarization import DiarizationErrorRate
 from scipy.optimize import linear_sum_assignment
 
 from benchmarks.counts import Count
-from benchmarks.voices.answers import Answer, attribute_by_rules
+from benchmarks.voices.answers import OURS, WHISPERX, Answer, whisperx_rule
 from benchmarks.voices.conversations import Conversation
 from tests.support.dialogue import annotation
 from whosaid.transcript import SpeakerTurn, Word
 
-# The collar of "lenient" scores: 0.25 s on either side, overlapped speech left out, as in the
-# field's older papers.
-LENIENT = 0.5
 # Kinds of errors, and total speech, in which overlapped speech counts for each voice.
 PARTS = {
     "missed": "missed detection",
@@ -31,7 +28,6 @@ PARTS = {
     "confusion": "confusion",
     "total": "total",
 }
-Results = dict[str, Any]
 
 
 def diarization_parts(
@@ -57,31 +53,13 @@ def errors_of(parts: Mapping[str, float]) -> Count:
     return Count(parts["missed"] + parts["false_alarm"] + parts["confusion"], parts["total"])
 
 
-def score_turns(
-    conversation: Conversation, found: Sequence[SpeakerTurn], duration: float
-) -> Results:
-    """Return the errors of `found` turns, and how many speakers they have."""
-    true = conversation.turns
-    return {
-        "strict": diarization_parts(true, found, duration),
-        "lenient": diarization_parts(true, found, duration, LENIENT, skip_overlap=True),
-        "speakers": len({turn.speaker for turn in found}),
-    }
-
-
-def score_words(conversation: Conversation, answer: Answer) -> Results:
-    """Return the errors of each rule on the same words, on the turns found and on the true ones."""
+def score_words(conversation: Conversation, answer: Answer) -> dict[str, Any]:
+    """Return the errors of each rule on the same words."""
     alone = spoken_alone(answer.words, conversation.turns)
-    by_turns = {
-        "found turns": attribute_by_rules(answer),
-        "true turns": attribute_by_rules(answer, conversation.turns),
-    }
+    by_rule = {OURS: answer.words, WHISPERX: whisperx_rule(answer.words, answer.turns)}
     return {
-        turns: {
-            rule: asdict(speaker_errors([(true, words[at].speaker) for at, true in alone.items()]))
-            for rule, words in rules.items()
-        }
-        for turns, rules in by_turns.items()
+        rule: asdict(speaker_errors([(true, words[at].speaker) for at, true in alone.items()]))
+        for rule, words in by_rule.items()
     }
 
 

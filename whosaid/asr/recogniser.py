@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from whosaid.asr.engine.request import work_class
 from whosaid.asr.engine.scheduler import Part
@@ -36,13 +36,18 @@ logger = logging.getLogger("endpoint")
 T = TypeVar("T")
 
 SECONDS_TO_END = 10.0  # at the interpreter's exit
-_ending: WeakSet[Thread] = WeakSet()  # threads that free their models
+_running: WeakKeyDictionary[Thread, SimpleQueue[Any]] = WeakKeyDictionary()  # and their inboxes
 
 
 @atexit.register
-def _join_ending() -> None:
-    """Wait for threads that free models: without the interpreter, torch aborts the process."""
-    for thread in [*_ending]:
+def _end_threads() -> None:
+    """Wait for all threads, because after the interpreter's exit a thread that computes with torch
+    or frees tensors aborts the process.
+    """
+    threads = dict(_running)
+    for inbox in threads.values():
+        inbox.put(None)
+    for thread in threads:
         thread.join(SECONDS_TO_END)
 
 
@@ -144,6 +149,7 @@ class Recogniser:
         self._jobs: list[Job[Any]] = []  # the longest unserved first
         loading = Call(load)
         self._thread = Thread(target=self._run, args=(loading, threads), name="engine", daemon=True)
+        _running[self._thread] = self._inbox
         self._thread.start()
         try:
             self.transcriber: Transcriber = loading.result.result()
@@ -178,7 +184,6 @@ class Recogniser:
 
     def stop(self) -> None:
         """Let the thread end after its current unit of work, and fail every job."""
-        _ending.add(self._thread)
         self._inbox.put(None)
 
     def close(self) -> None:

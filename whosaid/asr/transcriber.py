@@ -21,7 +21,7 @@ from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import DEFAULT_FALLBACK, Fallback
 from whosaid.asr.engine.scheduler import DEFAULT_LIMITS, Limits
 from whosaid.asr.frontend.schedule import Schedule
-from whosaid.asr.frontend.target_speaker import Mask, TargetSpeaker
+from whosaid.asr.frontend.target_speaker import Enrolment, Mask, TargetSpeaker
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
 from whosaid.asr.listening import LONG_SECONDS, EarlyStart, Listener
 from whosaid.asr.live_pass import LivePass
@@ -66,6 +66,15 @@ class Transcriber:
     def always_conditioned(self) -> bool:
         """Return whether the encoder was trained as a whole to follow speakers (DiCoW)."""
         return self.models.conditioning is not None and self.models.conditioning.always
+
+    @property
+    def enrols(self) -> bool:
+        """Return whether the encoder attends to an enrolment of a speaker (SE-DiCoW)."""
+        return self.models.conditioning is not None and bool(self.models.conditioning.blocks)
+
+    def enrolment(self, samples: NDArray[np.float32], mask: Mask) -> Enrolment:
+        """Return an enrolment for `start`: samples (n,), at most a window's, and their mask."""
+        return Enrolment(samples, mask)
 
     def warm_up(self) -> None:
         """On CUDA, transcribe a second of noise, so that a broken device fails at load."""
@@ -126,6 +135,7 @@ class Transcriber:
         samples: NDArray[np.float32],
         options: TranscriptionOptions,
         speaker_mask: Mask | None = None,
+        enrolment: Enrolment | None = None,
         prior: Prior = NO_PRIOR,
     ) -> Transcription:
         """Find speech and plan windows in small steps. The device is not used before the
@@ -133,13 +143,13 @@ class Transcriber:
 
         With a `speaker_mask` (`asr.frontend.target_speaker`) only that speaker is written, and the
         mask says where speech is. Raises ValueError for a mask if the models are not `conditioned`.
+        If the encoder `enrols`, it attends to the speaker's `enrolment`.
         """
         target = None
         if speaker_mask is not None:
             if not self.conditioned:
                 raise ValueError("the models cannot follow a speaker")
-            most = int(self.models.window_seconds * SAMPLE_RATE)
-            target = TargetSpeaker(samples, speaker_mask, most)
+            target = TargetSpeaker(samples, speaker_mask, enrolment)
         planned = await self._listener(options, target).plan(samples)
         speech = seconds_of(planned.speech)
         return Transcription(self.engine, planned.schedule, speech, self._planner(options), prior)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, CommandParser, option
+from whosaid.cli.parser import FAILED, INTERRUPTED, WRONG, CommandParser, exit_at_once, option
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VENV = REPOSITORY / ".venv"
@@ -136,4 +136,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status == INTERRUPTED:
+        exit_at_once(status)
+    sys.exit(status)

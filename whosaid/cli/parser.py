@@ -7,9 +7,11 @@ settings read the variable if the option is not given.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill
@@ -27,6 +29,14 @@ FAILED, WRONG, INTERRUPTED = 1, 2, 130
 OPTION = re.compile(r"--?[^\s\d-]\S*")
 BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
 MOST_SUGGESTED = 4
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """End the process; the interpreter's own exit would wait for threads that compute."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
 
 
 class CommandParser(argparse.ArgumentParser):

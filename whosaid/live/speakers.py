@@ -27,7 +27,7 @@ from whosaid.diarization.diarizer import Diarization, Span
 from whosaid.errors import EndpointError
 from whosaid.live.audio_buffer import AudioBuffer
 from whosaid.live.events import Completed, Failed, LiveEvent, Segment, SpeakersFound, Words
-from whosaid.overlap import OverlapDecoder, overlapped_windows
+from whosaid.overlap import Enrol, OverlapDecoder, overlapped_windows
 from whosaid.payload.parameters import ReferenceClip
 from whosaid.runtime.errors import endpoint_errors
 from whosaid.runtime.steps import run_steps
@@ -103,7 +103,8 @@ class LiveSpeakers:
             if naming.diarization is not None:
                 self._tracker.add_turns(naming.diarization, inf)
                 await self._work(self._tracker.find_overlapped)
-                await self._decode_overlaps(samples)
+                enrol = self._overlaps.enrolments(naming.diarization.turns, samples)
+                await self._decode_overlaps(samples, enrol)
         segments = await self._work(self._tracker.with_speakers, ())
         return [*segments, SpeakersFound(known, warnings)]
 
@@ -127,9 +128,11 @@ class LiveSpeakers:
             self._tracker.add_turns(*await self._finder.push(samples, ending))
             await self._tell()
 
-    async def _decode_overlaps(self, samples: NDArray[np.float32] | None = None) -> None:
-        """Decode the windows of items in which speakers talk at once; `samples` are the session's,
-        once it is over. An item that fails keeps its text.
+    async def _decode_overlaps(
+        self, samples: NDArray[np.float32] | None = None, enrol: Enrol | None = None
+    ) -> None:
+        """Decode the windows of items in which speakers talk at once; `samples` and enrolments are
+        the session's, once it is over. An item that fails keeps its text.
         """
         while self._tracker.overlapped:
             item, final, turns = self._tracker.overlapped.popleft()
@@ -137,7 +140,9 @@ class LiveSpeakers:
             heard = final.samples if samples is None else samples[final.begin : final.stop]
             options = replace(final.options, decode=replace(final.options.decode, live=False))
             with suppress(EndpointError), endpoint_errors():
-                found = await self._overlaps.decode(transcript, turns, heard, options, final.begin)
+                found = await self._overlaps.decode(
+                    transcript, turns, heard, options, final.begin, enrol
+                )
                 transcript = found if _has_words(found) else transcript
             self._tracker.add(replace(item, transcript=transcript, final=None))
             if samples is None:

@@ -11,8 +11,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from whosaid.cli.parser import INTERRUPTED
+from whosaid.cli.parser import INTERRUPTED, exit_at_once
 from whosaid.errors import StartError
 from whosaid.runtime import modules_that_stay
 from whosaid.server.options import read
@@ -27,8 +28,8 @@ def run(options: Namespace) -> None:
     """Serve with the options and the environment, then raise SystemExit."""
     log_to_stderr()
     # While no requests are accepted there is nothing to drain.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(INTERRUPTED))
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         settings = read_settings(options)
         with modules_that_stay():
@@ -37,6 +38,19 @@ def run(options: Namespace) -> None:
         sys.exit(serve(options, settings))
     except StartError as error:
         raise SystemExit(str(error)) from error
+    except _Interrupted as interrupted:
+        exit_at_once(interrupted.status)
+
+
+class _Interrupted(BaseException):
+    """A signal ends the start; another thread may be loading models."""
+
+    def __init__(self, number: int) -> None:
+        self.status = INTERRUPTED if number == signal.SIGINT else 0
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    raise _Interrupted(number)
 
 
 def read_settings(options: Namespace) -> ServerSettings:

@@ -6,6 +6,7 @@ speaker alone, others alone, and the target together with others. The shares sum
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,29 +22,32 @@ TARGET, OVERLAP = 1, 3  # columns of a mask
 SPOKEN = 0.5  # share of a frame from which on it counts as speech
 
 
+@dataclass(frozen=True, eq=False)
+class Enrolment:
+    """Samples (n,) in which a speaker speaks, and their mask: a reference for SE-DiCoW. Windows
+    that share the object share the encoder's work.
+    """
+
+    samples: Samples
+    mask: Mask
+
+
 class TargetWindow(NamedTuple):
-    """The mask of a window, and samples and mask of the speaker's enrolment (SE-DiCoW's)."""
+    """The mask of a window, and the speaker's enrolment."""
 
     mask: Mask
-    enrolment: tuple[Samples, Mask]
+    enrolment: Enrolment
 
 
 class TargetSpeaker:
     """A speaker of the recording `samples` (n,). Frames after the end of `mask` are silence.
 
-    `enrolment` are the `limit` samples in which the speaker says most alone, else most at all: the
-    self-enrolment of SE-DiCoW (Polok et al. 2026).
+    Without an `enrolment`, the recording's beginning is taken.
     """
 
-    def __init__(self, samples: Samples, mask: Mask, limit: int) -> None:
+    def __init__(self, samples: Samples, mask: Mask, enrolment: Enrolment | None = None) -> None:
         self._mask, self._length = mask, len(samples)
-        alone, overlapped = mask[:, TARGET], mask[:, OVERLAP]
-        said = alone if alone.any() else overlapped
-        passed = np.concatenate([[0.0], np.cumsum(said, dtype=np.float64)])
-        frames = min(limit // SAMPLES_PER_TOKEN, len(said))
-        first = int(np.argmax(passed[frames:] - passed[: len(passed) - frames]))
-        start = first * SAMPLES_PER_TOKEN
-        self.enrolment = samples[start : start + limit], mask[first : first + frames]
+        self._enrolment = enrolment or Enrolment(samples, mask)
 
     @property
     def speech(self) -> tuple[Span, ...]:
@@ -53,4 +57,4 @@ class TargetSpeaker:
 
     def within(self, window: Window) -> TargetWindow:
         first, stop = round(window.start / SAMPLES_PER_TOKEN), -(-window.stop // SAMPLES_PER_TOKEN)
-        return TargetWindow(self._mask[first:stop], self.enrolment)
+        return TargetWindow(self._mask[first:stop], self._enrolment)

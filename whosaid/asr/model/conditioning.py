@@ -3,12 +3,12 @@
 Before the position embeddings and before each layer, a frame h with the shares m of its classes
 becomes sum_c m_c (weight_c h + bias_c) (Polok et al. 2024, "DiCoW"). A product W x of a layer
 becomes W x + B A x (Hu et al. 2021, "LoRA"). Before the first layers of SE-DiCoW the window attends
-to an enrolment of the speaker, which passes the same layers.
+to an enrolment of the speaker, which passes the same layers without regard to the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -88,15 +88,11 @@ class ConditioningLayers:
         weight, bias = self.transforms[place]
         return x * (mask @ weight) + mask @ bias
 
-    def before_layer(self, x: Tensor, mask: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the input of a layer, and its mask. The enrolments, the second half of `x`, are
-        left out after the last block.
-        """
+    def before_layer(
+        self, x: Tensor, mask: Tensor, layer: int, enrolled: Iterator[Tensor]
+    ) -> Tensor:
+        """Return the input of a layer. If the layer has a block, take the block's `enrolled`."""
         x = self.transform(x, mask, layer + 1)
-        if layer >= len(self.blocks):
-            return x, mask
-        windows, enrolled = x.chunk(2)
-        windows = self.blocks[layer].forward(windows, enrolled)
-        if layer == len(self.blocks) - 1:
-            return windows, mask[: len(windows)]
-        return torch.cat((windows, enrolled)), mask
+        if layer < len(self.blocks):
+            x = self.blocks[layer].forward(x, next(enrolled))
+        return x

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from whosaid.asr.model.decoder import Norm
 from whosaid.timebase import SAMPLE_RATE, SAMPLES_PER_TOKEN
 
 if TYPE_CHECKING:
-    from whosaid.asr.frontend.target_speaker import Mask, TargetWindow
+    from whosaid.asr.frontend.target_speaker import Enrolment, Mask, TargetWindow
 
 # A window may be encoded to 1/6, 1/5, 1/4, 1/3 or 1/2 of its frames. Such a part is SPARE_SECONDS
 # longer than its speech, because silence after speech ends a text.
@@ -157,16 +158,19 @@ class AudioEncoder:
             count = len(self.layers)
             self.conditioning = ConditioningLayers(conditioning, count, heads, dtype)
 
-    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        mask: Tensor | None = None,
+        enrolled: Iterator[Tensor] | None = None,
+    ) -> Tensor:
         """(windows, bands, frames) -> (windows, half as many frames, d_model).
 
-        With a `mask` (windows, half as many frames, classes), follow its target. If there are
-        enrolment blocks, the second half of the windows are the enrolments of the first.
+        With a `mask` (windows, half as many frames, classes), follow its target. The enrolment
+        blocks attend to what is `enrolled`, or each window is its own enrolment.
         """
         conditioning = self.conditioning
         if conditioning is not None and conditioning.unmasked is not None and mask is None:
-            if conditioning.blocks:
-                features = features.repeat(2, 1, 1)  # each window is its own enrolment
             mask = conditioning.unmasked.expand(len(features), 1, -1)
         x = self.convolved(features)
         if conditioning is None or mask is None:
@@ -174,11 +178,28 @@ class AudioEncoder:
             for layer in self.layers:
                 x = layer.forward(x)
             return self.norm(x)
+        if enrolled is None:
+            enrolled = self.enrolled(features, mask)
         x = conditioning.transform(x, mask, 0) + self.positions[: x.shape[1]]
         for number, layer in enumerate(self.layers):
-            x, mask = conditioning.before_layer(x, mask, number)
+            x = conditioning.before_layer(x, mask, number, enrolled)
             x = layer.forward(x, conditioning.updates[number])
         return self.norm(x)
+
+    def enrolled(self, features: Tensor, mask: Tensor) -> Iterator[Tensor]:
+        """Yield what each enrolment block attends to, (windows, frames, d_model), if the windows
+        are enrolments.
+        """
+        conditioning = self.conditioning
+        if conditioning is None:
+            return
+        x = self.convolved(features)
+        x = conditioning.transform(x, mask, 0) + self.positions[: x.shape[1]]
+        for number in range(len(conditioning.blocks)):
+            if number:
+                x = self.layers[number - 1].forward(x, conditioning.updates[number - 1])
+            x = conditioning.transform(x, mask, number + 1)
+            yield x
 
     def convolved(self, features: Tensor) -> Tensor:
         """Return the convolutions' output (windows, half as many frames, d_model)."""
@@ -204,6 +225,8 @@ class Encoder:
         self.log_mel = LogMel(models.feature_extractor, models.device)
         self.device, self.dtype = models.device, models.model.dtype
         self.main = AudioEncoder(models.model, models.product_dtype, models.conditioning)
+        # What the blocks attend to, of the latest enrolments; 31 MB each in large-v3's shape.
+        self._enrolled: WeakKeyDictionary[Enrolment, list[Tensor]] = WeakKeyDictionary()
         self.assistant: AudioEncoder | None = None
         if models.assistant is not None:
             self.assistant = self.main
@@ -258,15 +281,26 @@ class Encoder:
         ]
         for first in range(0, len(todo), CONDITIONED_AT_ONCE):
             rows, samples, part = zip(*todo[first : first + CONDITIONED_AT_ONCE], strict=True)
-            masks = [each.mask for each in part]
-            if self.main.conditioning is not None and self.main.conditioning.blocks:
-                samples += tuple(each.enrolment[0] for each in part)
-                masks += [each.enrolment[1] for each in part]
-            features = self.log_mel(samples).to(self.dtype)
-            followed = self.main.forward(features, self._padded(masks))
+            features, masks = self.log_mel(samples).to(self.dtype), [each.mask for each in part]
+            enrolled = self._enrol([each.enrolment for each in part])
+            followed = self.main.forward(features, self._padded(masks), enrolled)
             for row, output in zip(rows, torch.split(followed, 1), strict=True):
                 outputs[row] = outputs[row]._replace(encoded=output)
         return outputs
+
+    def _enrol(self, enrolments: Sequence[Enrolment]) -> Iterator[Tensor]:
+        """Return what each block attends to, (enrolments, frames, d_model)."""
+        if self.main.conditioning is None or not self.main.conditioning.blocks:
+            return iter(())
+        for each in enrolments:
+            known = self._enrolled.pop(each, None)
+            if known is None:
+                features = self.log_mel([each.samples]).to(self.dtype)
+                known = [*self.main.enrolled(features, self._padded([each.mask]))]
+            self._enrolled[each] = known  # the latest
+        for each in [*self._enrolled][:-CONDITIONED_AT_ONCE]:
+            del self._enrolled[each]
+        return map(torch.cat, zip(*(self._enrolled[each] for each in enrolments), strict=True))
 
     def _padded(self, masks: Sequence[Mask]) -> Tensor:
         """Return masks cut or padded with silence, (windows, frames, classes)."""
