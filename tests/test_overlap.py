@@ -26,7 +26,14 @@ from whosaid.asr.recogniser import ignore
 from whosaid.errors import ModelError
 from whosaid.live.events import Completed, Segment, SpeakersFound
 from whosaid.live.settings import AudioFormat
-from whosaid.overlap import Track, find_enrolment, find_tracks, overlapped_windows, replaced
+from whosaid.overlap import (
+    Track,
+    doubtful,
+    find_enrolment,
+    find_tracks,
+    overlapped_windows,
+    replaced,
+)
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
 
 RATE = 16_000
@@ -143,6 +150,24 @@ def test_an_enrolment_is_where_its_speaker_speaks_most(turns, whole, steps):
         )
         everything = Track(speaker, *found.window, tuple(turns))
         np.testing.assert_array_equal(found.mask, everything.mask)
+
+
+@pytest.mark.parametrize(
+    ("texts", "log_prob", "expected"),
+    [
+        (["i say yes", "and no"], -0.5, False),
+        ([], -0.5, True),
+        (["i say yes", "and no"], -1.1, True),
+        (["after having passed with ease to", "After having passed with ease to"], -0.5, True),
+        (["after having passed with ease", "after having passed with ease"], -0.5, False),
+    ],
+)
+def test_a_conditioned_text_is_doubtful_if_empty_unlikely_or_repeated(texts, log_prob, expected):
+    chunks = [
+        chunk(text, 10.0 * at, 0.0, avg_logprob=log_prob, compression_ratio=1.0)
+        for at, text in enumerate(texts)
+    ]
+    assert doubtful(Transcript(tuple(chunks), "en")) is expected
 
 
 class Reader:

@@ -41,6 +41,9 @@ LEAST_OVERLAP = 1.0  # seconds in a window
 MOST_OVERLAP = 0.2
 # openai/whisper's thresholds for texts that are decoded again.
 LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
+# Words in a row that a text repeats if it loops. Chosen on mixtures of other voices than those of
+# docs/benchmarks/overlap.md.
+REPEATED = 6
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
 TRACKS_AT_ONCE = 48  # of up to 30 s, 2 MB each
 ROUNDING = 1e-6  # seconds
@@ -238,10 +241,19 @@ def find_enrolment(
 
 def doubtful(found: Transcript) -> bool:
     """Return whether a conditioned text is empty, is unlikely or repeats itself."""
-    return not found.chunks or any(
-        chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
-        for chunk in found.chunks
+    return (
+        not found.chunks
+        or _repeats([_letters(word) for word in found.text.split()])
+        or any(
+            chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
+            for chunk in found.chunks
+        )
     )
+
+
+def _repeats(words: Sequence[str]) -> bool:
+    rows = [tuple(words[at : at + REPEATED]) for at in range(len(words) - REPEATED + 1)]
+    return len({*rows}) < len(rows)
 
 
 def replaced(
