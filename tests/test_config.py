@@ -374,7 +374,10 @@ def test_every_variable_is_read_and_an_empty_one_is_unset(monkeypatch):
         ({"ASR_MODEL": "a/b", "DEVICE": "cuda:1"}, "DEVICE: should be 'auto', 'cuda' or 'cpu'"),
         ({"ASR_MODEL": "a/b", "DTYPE": "int4"}, "DTYPE: should be 'auto', 'float32', 'bfloat16'"),
         ({"ASR_MODEL": "a/b", "CUDA_GRAPHS": "maybe"}, "CUDA_GRAPHS: should be a valid boolean"),
-        ({"ASR_MODEL": "a/b", "MAX_AUDIO_BYTES": "0"}, "MAX_AUDIO_BYTES: should be greater than 0"),
+        *(
+            ({"ASR_MODEL": "a/b", name: "0"}, f"{name}: should be greater than 0")
+            for name in ("MAX_AUDIO_BYTES", "MAX_AUDIO_SECONDS", "IDLE_UNLOAD_SECONDS")
+        ),
     ],
 )
 def test_a_wrong_environment_names_the_variable(monkeypatch, variables, culprit):

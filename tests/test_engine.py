@@ -259,6 +259,15 @@ def test_a_sampled_first_attempt_is_the_same_beside_any_neighbours():
     assert tokens_of(sampled) != tokens_of(answers(6, 0.0))
 
 
+def test_a_text_is_sampled_behind_its_first_token_too():
+    windows, options = windows_of(False, COUNT), DecodeOptions(timestamps=False)
+    likeliest = decode(engine_of(), windows, options)
+    sampled = decode(engine_of(), windows, dataclasses.replace(options, temperature=0.2))
+    alike = [key for key in likeliest if sampled[key].tokens[0] == likeliest[key].tokens[0]]
+    assert alike
+    assert all(sampled[key].tokens != likeliest[key].tokens for key in alike)
+
+
 def test_a_session_that_is_closed_early_leaves_nothing_to_the_next():
     engine = DecodeEngine(with_assistant(models_of(TINY, RAGGED[TINY]), 0.1))
     with engine.session(DecodeOptions(batch_size=12)) as session:

@@ -9,9 +9,22 @@ from types import SimpleNamespace
 
 from whosaid.asr import TranscriptionOptions
 from whosaid.live.driver import LiveDriver
+from whosaid.live.settings import AudioFormat, LiveSettings
 from whosaid.live.turn_detection import SpeechStarted
 
 AHEAD = 50  # seconds
+
+
+class Silent:
+    """A detector that hears no speech."""
+
+    silent_for = 0.0
+
+    def push(self, samples):
+        return []
+
+    def change(self, settings):
+        pass
 
 
 class Speaking:
@@ -46,3 +59,23 @@ def test_audio_ahead_of_real_time_is_no_delay_and_a_pass_under_way_is():
         idle, slowed, ended = asyncio.run(run(workers))
     assert (idle, ended) == (0, 0)
     assert 0 < slowed < AHEAD
+
+
+def test_no_sample_is_lost_between_two_formats():
+    models = SimpleNamespace(window_seconds=30.0)
+    transcriber = SimpleNamespace(models=models, validate=lambda options: options)
+    recogniser = SimpleNamespace(transcriber=transcriber)
+
+    async def tell(events):
+        pass
+
+    async def run(workers):
+        driver = LiveDriver(recogniser, workers, Silent(), TranscriptionOptions(), tell, None)
+        await driver.append(bytes(48_000))
+        await driver.change(LiveSettings(), AudioFormat.PCM_16000)
+        await driver.append(bytes(32_000))
+        await driver.close()
+        return driver.session.seconds
+
+    with ThreadPoolExecutor(1) as workers:
+        assert asyncio.run(run(workers)) == 2.0

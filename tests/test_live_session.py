@@ -584,6 +584,19 @@ def test_a_final_pass_hears_what_was_said_before_in_its_language() -> None:
         assert len(alone.before.guesses) == 1
 
 
+def test_after_a_change_of_settings_the_language_is_detected_anew() -> None:
+    session, languages = new_session(turn_detection=None), []
+    for seconds in (4.0, 1.0, 1.0):  # too little to detect a language in
+        session.feed(silence(seconds), [])
+        session.commit()
+        final = next_pass(session)
+        languages.append(final.options.language)
+        session.passed(final, transcribe([], final))
+        if len(languages) == 2:
+            session.change(LiveSettings(turn_detection=None))
+    assert languages == [None, "en", None]
+
+
 def test_what_was_said_before_a_clear_is_not_heard_again_and_passes_that_ended_are_let_go() -> None:
     session = new_session(turn_detection=None)
     begins = []

@@ -155,6 +155,17 @@ def test_a_row_on_a_cpu_takes_memory_when_it_is_first_used_and_all_of_it(memory)
             assert not any(pages_of(of_all[len(layer) * 2 :]))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc")
+def test_a_drafter_that_is_added_to_rows_takes_its_memory_at_once():
+    memory = StateMemory(decoder(), decoder(), StepRunner(None))
+    memory.ensure_capacity(3)
+    assert memory.ensure_drafter()
+    (cache,) = memory.state.caches[1:]
+    layers = [layer for each in cache.tensors if each.numel() for layer in each]
+    assert layers
+    assert all(all(pages_of(each)) for each in layers)
+
+
 def pages_of(tensor):
     """Return whether each whole page of a tensor is present: bit 63 of its entry, or 62 if
     swapped."""
@@ -168,12 +179,17 @@ def pages_of(tensor):
     return (entries >> 62).tolist()
 
 
-def test_what_is_given_back_on_a_cpu_leaves_the_allocator(memory, monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "allocator", "returns"),
+    [("cpu", state_module, "return_freed"), ("cuda", torch.cuda, "empty_cache")],
+)
+def test_what_is_given_back_leaves_the_allocator(memory, monkeypatch, device, allocator, returns):
     returned = []
     monkeypatch.setattr(
-        state_module, "return_freed", lambda: returned.append(held() is None and memory.capacity)
+        allocator, returns, lambda: returned.append(held() is None and memory.capacity)
     )
     held = weakref.ref(memory.ensure_capacity(4))
+    memory.device = torch.device(device)
     memory.release()
     assert returned == [0]  # when it was free
 

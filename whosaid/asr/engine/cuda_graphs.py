@@ -93,6 +93,7 @@ class CudaGraphRunner(StepRunner):
     pipelined = True
     draft_lengths = (2, 4, 8)
     timed_drafts = (0, 2, 8)
+    _before_step: torch.cuda.Event  # of the newest step
 
     def __init__(self, filters: LogitFilter, enabled: bool = True) -> None:
         super().__init__(filters)
@@ -100,7 +101,6 @@ class CudaGraphRunner(StepRunner):
         self.planned = self.replayed = self.eager = 0  # graphs to capture; passes by kind
         self._sets: dict[Hashable, GraphSet] = {}
         self._capturing = False
-        self._before_step: torch.cuda.Event | None = None
         self._reading: torch.cuda.Stream | None = None
 
     @property
@@ -163,8 +163,7 @@ class CudaGraphRunner(StepRunner):
     def beside_step(self) -> AbstractContextManager[object]:
         if self._reading is None:
             self._reading = torch.cuda.Stream(priority=HIGH_PRIORITY)  # type: ignore[no-untyped-call]
-        if self._before_step is not None:
-            self._reading.wait_event(self._before_step)
+        self._reading.wait_event(self._before_step)
         return torch.cuda.stream(self._reading)
 
     def release(self, state: DecodeState) -> None:
