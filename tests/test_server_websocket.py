@@ -159,7 +159,11 @@ def test_a_refused_upgrade_is_http_and_ends_the_connection_and_is_one_line_of_th
             while part := connection.recv(65536):
                 answer += part
         wait_for(draining, lambda: not draining.server_state.tasks)
-        lines = [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
+        lines = [
+            (record.name, record.levelno, record.getMessage())
+            for record in caplog.records
+            if record.name.startswith(("server", "uvicorn"))  # an earlier test's threads may log
+        ]
     assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
     assert b"connection: close\r\n" in answer.lower()
     assert all(guard in answer.lower() for guard in GUARDS)
