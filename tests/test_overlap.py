@@ -28,11 +28,11 @@ from whosaid.live.events import Completed, Segment, SpeakersFound
 from whosaid.live.settings import AudioFormat
 from whosaid.overlap import (
     Track,
-    doubtful,
     find_enrolment,
     find_tracks,
     overlapped_windows,
     replaced,
+    without_loops,
 )
 from whosaid.transcript import Chunk, SpeakerTurn, Transcript, Unwritten, Word
 
@@ -152,34 +152,32 @@ def test_an_enrolment_is_where_its_speaker_speaks_most(turns, whole, steps):
         np.testing.assert_array_equal(found.mask, everything.mask)
 
 
-@pytest.mark.parametrize(
-    ("texts", "log_prob", "expected"),
-    [
-        (["i say yes", "and no"], -0.5, False),
-        ([], -0.5, True),
-        (["i say yes", "and no"], -1.1, True),
-        (["after having passed with ease to", "After having passed with ease to"], -0.5, True),
-        (["after having passed with ease", "after having passed with ease"], -0.5, False),
-    ],
-)
-def test_a_conditioned_text_is_doubtful_if_empty_unlikely_or_repeated(texts, log_prob, expected):
-    chunks = [
-        chunk(text, 10.0 * at, 0.0, avg_logprob=log_prob, compression_ratio=1.0)
-        for at, text in enumerate(texts)
-    ]
-    assert doubtful(Transcript(tuple(chunks), "en")) is expected
-
-
 class Reader:
     """Cuts chunks without tokens."""
 
     @staticmethod
     def part(whole, first, stop):
         words = whole.words[first:stop]
+        if not words:
+            return []
         said = "".join(word.text for word in words)
-        return [Chunk(said, words[0].start, words[-1].end, words=words, voice=whole.voice)] * bool(
-            words
-        )
+        return [Chunk(said, words[0].start, words[-1].end, words=words, voice=whole.voice)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["i say yes", "and no"], "i say yes and no"),
+        (["one two three four five", "one two three four five"], "one two three four five " * 2),
+        (["so One two three", "four five six", "one two three four five six", "end"],
+         "so One two three four five six end"),
+        (["to the end of the day " * 3 + "we"], "to the end of the day we"),
+        (["no " * 13], "no " * 6),
+    ],
+)  # fmt: skip
+def test_six_words_that_a_conditioned_text_repeats_are_written_once(texts, expected):
+    chunks = tuple(chunk(text, 10.0 * at, 0.0) for at, text in enumerate(texts))
+    assert without_loops(Transcript(chunks, "en"), Reader).text.split() == expected.split()
 
 
 def test_the_tracks_replace_their_windows_and_nothing_else():

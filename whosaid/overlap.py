@@ -16,7 +16,15 @@ whole window, and a mask tells it when the speaker speaks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, pairwise, product
@@ -41,7 +49,7 @@ LEAST_OVERLAP = 1.0  # seconds in a window
 MOST_OVERLAP = 0.2
 # openai/whisper's thresholds for texts that are decoded again.
 LEAST_LOGPROB, MOST_COMPRESSION = -1.0, 2.4
-# Words in a row that a text repeats if it loops. Chosen on mixtures of other voices than those of
+# Words in a row that a looping text repeats. Chosen on mixtures of other voices than those of
 # docs/benchmarks/overlap.md.
 REPEATED = 6
 SAME_MOMENT = 0.3  # most seconds between the middles of one word in two tracks
@@ -151,10 +159,11 @@ class OverlapDecoder:
         again = [track for track in unclear if track.window in little]
         kept = {track.window for track in unclear} - {*little}
         silenced = await self._transcribe([partial(start, track, False) for track in again])
+        reader = transcriber.reader(transcript.language)
+        texts |= {track: without_loops(texts[track], reader) for track in followed}
         texts |= zip(again, silenced, strict=True)
         texts = {track: text for track, text in texts.items() if track.window not in kept}
         windows = [window for window in windows if window not in kept]
-        reader = transcriber.reader(transcript.language)
         merge = partial(replaced, transcript, windows, texts, reader)
         whole: Transcript = await self.prepare(partial(in_one_step, merge))
         return whole
@@ -241,19 +250,25 @@ def find_enrolment(
 
 def doubtful(found: Transcript) -> bool:
     """Return whether a conditioned text is empty, is unlikely or repeats itself."""
-    return (
-        not found.chunks
-        or _repeats([_letters(word) for word in found.text.split()])
-        or any(
-            chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
-            for chunk in found.chunks
-        )
+    return not found.chunks or any(
+        chunk.avg_logprob < LEAST_LOGPROB or chunk.compression_ratio > MOST_COMPRESSION
+        for chunk in found.chunks
     )
 
 
-def _repeats(words: Sequence[str]) -> bool:
-    rows = [tuple(words[at : at + REPEATED]) for at in range(len(words) - REPEATED + 1)]
-    return len({*rows}) < len(rows)
+def without_loops(found: Transcript, reader: ChunkReader) -> Transcript:
+    """Return a conditioned text without any REPEATED words in a row that it has had before."""
+    places = [
+        (n, place) for n, chunk in enumerate(found.chunks) for place in range(len(chunk.words))
+    ]
+    words = [_letters(found.chunks[n].words[place].text) for n, place in places]
+    seen: dict[tuple[str, ...], int] = {}
+    dropped: set[tuple[int, int]] = set()
+    for at in range(len(words) - REPEATED + 1):
+        first = seen.setdefault(tuple(words[at : at + REPEATED]), at)
+        if at - first >= REPEATED:
+            dropped.update(places[at : at + REPEATED])
+    return replace(found, chunks=tuple(_without(dropped, found.chunks, reader)))
 
 
 def replaced(
@@ -296,7 +311,7 @@ def replaced(
 
 
 def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Chunk]:
-    """Yield the chunks without words that another speaker's chunk has at the same moment, because
+    """Return the chunks without words that another speaker's chunk has at the same moment, because
     both tracks contain its voice.
 
     The likelier word stays.
@@ -310,6 +325,13 @@ def _without_echoes(chunks: Sequence[Chunk], reader: ChunkReader) -> Iterator[Ch
             if _is_echo(word, other):
                 less = (word.probability or 0.0) < (other.probability or 0.0)
                 dropped.add((one, i) if less else (two, j))
+    return _without(dropped, chunks, reader)
+
+
+def _without(
+    dropped: Collection[tuple[int, int]], chunks: Sequence[Chunk], reader: ChunkReader
+) -> Iterator[Chunk]:
+    """Yield the chunks without the `dropped` words, pairs of a chunk's number and a word's."""
     for number, chunk in enumerate(chunks):
         stops = sorted(place for at, place in dropped if at == number)
         for start, stop in pairwise([-1, *stops, len(chunk.words)]):
