@@ -51,7 +51,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all engines of a run share.
+    """The settings that all engines of a run share.
 
     `model` is a folder of transformers', `converted` the same weights for CTranslate2.
     """
