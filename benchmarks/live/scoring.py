@@ -20,7 +20,7 @@ Timed = tuple[str, float]
 
 @dataclass
 class Session:
-    """What a client got in one session.
+    """The results of one session for its client.
 
     `words` have the seconds at which they became final. `deltas` and `completed` are texts. `waits`
     are the seconds from the end of an item's audio, the silence after which the detector calls it
