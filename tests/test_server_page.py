@@ -1,34 +1,28 @@
 """The page as a person uses it, in headless Chromium.
 
-What it shows and hands out is compared with what the handler answers to the same recording. One
-browser serves all tests; most begin at a transcript that the tab has kept, and recognise nothing.
+Texts and downloads are compared with the handler's answer to the same recording. One browser serves
+all tests; most begin at a transcript that the browser has kept, and recognise nothing.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
-from asgi import FakeEndpoint
-from nightly import some
-from renamed import renamed
 
-from config import REPOSITORY, InferenceConfig
-from diarization_utils import speaker_segments
+from config import REPOSITORY
+from tests.helpers.asgi import FakeEndpoint
+from tests.helpers.nightly import some
 from tests.support.audio_files import with_video
-from whosaid.answer.attribution import joined
-from whosaid.answer.response import Answer, response
-from whosaid.audio.decode import AudioLimits, decode_audio, decode_base64
+from whosaid.answer.response import Answer
+from whosaid.audio.decode import AudioLimits, decode_audio, decode_files
 from whosaid.endpoint import Decoded, Endpoint, Finished
 from whosaid.server.settings import ServerSettings
 from whosaid.transcript import Chunk, SpeakerSegment, SpeakerTurn, Transcript, Word
@@ -38,20 +32,24 @@ pytest.importorskip("selenium")
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.live_app import live
+from tests.helpers.live_app import live
+from tests.helpers.page_person import LOST
 from whosaid.server.app import create_app
 
 CONVERSATION = REPOSITORY / "demo" / "conversation.ogg"
 SECONDS = 12
 OUTPUT = ["srt", "vtt", "txt", "tsv", "rttm"]
-CONFIG = InferenceConfig(return_timestamps="word", output=OUTPUT)
+LIMITS = AudioLimits(7200, 2**29)
+CLIPS = """
+    const [done] = arguments;
+    import("./database.js").then((database) => database.readAll("clips")).then(done);
+"""
 NASTY = "<img src=x onerror=alert(1)>"
 KEY = "a schlüssel"
 
 
 @contextmanager
 def serving(endpoint, **settings) -> Iterator[str]:
-    """The server's address while it runs."""
     with live(create_app(endpoint, ServerSettings(**settings))) as url:
         yield url
 
@@ -67,7 +65,6 @@ def recording(tmp_path_factory, wav) -> Path:
 
 @pytest.fixture(scope="module")
 def answer(demo_handler, recording) -> dict:
-    """The endpoint's answer to the same recording."""
     inputs = base64.b64encode(recording.read_bytes()).decode()
     parameters = {"output": OUTPUT, "return_timestamps": "word"}
     return demo_handler({"inputs": inputs, "parameters": parameters})
@@ -80,7 +77,7 @@ def url(demo_endpoint) -> Iterator[str]:
 
 
 def kept(answer: dict, recording: Path | None = None, **names: str) -> dict:
-    """Return the transcript that a tab has stored."""
+    """Return a record of the browser."""
     file = {"file": recording.name, "bytes": recording.stat().st_size} if recording else {}
     return {"answer": answer, "seconds": 1, "names": names, "diarizes": True, "file": "a", **file}
 
@@ -89,7 +86,20 @@ def words_of(answer: dict) -> list[str]:
     return [word["word"].strip() for word in answer["words"]]
 
 
-def test_from_a_file_to_a_transcript(person, url, recording, answer):
+@pytest.fixture
+def held(monkeypatch) -> Event:
+    """Hold all requests until the event is set."""
+    event, decode = Event(), decode_files
+
+    def hold(*arguments):
+        assert event.wait(120)
+        return decode(*arguments)
+
+    monkeypatch.setattr("whosaid.endpoint.request_steps.decode_files", hold)
+    return event
+
+
+def test_from_a_file_to_a_transcript(person, url, recording, answer, held):
     person.open(url)
     person.requests()
     person.choose(recording)
@@ -97,6 +107,7 @@ def test_from_a_file_to_a_transcript(person, url, recording, answer):
     person.press("ENTER")
     person.see("#progress")
     assert person.focus() == "run"
+    held.set()
     person.see("#found")
     assert person.focus() == "run"
     assert person.texts("#found")[0].startswith(f"0:{SECONDS} of audio · English · ")
@@ -106,31 +117,27 @@ def test_from_a_file_to_a_transcript(person, url, recording, answer):
     assert len(person.all("#timeline input")) == len(set(speakers)) > 1
 
     # A word plays from where it was spoken, and words are marked as they are said.
-    index = len(answer["words"]) // 2
-    person.all(".word")[index].click()
+    index = len(answer["words"]) // 4
     start = answer["words"][index]["timestamp"][0]
     at = "Number(document.querySelector('#player input').value)"
-    person.wait(lambda: person.do(at) > start)
-    assert person.do(at) <= start + 5
-    person.wait(lambda: person.all(".word.now"))
-    assert person.see("#player button").get_attribute("aria-label") == "Pause"
+    label = "document.querySelector('#player button').ariaLabel"
+    clicked = person.do("performance.now()")
+    person.all(".word")[index].click()
+    playing = [True, "Pause", True]
+    person.wait(
+        lambda: person.do(f"[{at} > {start}, {label}, CSS.highlights.has('now')]") == playing
+    )
+    now, passed = person.do(f"[{at}, (performance.now() - {clicked}) / 1000]")
+    assert now <= start + passed + 0.2
     person.see("#player button").click()
 
-    # So does the keyboard: from a turn's time to its words and back.
-    person.do("document.querySelector('#transcript .at').focus()")
-    assert person.press("ARROW_RIGHT", "ARROW_RIGHT", "ARROW_LEFT") == words_of(answer)[0]
-    person.press("ENTER")
-    person.wait(lambda: person.all("#player .playing"))
-    person.see("#player button").click()
-
-    # A reload loses nothing but the recording, which can be chosen again.
+    # A reload loses nothing.
     person.rename(0, "Ada")
     person.browser.refresh()
     person.see("#found")
     assert person.texts(".word") == words_of(answer)
     assert "Ada" in person.texts("#transcript .name")
-    assert not person.all("#player")[0].is_displayed()
-    person.choose(recording)
+    person.see("#player")
     person.all(".word")[index].click()
     person.wait(lambda: person.do(at) > start)
     person.see("#player button").click()
@@ -143,9 +150,7 @@ def test_from_a_file_to_a_transcript(person, url, recording, answer):
     )
 
 
-def test_a_name_goes_into_the_transcript_and_all_downloads(
-    person, url, recording, answer, downloads
-):
+def test_a_name_reaches_the_transcript_and_all_downloads(person, url, recording, answer, downloads):
     person.open(url, kept(answer, recording))
     typed = f" Zoë  {NASTY}"
     person.rename(0, typed)
@@ -155,15 +160,15 @@ def test_a_name_goes_into_the_transcript_and_all_downloads(
     speakers = [entry["speaker"] for entry in answer["speakers"]]
     assert person.texts("#transcript .name") == [name if s == label else s for s in speakers]
 
-    plain = json.loads(json.dumps(answer).replace(label, name))
     body = json.loads(person.download("json", downloads))
-    assert body == {key: value for key, value in plain.items() if key != "output"}
-    text = person.download("txt", downloads)
-    assert text == answer["output"]["txt"].replace(label, name)
+    assert [each["speaker"] for each in body["speakers"]] == [
+        name if s == label else s for s in speakers
+    ]
+    assert body["text"] == answer["text"]
     rttm = person.download("rttm", downloads)
     named = answer["output"]["rttm"].replace(label, name.replace(" ", "_"))
     assert rttm == named.replace("SPEAKER audio ", "SPEAKER a_talk ")
-    for format in ("srt", "vtt", "tsv"):
+    for format in ("txt", "srt", "vtt", "tsv"):
         assert "Zoë" in person.download(format, downloads)
     assert (downloads / "a talk.tsv").is_file()
 
@@ -173,7 +178,7 @@ def test_a_name_goes_into_the_transcript_and_all_downloads(
 
 
 @pytest.mark.reliability
-def test_a_click_selects_a_name_and_names_may_be_as_long_as_the_apis(person, url, answer):
+def test_a_click_selects_a_name_of_at_most_64_letters(person, url, answer):
     person.open(url, kept(answer))
     field = person.all("#timeline input")[0]
     field.click()
@@ -182,31 +187,6 @@ def test_a_click_selects_a_name_and_names_may_be_as_long_as_the_apis(person, url
     assert field.get_attribute("value") == "Dr. Ursula von der Leyen-Schmidt"
     person.rename(0, "a" * 65)
     assert field.get_attribute("value") == "a" * 64
-
-
-@pytest.mark.reliability
-def test_turns_of_two_labels_with_one_name_are_joined(person, url, answer, downloads):
-    """If there is no pause between them, in the transcript and in files, until their names
-    differ again."""
-    person.open(url, kept(answer))
-    speakers = answer["speakers"]
-    labels = [entry["speaker"] for entry in speakers]
-    joined = [speakers[0]["text"].strip()]
-    for before, after in pairwise(speakers):
-        if after["timestamp"][0] - before["timestamp"][1] > 2:
-            joined.append(after["text"].strip())
-        else:
-            joined[-1] += after["text"]
-    assert len(joined) < len(labels)
-    for lane in range(len(set(labels))):
-        person.rename(lane, "Ada")
-    assert person.texts("#transcript .name") == ["Ada"] * len(joined)
-    assert [text.strip() for text in person.texts("#transcript .text")] == joined
-    assert person.texts(".word") == words_of(answer)
-    assert person.download("txt", downloads) == "".join(f"Ada: {text}\n" for text in joined)
-    for lane in range(len(set(labels))):
-        person.rename(lane, "")
-    assert person.texts("#transcript .name") == labels
 
 
 @pytest.mark.reliability
@@ -229,7 +209,7 @@ def test_names_with_spaces_have_one_lane_each(person, url, answer, downloads):
 
 @pytest.mark.reliability
 def test_speech_without_text_is_hatched_in_the_timeline(person, url, answer):
-    """Also without speakers. An answer without `unwritten` has no such lane."""
+    """No speakers are needed. An answer without `unwritten` has no such lane."""
     spans = [{"start": 3.0, "end": 6.0}, {"start": 9.0, "end": 10.5}]
     person.open(url, kept({**answer, "unwritten": spans}))
     bars = person.all("#timeline .unwritten .track i")
@@ -269,119 +249,46 @@ def test_clips_of_known_people_are_sent_with_their_names(
     person.see("#options details:has(#clip) summary").click()
     person.all("#clip")[0].send_keys("\n".join(map(str, clips)))
     person.wait(lambda: len(person.all("#clips li")) == 2)
-    names = "[...document.querySelectorAll('#clips input')].map(each => each.value)"
+    names = "[...document.querySelectorAll('#clips [type=text]')].map(each => each.value)"
     assert person.do(names) == ["Ada L", "bo"]
     person.choose(recording)
     person.see("#run").click()
     assert "INVALID_REFERENCE" in person.wait(lambda: person.see("#failure").text)
-    person.all("#clips button")[1].click()
+    person.click("#clips button", 1)
     assert person.focus() == "clip"
     person.see("#run").click()
     person.see("#found")
     speakers = [entry["speaker"] for entry in expected["speakers"]]
     assert person.texts("#transcript .name") == speakers
     assert "Ada L" in speakers
-    person.all("#clips input")[0].clear()
+    person.browser.refresh()
+    person.wait(lambda: person.do(names) == ["Ada L"])
+    person.see("#found")
+    person.see("#options details:has(#clip) summary").click()
+    person.all("#clips input[type=text]")[0].clear()
     person.see("#run").click()
     assert person.do("document.activeElement.ariaLabel") == "Who speaks in Ada L.wav"
-    assert person.do("sessionStorage.length") == 1
 
 
-SAID = (
-    'so SPEAKER_01 no: <v A> &amp; "yes" a extraordinarily no. {x} =1 Mr. J. ("p.m.") 3. No. So -->'
-)
-
-
-def random_answer(chance: random.Random) -> Answer:
-    """Words that could be taken for labels, tags or fields, by up to four speakers and nobody."""
-    said = [*SAID.split(), "\u8bed\u97f3" * 12, "l" * 60, "\u3042\U0001f600\u3002"]
-    words, now = [], 0.0
-    known = chance.random() < 0.7
-    speakers = [None, *(f"SPEAKER_{i:02d}" for i in range(4))] if known else [None]
-    speaker = None
-    for _ in range(chance.randrange(0, 40)):
-        speaker = chance.choice(speakers) if chance.random() < 0.3 else speaker
-        start, end = now, now + chance.choice([0.2, 0.5, 1.5])
-        words.append(Word(" " + chance.choice(said), start, end, speaker, 0.5))
-        now = end + chance.choice([0, 0, 0.6, 2.0])
-    timed = chance.random() < 0.8
-    per_chunk = chance.choice([1, 5])
-    groups = [words[i : i + per_chunk] for i in range(0, len(words), per_chunk)]
-    chunks = tuple(
-        Chunk(
-            "".join(w.text for w in group),
-            group[0].start,
-            group[-1].end,
-            words=tuple(group) if timed else (),
-        )
-        for group in groups
-    )
-    duration = now + chance.choice([0, 0, 0.1, 3.0])
-    if not known:
-        return Answer(duration, Transcript(chunks, "en"))
-    segments = [
-        SpeakerSegment(w.speaker, w.text, w.start, w.end, (w,) if timed else ()) for w in words
-    ]
-    turns = [SpeakerTurn(w.speaker, w.start, w.end) for w in words if w.speaker]
-    return Answer(duration, Transcript(chunks, "en"), segments, turns)
-
-
-def on_channels(answers: list[Answer]) -> Answer:
-    """As heard on a channel each."""
-    duration = max(answer.duration for answer in answers)
-    whole = joined([replace(each, duration=duration) for each in answers], ["Ann", "Bo"])
-    return replace(whole, segments=speaker_segments(whole.transcript.chunks))
-
-
-# As wide as the labels that they replace, so that lines break alike.
-NAMES = {
-    "SPEAKER_00": ["Ada Lovela", '=1 "b":<i>', ""],
-    "SPEAKER_01": ["Zoë & Zuse", "", "@a{}\\\\-->b"],
-    "SPEAKER_02": ['Bo "b":<i>', "", "Ada Lovelb"],
-    "SPEAKER_03": ["Grace Hop.", ""],
-    "Ann": ["Zoë", "<i>", ""],
-    "Bo": ["=1", ""],
-}
-
-
-def random_layout(chance: random.Random) -> dict[str, Any]:
-    """The default, or some of the limits."""
-    values = {
-        "max_line_width": [8, 20, 60],
-        "max_line_count": [1, 3],
-        "max_words_per_line": [1, 4],
-        "highlight_words": [True],
-        "subtitle_speakers": [False],
-    }
-    given = {name: chance.choice(each) for name, each in values.items() if chance.random() < 0.4}
-    return given if chance.random() < 0.8 else {}
-
-
-def test_files_are_those_that_the_server_makes_under_the_same_names(person, url):
-    """With and without speakers, with and without word times, for channels, in any layout."""
-    chance = random.Random(5)
-    answers = [random_answer(chance) for _ in range(120)]
-    answers += [on_channels([random_answer(chance) for _ in range(2)]) for _ in range(20)]
-    given = [{label: chance.choice(each) for label, each in NAMES.items()} for _ in answers]
-    person.open(url)
-    script = """
-        const [answers, given, formats, done] = arguments;
-        Promise.all([import("./files.js"), import("./speakers.js")]).then(
-          ([{ fileText, formatsOf }, { Speakers }]) => done(answers.map((answer, i) => formats.map(
-            (format) => formatsOf(answer).includes(format)
-              ? fileText(format, answer, new Speakers(answer, given[i])) : "",
-          ))),
-        );
-    """
-    layouts = [random_layout(chance) for _ in answers]
-    configs = [InferenceConfig.read({**CONFIG.model_dump(), **layout}) for layout in layouts]
-    sent = [response(answer, config) for answer, config in zip(answers, configs, strict=True)]
-    made = person.browser.execute_async_script(script, sent, given, OUTPUT)
-    for answer, called, config, files in zip(answers, given, configs, made, strict=True):
-        spoken = {each.speaker for each in (*(answer.turns or ()), *(answer.segments or ()))}
-        called = {label: name for label, name in called.items() if name and label in spoken}
-        expected = response(renamed(answer, called), config)["output"]
-        assert dict(zip(OUTPUT, files, strict=True)) == {name: expected[name] for name in OUTPUT}
+def test_a_voice_of_a_transcript_is_known_in_later_requests(
+    person, url, recording, answer, downloads
+):
+    """The clip is what the speaker says alone for longest."""
+    spans = [end - start for start, end in (each["timestamp"] for each in answer["speakers"])]
+    longest = spans.index(max(spans))
+    label = answer["speakers"][longest]["speaker"]
+    person.open(url, kept(answer, recording, **{label: "Ada"}), recording)
+    person.all("#transcript .name")[longest].click()
+    person.all(".menu button")[-1].click()
+    person.wait(lambda: "voice of Ada is kept" in "".join(person.texts("#remarks li")))
+    (clip,) = person.browser.execute_async_script(CLIPS)
+    sound = decode_audio(base64.b64decode(clip["reference"].split(",")[1]), 16_000, LIMITS)
+    assert sound.duration == pytest.approx(max(spans), abs=1)
+    assert abs(sound.samples).max() > 0.01
+    person.see("#run").click()
+    person.wait(lambda: len(person.all("#entries .done")) == 2 and person.all("#download-json"))
+    body = json.loads(person.download("json", downloads))
+    assert [known["name"] for known in body["known_speakers"]] == ["Ada"]
 
 
 class Telling(FakeEndpoint):
@@ -397,8 +304,8 @@ class Telling(FakeEndpoint):
         yield Finished(self.told)
 
 
-def test_what_was_said_stays_text(person, recording, tiny_endpoint):
-    """In the transcript, names, warnings, the recording's name and error texts."""
+def test_markup_in_answers_stays_text(person, recording, tiny_endpoint):
+    """Markup is in the transcript, names, warnings, the recording's name and error texts."""
     word = Word(f" {NASTY}", 0.0, 1.0, NASTY, 0.5)
     segment = SpeakerSegment(NASTY, word.text, 0.0, 1.0, (word,))
     chunks = (Chunk(word.text, 0.0, 1.0, words=(word,)),)
@@ -414,18 +321,18 @@ def test_what_was_said_stays_text(person, recording, tiny_endpoint):
         assert person.texts("#notes li")[-1] == NASTY
         assert NASTY in person.texts("#found")[0]
         assert person.all("#timeline input")[0].get_attribute("value") == NASTY
+    person.expected += LOST
     person.do("document.getElementById('run').click()")
     assert person.see("#failure").text == "The server cannot be reached."
     assert person.texts(".word") == [NASTY]
     assert person.all("img") == []
-    person.browser.get_log("browser")  # it tells of the connection
 
 
 LAUGH = " (She laughs.)"
 
 
 @pytest.mark.reliability
-def test_a_text_that_the_person_has_gets_times_and_speakers(
+def test_a_given_text_gets_times_and_speakers(
     person, url, recording, answer, demo_handler, downloads
 ):
     said = answer["text"].title()
@@ -460,7 +367,7 @@ def test_a_text_that_the_person_has_gets_times_and_speakers(
 
 
 @pytest.mark.reliability
-def test_a_text_that_is_spoken_whole_or_not_at_all_is_told(person, url, answer):
+def test_the_page_says_whether_a_text_is_spoken(person, url, answer):
     person.open(url, kept({**answer, "unspoken": []}))
     assert " · all of your text is spoken · " in person.see("#found").text
     assert not person.all("#unspoken")[0].is_displayed()
@@ -479,10 +386,12 @@ def test_axe_finds_nothing(person, url, recording, answer, dark, width):
     for before in (None, kept(answer, recording, SPEAKER_00="Ada")):
         person.open(url, before)
         person.all("#clip")[0].send_keys(str(recording))
+        person.wait(lambda: person.all("#clips li"))
         for fold in person.all("#options details"):
             fold.click()
         if before:
             person.choose(recording)
+            person.see("#found")
         else:
             person.see("#run").click()
             assert person.see("#failure").text == "Choose or record something first."
@@ -493,16 +402,15 @@ def test_axe_finds_nothing(person, url, recording, answer, dark, width):
 
 
 @pytest.mark.reliability
-def test_a_narrow_window_has_folded_options_before_results_and_whole_names(person, url, answer):
+def test_a_narrow_window_folds_options_and_shows_whole_names(person, url, answer):
     before = kept(answer, SPEAKER_00="A name that fits a line")
     person.open(url, before)
     assert person.see("#language")
     person.look(width=360, height=740)
-    person.do("sessionStorage.setItem('transcript', arguments[0])", json.dumps(before))
     person.browser.refresh()
     person.see("#found")
-    tops = {id: person.do(f"{id}.getBoundingClientRect().top") for id in ("result", "options")}
-    assert 0 < tops["options"] < tops["result"]
+    tops = person.do("[options, result].map(each => each.getBoundingClientRect().top)")
+    assert 0 < tops[0] < tops[1]
     assert not person.all("#language")[0].is_displayed()
     person.see("#options > summary").click()
     assert person.see("#language")
@@ -512,15 +420,17 @@ def test_a_narrow_window_has_folded_options_before_results_and_whole_names(perso
     assert all(wanted <= given for wanted, given in fields)
 
 
-def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, recording, answer):
+def test_options_are_sent_or_refused_by_name(person, url, recording, answer):
     person.open(url, kept(answer, recording))
     for fold in person.all("#options details"):
         fold.click()
     person.choose(recording)
+    person.see("#found")
     person.see("#num_speakers").send_keys("3")
     person.see("#max_speakers").send_keys("2")
     person.see("#run").click()
-    assert "num_speakers: contradicts" in person.see("#failure").text
+    assert person.focus() == "num_speakers"
+    assert "contradict" in person.do("document.activeElement.validationMessage")
     assert person.texts(".word") == words_of(answer)
     person.see("#num_speakers").clear()
     person.see("#max_speakers").clear()
@@ -539,25 +449,24 @@ def test_options_are_sent_or_refused_by_name_and_nothing_is_lost(person, url, re
     assert not person.all("#diarize")[0].is_displayed()
     person.see("#channel_names").send_keys("Ada")
     person.see("#run").click()
-    person.wait(lambda: set(person.texts("#transcript .name")) == {"Ada"})
+    # Streamed turns have names too, and no words.
+    person.wait(lambda: set(person.texts("#transcript .name")) == {"Ada"} and person.all(".word"))
     assert person.texts(".word") == words_of(answer)
     assert person.see("#download-rttm")
+    assert person.all("#entries .failed") == []
 
 
 @pytest.mark.reliability
-def test_subtitles_look_as_the_options_say(person, url, recording, answer, downloads):
-    person.open(url)
-    person.choose(recording)
-    person.see("#subtitle-options summary").click()
+def test_files_look_as_the_options_say(person, url, answer, downloads):
+    person.open(url, kept(answer))
+    person.see("#file-options summary").click()
     person.see("#max_line_width").send_keys("16")
     person.see("#max_line_count").send_keys("0")
-    person.see("#run").click()
+    person.see("#download-srt").click()
     assert person.focus() == "max_line_count"
     person.see("#max_line_count").send_keys(Keys.BACKSPACE, "2")
-    person.see("#highlight_words").click()
-    person.see("#subtitle_speakers").click()
-    person.see("#run").click()
-    person.see("#found")
+    for id in ("highlight_words", "subtitle_speakers", "txt_times"):
+        person.see(f"#{id}").click()
     cues = person.download("srt", downloads).split("\n\n")
     lines = [re.sub("</?u>", "", line) for cue in cues for line in cue.split("\n")[2:]]
     assert len(lines) > len(cues) > 0
@@ -570,16 +479,7 @@ def test_subtitles_look_as_the_options_say(person, url, recording, answer, downl
     assert person.download("txt", downloads) == answer["output"]["txt"]
 
 
-def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(
-    person, url, recording, answer, monkeypatch
-):
-    held, decode = Event(), decode_base64
-
-    def hold(*arguments):
-        assert held.wait(60)
-        return decode(*arguments)
-
-    monkeypatch.setattr("whosaid.call.decode_base64", hold)
+def test_a_cancelled_request_keeps_the_shown_transcript(person, url, recording, answer, held):
     person.open(url, kept(answer, recording))
     leave = "!window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     assert not person.do(leave)
@@ -597,7 +497,7 @@ def test_who_cancels_is_told_no_failure_and_keeps_what_was_there(
     assert not person.do(leave)
 
 
-def test_what_is_no_recording_is_refused_in_words(person, url, tmp_path):
+def test_a_file_without_audio_is_refused_in_words(person, url, tmp_path):
     broken = tmp_path / "letter.wav"
     broken.write_bytes(b"Dear Sir or Madam")
     empty = tmp_path / "nothing.wav"
@@ -620,10 +520,10 @@ def test_the_microphone_is_recorded(person, url):
     person.open(url)
     assert not person.all("#live-field")[0].is_displayed()
     person.see("#record").click()
-    person.wait(lambda: person.texts("#listened") == ["0:01"])
+    person.wait(lambda: person.texts("#listened")[0] >= "0:01")
     assert person.texts("#listening-state") == ["Recording"]
     person.see("#stop").click()
-    said = person.see("#chosen").text
+    said = person.see("#chosen p").text
     found = re.fullmatch(r"Recording [\d-]+ [\d.]+\.wav (\d+) KB", said)
     assert int(found[1]) >= 48
     person.see("#player")
@@ -632,8 +532,8 @@ def test_the_microphone_is_recorded(person, url):
     assert person.texts("#failure") == [""]
 
 
-def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording):
-    """The models here have no diarization: it is said, before and after."""
+def test_the_tab_asks_for_a_key_and_keeps_it(person, tiny_endpoint, recording):
+    """The models here have no diarization, which the page says before and after."""
     told = Answer(1.0, Transcript((Chunk(" Yes.", 0.0, 1.0),), "en"))
     with serving(Telling(tiny_endpoint, told), api_key=KEY) as url:
         person.open(url)
@@ -648,6 +548,7 @@ def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording
         assert "--diarization" in person.see("#no-speakers").text
         assert person.texts("#model") == ["Model: whisper0"]
         person.browser.refresh()
+        person.see("#source")
         person.transcribe(recording)
         person.see("#found")
         assert "--diarization" in person.texts("#notes li")[0]
@@ -655,7 +556,7 @@ def test_a_key_is_asked_for_and_kept_by_the_tab(person, tiny_endpoint, recording
 
 
 BLOCKED = """
-    for (const name of ["localStorage", "sessionStorage"])
+    for (const name of ["localStorage", "sessionStorage", "indexedDB"])
       Object.defineProperty(window, name, {
         get() { throw new DOMException("blocked", "SecurityError"); },
       });
@@ -663,9 +564,7 @@ BLOCKED = """
 
 
 @pytest.mark.reliability
-def test_where_the_browser_blocks_storage_the_page_works_until_it_is_loaded_again(
-    person, tiny_endpoint, recording
-):
+def test_the_page_works_without_storage_until_a_reload(person, tiny_endpoint, recording):
     """The page asks before it is left."""
     with serving(tiny_endpoint, api_key=KEY) as url:
         person.open(url)
@@ -687,6 +586,7 @@ def test_where_the_browser_blocks_storage_the_page_works_until_it_is_loaded_agai
 @pytest.mark.reliability
 def test_without_the_server_the_page_says_so(person, url):
     person.open(url)
+    person.expected += LOST
     person.browser.execute_cdp_cmd("Network.enable", {})
     person.browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/info"]})
     person.browser.refresh()
@@ -694,11 +594,10 @@ def test_without_the_server_the_page_says_so(person, url):
     person.browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
     person.see("#again").click()
     person.see("#source")
-    person.browser.get_log("browser")  # it tells of the blocked request
 
 
 @pytest.mark.reliability
-def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
+def test_too_long_a_text_is_not_sent(person, url, recording):
     person.open(url)
     person.choose(recording)
     fill = "(text.value = arguments[0], text.dispatchEvent(new Event('input')))"
@@ -712,13 +611,14 @@ def test_a_text_that_is_too_long_is_not_sent(person, url, recording):
 
 @pytest.mark.reliability
 def test_films_are_taken(person, url, source, tmp_path):
-    """Also in the file dialog, which does not filter; playback depends on the browser."""
+    """The file dialog does not filter films out either; playback depends on the browser."""
     person.open(url)
     assert person.all("#file")[0].get_attribute("accept") in (None, "")
     for place, ending in enumerate(("mp4", "mov", "mkv", "webm")):
         film = tmp_path / f"film {place}.{ending}"
         film.write_bytes(with_video(source, film.name))
         person.transcribe(film)
+        person.wait(lambda film=film: person.texts("#result-title") == [film.name])
         person.see("#found")
         assert person.texts("#transcript p") == ["No speech was found."]
         assert person.texts("#failure") == [""]

@@ -2,67 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
-from asgi import FakeEndpoint
 
-from whosaid.answer.response import Answer
-from whosaid.asr import Progress
-from whosaid.endpoint import Decoded, Finished
 from whosaid.errors import InvalidAudio
-from whosaid.server.settings import ServerSettings
-from whosaid.transcript import Chunk, Transcript, Unspoken, Word
 
 pytest.importorskip("fastapi")
 pytest.importorskip("selenium")
 
-from tests.live_app import live
-from tests.page_person import Person
-from whosaid.server.app import create_app
-from whosaid.server.jobs.store import JobStore
-
-WORD = Word(" hello", 0.0, 1.0, None, 0.5)
-ANSWER = Answer(9.0, Transcript((Chunk(WORD.text, 0.0, 1.0, words=(WORD,)),), "en"))
-
-LEFT = Unspoken((" Who", " is", " there?"), 1)
-TOLD = replace(ANSWER, transcript=replace(ANSWER.transcript, unspoken=(LEFT,)))
-
-
-class Slow(FakeEndpoint):
-    """Has heard a third of each recording, and the rest when it is let."""
-
-    def __init__(self, endpoint) -> None:
-        super().__init__()
-        self.models.recogniser, self.limits = endpoint.recogniser, endpoint.limits
-        self.let = Event()
-        self.texts: list[str | None] = []
-
-    async def stream(self, request):
-        self.texts.append(request.config.text)
-        self.outstanding += 1
-        try:
-            yield Decoded(9.0)
-            yield Progress(3.0, 9.0, ())
-            while not self.let.is_set():
-                await asyncio.sleep(0.01)
-            if self.error:
-                raise self.error
-            yield Finished(ANSWER if request.config.text is None else TOLD)
-        finally:
-            self.outstanding -= 1
-
-
-@contextmanager
-def serving(endpoint, folder: Path, most: int = 10) -> Iterator[str]:
-    store = JobStore(folder, most, 2**30, 0.0)
-    with live(create_app(endpoint, ServerSettings(), store=store)) as url:
-        yield url
+from tests.helpers.page_person import Person
+from tests.helpers.slow_endpoint import Slow, serving
 
 
 @pytest.fixture(scope="module")
@@ -95,72 +46,51 @@ def jobs_of(person: Person) -> list:
 
 
 def begin(person: Person, url: str, recording: Path) -> None:
-    """Send it, until the server has heard some."""
+    """Send the recording, and wait until the server has transcribed some."""
     person.open(url)
     person.transcribe(recording)
     see_progress(person)
 
 
 def see_progress(person: Person) -> None:
-    person.wait(lambda: person.texts("#stage-detail")[0].startswith("0:03 of 0:09 of speech"))
+    person.wait(lambda: person.texts("#stage-detail")[0].startswith("0:03 of about 0:09"))
 
 
-def test_a_reload_finds_the_job_again_and_so_does_another_tab(person, slow, recording, tmp_path):
+def test_a_reload_and_another_tab_find_the_job(person, slow, recording, tmp_path):
+    """The tab that follows the job tells the other; that one goes on if the first is closed."""
     with serving(slow, tmp_path) as url:
         begin(person, url, recording)
-        person.browser.refresh()  # which asks nothing: nothing would be lost
+        assert person.may_leave()
+        person.browser.refresh()
         see_progress(person)
         assert len(jobs_of(person)) == 1
         first = person.browser.current_window_handle
+        address = person.browser.current_url
         person.browser.switch_to.new_window("tab")
+        person.browser.get(address)
+        person.see("#progress")
         second = person.browser.current_window_handle
-        person.browser.get(f"{url}/app/")
-        see_progress(person)
         person.browser.switch_to.window(first)
+        person.browser.get(f"{url}/app/favicon.svg")
+        person.browser.switch_to.window(second)
+        see_progress(person)
         slow.let.set()
         person.see("#found")
         assert person.texts(".word") == ["hello"]
-        assert person.do("localStorage.length") == 0
-        assert [job["status"] for job in jobs_of(person)] == ["succeeded"]
+        person.wait(lambda: jobs_of(person) == [])  # the browser has the transcript
         person.browser.refresh()
-        person.see("#found")
-        assert person.texts(".word") == ["hello"]
-        person.browser.switch_to.window(second)
         person.see("#found")
         assert person.texts(".word") == ["hello"]
         person.browser.close()
         person.browser.switch_to.window(first)
 
 
-FULL_STORE = """(() => {
-    const set = Storage.prototype.setItem;
-    Storage.prototype.setItem = function (...given) {
-      if (this === localStorage) throw new DOMException("full", "QuotaExceededError");
-      set.apply(this, given);
-    };
-})()"""
-
-
 @pytest.mark.reliability
-def test_a_job_is_followed_though_the_browser_keeps_nothing(person, slow, recording, tmp_path):
-    """A reload would not find the job, so the page asks before it is left."""
-    with serving(slow, tmp_path) as url:
-        person.open(url)
-        person.do(FULL_STORE)
-        person.transcribe(recording)
-        see_progress(person)
-        assert not person.do("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
-        slow.let.set()
-        person.see("#found")
-        assert person.texts(".word") == ["hello"]
-
-
-@pytest.mark.reliability
-def test_where_no_more_jobs_are_kept_a_long_recording_is_none(person, slow, recording, tmp_path):
+def test_without_room_for_jobs_a_long_recording_is_streamed(person, slow, recording, tmp_path):
     with serving(slow, tmp_path, most=0) as url:
         begin(person, url, recording)
         assert jobs_of(person) == []
-        assert not person.do("dispatchEvent(new Event('beforeunload', { cancelable: true }))")
+        assert not person.may_leave()
         slow.let.set()
         person.see("#found")
         assert person.texts(".word") == ["hello"]
@@ -173,20 +103,18 @@ def test_a_cancelled_job_is_forgotten(person, slow, recording, tmp_path):
         person.see("#cancel").click()
         person.wait(lambda: not person.all("#progress")[0].is_displayed())
         assert (person.texts("#failure"), jobs_of(person)) == ([""], [])
-        assert person.do("localStorage.length") == 0
 
 
-def test_why_a_job_has_failed_is_said(person, slow, recording, tmp_path):
+def test_the_reason_of_a_failed_job_is_shown(person, slow, recording, tmp_path):
     slow.error = InvalidAudio("no audio stream found")
     with serving(slow, tmp_path) as url:
         begin(person, url, recording)
         slow.let.set()
         person.wait(lambda: "INVALID_AUDIO" in person.texts("#failure")[0])
         assert [job["status"] for job in jobs_of(person)] == ["failed"]
-        assert person.do("localStorage.length") == 0
 
 
-def test_a_text_goes_with_a_job_and_what_nobody_says_comes_back(person, slow, recording, tmp_path):
+def test_a_job_takes_a_text_and_returns_its_unspoken_part(person, slow, recording, tmp_path):
     with serving(slow, tmp_path) as url:
         person.open(url)
         person.see("#options details:has(#text) summary").click()
@@ -194,7 +122,7 @@ def test_a_text_goes_with_a_job_and_what_nobody_says_comes_back(person, slow, re
         slow.let.set()
         person.transcribe(recording)
         person.see("#found")
-        assert slow.texts == ["Hello. Who is there?"]
+        assert [config.text for config in slow.asked] == ["Hello. Who is there?"]
         assert person.texts("#unspoken li span") == ["Who is there?"]
 
 
@@ -208,3 +136,54 @@ def test_a_short_recording_is_none(person, slow, recording, tmp_path):
         person.transcribe(short)
         person.see("#found")
         assert f"{url}/v1/jobs" not in person.requests()
+
+
+def test_files_queue_and_a_reload_continues(person, slow, recording, tmp_path):
+    files = [recording]
+    for name in ("second.mp3", "third.mp3"):
+        files.append(recording.with_name(name))
+        files[-1].write_bytes(recording.read_bytes()[: 2**18])
+    with serving(slow, tmp_path) as url:
+        person.open(url)
+        person.all("#file")[0].send_keys("\n".join(map(str, files)))
+        person.wait(lambda: len(person.texts("#chosen b")) == 3)
+        person.see("#run").click()
+        person.wait(lambda: len(jobs_of(person)) == 3)
+        person.wait(person.may_leave)
+        person.wait(lambda: len(person.all("#entries .waiting")) == 3)
+        person.wait(lambda: person.texts("#chosen b") == [recording.name])
+        assert person.do("run.ariaDisabled") == "true"
+        person.choose(recording.with_name("third.mp3"))
+        assert person.do("run.ariaDisabled") == "true"  # it is being transcribed
+        other = recording.with_name("fourth.mp3")
+        other.write_bytes(b"x")
+        person.choose(other)
+        assert person.do("run.ariaDisabled") is None
+        person.browser.refresh()
+        see_progress(person)
+        slow.let.set()
+        person.wait(lambda: len(person.all("#entries .done")) == 3)
+        person.wait(lambda: jobs_of(person) == [])
+        assert sorted(person.texts("#entries a")) == sorted(file.name for file in files)
+
+
+# The next look at a job finds none.
+GONE = """(() => {
+    const ask = fetch;
+    window.fetch = (url, given) => {
+      if (!`${url}`.includes("/v1/jobs/")) return ask(url, given);
+      window.fetch = ask;
+      const error = { message: "NOT_FOUND: no such job" };
+      return Promise.resolve(new Response(JSON.stringify({ error }), { status: 404 }));
+    };
+})()"""
+
+
+@pytest.mark.reliability
+def test_a_job_that_the_server_lost_is_sent_again(person, slow, recording, tmp_path):
+    with serving(slow, tmp_path) as url:
+        begin(person, url, recording)
+        person.do(GONE)
+        person.wait(lambda: len(jobs_of(person)) == 2)
+        slow.let.set()
+        person.see("#found")

@@ -1,4 +1,4 @@
-"""The page's files over HTTP, without a browser: which are handed out, and with which rules."""
+"""The page's files over HTTP, without a browser: their content and their headers."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ import asyncio
 import http.client
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
 import pytest
-from asgi import FakeEndpoint, call, served
 
+from tests.helpers.asgi import FakeEndpoint, call, served
 from whosaid.server.settings import ServerSettings
 
 pytest.importorskip("fastapi")
 
-from tests.live_app import live
+from tests.helpers.live_app import live
 from whosaid.server.app import create_app
 from whosaid.server.page.routes import STATIC
 
-FILES = {path.name: path.read_bytes() for path in STATIC.iterdir()}
+FILES = {
+    path.relative_to(STATIC).as_posix(): path.read_bytes()
+    for path in STATIC.rglob("*")
+    if path.is_file()
+}
+OWN = {name: data for name, data in FILES.items() if not name.startswith("vendor/")}
 MEDIA_TYPES = {
     ".html": {"text/html; charset=utf-8"},
     ".css": {"text/css; charset=utf-8"},
     ".js": {"text/javascript; charset=utf-8", "application/javascript"},  # from Python 3.12 on
     ".svg": {"image/svg+xml"},
+    ".txt": {"text/plain; charset=utf-8"},
 }
 
 
@@ -45,14 +52,13 @@ def connection(app) -> Iterator[http.client.HTTPConnection]:
 
 
 def ask(connection, path: str, method: str = "GET", **headers: str):
-    """The answer's status, headers and body."""
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read()
 
 
 @pytest.mark.parametrize("name", ["", *FILES])
-def test_each_is_sent_without_a_key_under_a_strict_policy(connection, name):
+def test_each_file_needs_no_key_and_has_a_strict_policy(connection, name):
     status, headers, body = ask(connection, f"/app/{name}")
     name = name or "index.html"
     assert (status, body) == (200, FILES[name])
@@ -94,7 +100,7 @@ def test_each_is_sent_without_a_key_under_a_strict_policy(connection, name):
 def test_nothing_else_is_reached(connection, path):
     status, headers, body = ask(connection, path, Authorization="Bearer secret")
     assert (status, headers["content-type"]) == (404, "application/json")
-    assert body == b'{"detail":"NOT_FOUND: there is nothing here"}'
+    assert body == b'{"detail":"NOT_FOUND: no such path"}'
 
 
 def test_the_page_is_only_read(connection):
@@ -102,7 +108,7 @@ def test_the_page_is_only_read(connection):
     assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_browsers_are_sent_to_it_wherever_a_proxy_puts_it(connection):
+def test_browsers_are_redirected_below_any_proxy_path(connection):
     for path in ("/", "/app"):
         status, headers, _ = ask(connection, path, Accept="text/html")
         assert (status, headers["location"]) == (307, "app/")
@@ -135,10 +141,10 @@ def test_the_page_names_nothing_inline_and_nothing_foreign():
         assert named is None or named in FILES, named
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len({*ids})
-    for name, file in FILES.items():
+    for name, file in OWN.items():
         text = file.decode().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://", text), name
-        for module in re.findall(r'from "\./([\w.]+)"', text):
+        for module in re.findall(r'from "\./([\w./]+)"', text):
             assert module in FILES
         if name.endswith(".js"):
             assert not re.search(
@@ -146,6 +152,16 @@ def test_the_page_names_nothing_inline_and_nothing_foreign():
             )
             for each in re.findall(r'byId\("([\w-]+)"\)', text):
                 assert each in ids, each
+
+
+def test_vendored_libraries_are_those_of_the_list():
+    """Each has a licence, and the hash that is written there."""
+    listed = re.findall(r"^(\w{64})  (\S+)$", FILES["vendor/README.txt"].decode(), re.MULTILINE)
+    libraries = {name.removeprefix("vendor/") for name in FILES if re.match(r"vendor/.+\.js", name)}
+    assert {name for _, name in listed} == libraries
+    for digest, name in listed:
+        assert sha256(FILES[f"vendor/{name}"]).hexdigest() == digest
+        assert "opyright" in FILES[f"vendor/{name.removesuffix('.js')}.txt"].decode()
 
 
 def luminance(colour: str) -> float:

@@ -1,81 +1,86 @@
 /* The server's routes as the page uses them. */
 
-import { recall, remember } from "./storage.js";
-
-const KEY = "api-key";
+const KEY = "api-key"; // in the tab's storage, which the browser may block
 const SECRET_S = 60; // in which a socket is opened
 const UNREACHABLE = "The server cannot be reached.";
 
 /** A refusal or failure: a stable code ("" without one), and a reason. */
 export class ApiError extends Error {
-  /**
-   * @param {string} line the server's, `CODE: reason`
-   * @param {number} [status] HTTP's; 0 without an answer
-   * @param {number} [retryAfter] seconds after which to retry; 0 if unknown
-   */
-  constructor(line, status = 0, retryAfter = 0) {
+  /** `line` is the server's `CODE: reason`, `retryAfter` the header, in which a proxy may send a date. */
+  constructor(line, status = 0, retryAfter = null) {
     const [, code, reason] = /^([A-Za-z_]+): ([^]*)$/.exec(line) ?? [line, "", line];
     super(reason);
     this.code = code;
     this.status = status;
-    this.retryAfter = retryAfter;
+    this.retryAfter = Number(retryAfter) || 0; // seconds; 0 if unknown
   }
+}
+
+let [key, storage] = ["", null];
+try {
+  storage = sessionStorage;
+  key = storage.getItem(KEY) ?? "";
+} catch {
+  // The key lasts until the page is loaded again.
+}
+
+/** Send this key from now on, until the tab is closed. */
+export function useKey(given) {
+  key = given.trim();
+  storage?.setItem(KEY, key);
 }
 
 /** The header with the key, encoded byte by byte. */
 function authorization() {
-  const key = recall(KEY);
   if (!key) return {};
   const bytes = new TextEncoder().encode(key);
   return { Authorization: `Bearer ${String.fromCharCode(...bytes)}` };
 }
 
-/** Send this key from now on, until the tab is closed. */
-export const useKey = (key) => remember(KEY, key.trim());
-
 /** A route's URL: the page is one folder below the routes, also behind a proxy. */
 const address = (route) => new URL(`../${route}`, document.baseURI);
 
 function refusal(body, status, retryAfter) {
-  const seconds = Number(retryAfter) || 0; // a proxy may send a date
+  let line = `The server answered with status ${status} and no reason.`;
   try {
     const { detail, error } = JSON.parse(body);
-    return new ApiError(detail ?? error.message, status, seconds);
+    line = detail ?? error.message;
   } catch {
-    const line = `The server answered with status ${status} and no reason.`;
-    return new ApiError(line, status, seconds);
+    // It is a proxy's.
   }
+  return new ApiError(line, status, retryAfter);
 }
 
-/** Return a route's JSON. Throws ApiError. */
-async function ask(route, given = {}) {
+/** Return what `read` makes of a route's response, by default its JSON. Throws ApiError. */
+async function ask(route, given = {}, read = (response) => response.json()) {
   const headers = { ...authorization(), ...given.headers };
   try {
     const response = await fetch(address(route), { ...given, headers, credentials: "omit" });
-    if (!response.ok) {
-      const retryAfter = response.headers.get("Retry-After");
-      throw refusal(await response.text(), response.status, retryAfter);
-    }
-    return response.status === 204 ? null : await response.json();
+    if (response.ok) return await read(response);
+    throw refusal(await response.text(), response.status, response.headers.get("Retry-After"));
   } catch (error) {
     // A captive portal or proxy on the way may answer without JSON.
     throw error instanceof ApiError ? error : new ApiError(UNREACHABLE);
   }
 }
 
-/** The server's features (`GET /info`). */
+/** The server's features (`GET /info`). Throws ApiError, as all of these do. */
 export const info = () => ask("info");
 
-/**
- * A secret that opens a live session with these settings (`session.update`): browsers send no key
- * with a WebSocket. Throws ApiError, also if the server accepts no session now.
- */
-export const liveSecret = (session) =>
-  ask("v1/realtime/client_secrets", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ session, expires_after: { anchor: "created_at", seconds: SECRET_S } }),
-  });
+const posted = (body) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
+
+export const transcriptFile = (format, body) =>
+  ask(`v1/transcripts/${format}`, posted(body), (response) => response.blob());
+
+/** A secret that opens a live session (`session.update`): browsers send no key with a WebSocket. */
+export function liveSecret(session) {
+  const expires_after = { anchor: "created_at", seconds: SECRET_S };
+  return ask("v1/realtime/client_secrets", posted({ session, expires_after }));
+}
 
 /** A WebSocket to a live session. Throws as `liveSecret`; browsers hide why a socket fails. */
 export async function liveSocket(session) {
@@ -86,57 +91,42 @@ export async function liveSocket(session) {
 }
 
 /**
- * @typedef {object} Listeners
- * @property {(sent: number, total: number) => void} onSent
- * @property {AbortSignal} signal ends the work
+ * Send the files of a recording; the answer's text, which `onText` gets as it comes. By
+ * XMLHttpRequest, because fetch does not tell how much was sent. Rejects with ApiError, or with an
+ * AbortError once `signal` is aborted.
  */
-
-/**
- * Send a recording; the answer's text, which `onText` gets as it comes. By XMLHttpRequest, because
- * fetch does not tell how much was sent. Rejects with ApiError, or with an AbortError once `signal`
- * is aborted.
- * @param {object} parameters of `POST /`
- */
-function send(route, recording, parameters, { onSent, signal }, onText = () => {}) {
+function send(route, files, parameters, { onSent, signal }, onText = () => {}) {
   const form = new FormData();
   form.append("parameters", JSON.stringify(parameters));
-  form.append("file", recording, recording.name);
+  for (const file of files) form.append("file", file, file.name);
   const request = new XMLHttpRequest();
   let read = 0;
 
   return new Promise((resolve, reject) => {
     const isTaken = () => request.status === 200 || request.status === 202;
-    const readOn = () => {
+    request.upload.onprogress = ({ loaded, total }) => onSent(loaded, total);
+    request.onprogress = () => {
       if (!isTaken()) return;
-      const text = request.responseText.slice(read);
-      read += text.length;
-      onText(text);
+      onText(request.responseText.slice(read));
+      read = request.responseText.length;
     };
-    request.upload.onprogress = (event) => onSent(event.loaded, event.total);
-    request.onprogress = readOn;
     request.onload = () => {
-      readOn();
-      if (isTaken()) resolve(request.responseText);
-      else {
-        const retryAfter = request.getResponseHeader("Retry-After");
-        reject(refusal(request.responseText, request.status, retryAfter));
-      }
+      request.onprogress();
+      const { responseText, status } = request;
+      if (isTaken()) resolve(responseText);
+      else reject(refusal(responseText, status, request.getResponseHeader("Retry-After")));
     };
     request.onerror = () => reject(new ApiError(UNREACHABLE));
     request.onabort = () => reject(new DOMException("cancelled", "AbortError"));
     signal.addEventListener("abort", () => request.abort());
     request.open("POST", address(route));
-    for (const [name, value] of Object.entries(authorization()))
-      request.setRequestHeader(name, value);
+    for (const header of Object.entries(authorization())) request.setRequestHeader(...header);
     request.send(form);
   });
 }
 
-/**
- * The answer to a recording. Rejects as `send` does; an abort ends the work on the server too.
- * `onMessage` gets the other messages of docs/server.md.
- */
-export async function transcribe(recording, parameters, { onMessage, ...listeners }) {
+/** The answer to a recording; `onMessage` gets the other messages of docs/server.md. */
+export async function transcribe(files, parameters, { onMessage, ...listeners }) {
   let [rest, answer, failure] = ["", null, new ApiError("The connection ended before the answer.")];
   const onText = (text) => {
     const events = (rest + text).split("\n\n");
@@ -149,17 +139,15 @@ export async function transcribe(recording, parameters, { onMessage, ...listener
       else onMessage(message);
     }
   };
-  await send("?stream=true", recording, parameters, listeners, onText);
+  await send("?stream=true", files, parameters, listeners, onText);
   if (!answer) throw failure;
   return answer;
 }
 
-/** A job that transcribes a recording later. Rejects as `send` does. */
-export const createJob = async (recording, parameters, listeners) =>
-  JSON.parse(await send("v1/jobs", recording, parameters, listeners));
+export const createJob = async (files, parameters, listeners) =>
+  JSON.parse(await send("v1/jobs", files, parameters, listeners));
 
-/** Return a job's state. Throws ApiError. */
 export const job = (id) => ask(`v1/jobs/${id}`);
 
 /** Cancel a job, or delete it if it has ended. */
-export const removeJob = (id) => ask(`v1/jobs/${id}`, { method: "DELETE" });
+export const removeJob = (id) => ask(`v1/jobs/${id}`, { method: "DELETE" }, () => null);

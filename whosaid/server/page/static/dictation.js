@@ -1,16 +1,15 @@
-/* Records the microphone instead of a file, and shows words meanwhile. */
+/* Records the microphone instead of a file, and shows words meanwhile. One dictation each recording. */
 
 import { Listening } from "./listening.js";
 import { ENDINGS, LiveSession, settings } from "./live_session.js";
 import { LiveTranscript } from "./live_transcript.js";
-import { Microphone } from "./microphone.js";
+import { exclusively, newId, write } from "./database.js";
+import { Microphone, PIECES, newName } from "./microphone.js";
 import { Speakers } from "./speakers.js";
-
-/** @typedef {import("./transcript.js").Transcript} Transcript */
 
 const GOES_ON =
   "The recording goes on without words: stop it, and Transcribe writes all of it down.";
-const STAYS = "What was written stays; Transcribe hears the whole recording.";
+const STAYS = "What was written stays; Transcribe writes the whole recording.";
 const COMES =
   "The recording goes on, and words come once the server takes a live session. Stop it, and Transcribe writes all of it down.";
 // A first session is tried again after these, and a later one after a lost connection, which has no
@@ -18,38 +17,33 @@ const COMES =
 const REFUSALS = ["BUSY", "DRAINING"];
 const LOSSES = ["", ...REFUSALS, ...ENDINGS];
 const RETRY_MS = 2000; // at least; the server may ask for longer
+const KEEP_MS = 5000; // after which words are stored again
 
 export class Dictation {
   #microphone = new Microphone();
   #listening;
-  /** @type {LiveSession | null} */
   #session = null;
   #heard = new LiveTranscript();
   #diarizes = false;
-  /** @type {Promise<Error | null>} the end of words, with the error that ended them early */
-  #ended = Promise.resolve(null);
-  /** @type {(error: Error | null) => void} */
-  #end = () => {};
-  /** @type {Error | null} why there is no session, while another is being opened */
-  #lost = null;
+  #words = Promise.withResolvers(); // their end, with the error if that is too early
+  #lost = null; // why there is no session, while another is being opened
   #wasOpen = false; // a session
   #wordsAt = 0; // seconds of the recording at which words came last
   #retry = 0;
-  /** @type {"off" | "starting" | "on" | "stopping"} */
-  #state = "off";
+  #state = "off"; // or starting, on, stopping
+  #id = newId(); // of the record, of which the browser stores each second at once
+  #pieces = []; // of samples that are not stored yet
+  #stored = 0; // pieces of a second
+  #storing = Promise.resolve();
+  #keptAt = Date.now(); // when words were stored
+  #released = Promise.withResolvers();
 
-  /**
-   * @param {Transcript} transcript where words appear
-   * @param {{announce: (text: string) => void, onLost: () => void, onResumed: () => void,
-   *   onFailure: (error: Error, consequence: string) => void}} listeners `onLost`: the microphone
-   *   was taken away; `onFailure`: something could not be done; `onResumed`: words come again
-   */
-  constructor(transcript, { announce, onLost, onResumed, onFailure }) {
+  /** `page` gets `onLost` (the microphone), `onFull` (the browser), `onResumed` (words), `onFailure`. */
+  constructor(records, transcript, page) {
+    this.records = records;
     this.transcript = transcript;
-    this.onLost = onLost;
-    this.onResumed = onResumed;
-    this.onFailure = onFailure;
-    this.#listening = new Listening(announce);
+    this.page = page;
+    this.#listening = new Listening(page.announce);
   }
 
   /** Whether the microphone is starting or on, or the last words are awaited. */
@@ -57,92 +51,113 @@ export class Dictation {
     return this.#state !== "off";
   }
 
-  /**
-   * Begin; with parameters (those of `POST /`) words appear. Throws an Error that says why there is
-   * no microphone.
-   * @param {boolean} diarizes whether to find speakers
-   */
+  /** Whether words of the recording appear. */
+  get isWriting() {
+    return this.active && this.#session !== null;
+  }
+
+  /** Begin; with parameters (of `POST /`) words appear. Throws an Error if there is no microphone. */
   async start(parameters, diarizes) {
     this.#state = "starting";
-    this.#session = this.#lost = null;
-    this.#ended = Promise.resolve(null);
-    this.#wasOpen = false;
     this.#diarizes = diarizes;
-    this.#heard = new LiveTranscript();
     try {
-      await this.#microphone.start({ onPiece: this.#onPiece, onLost: this.onLost });
+      await this.#microphone.start({ onPiece: this.#onPiece, onLost: this.page.onLost });
     } catch (error) {
       this.#state = "off";
       throw error;
     }
     this.#state = "on";
-    this.#wordsAt = 0;
+    // Another tab that finds the record waits until this one releases it, or is closed.
+    exclusively(`work ${this.#id}`, () => this.#released.promise);
+    const { rate } = this.#microphone;
+    const about = { file: newName(), rate, bytes: 0, state: "recording", recordings: [] };
+    this.#storing = this.records.add({ id: this.#id, ...about }, []);
     this.#listening.start(() => this.#microphone.seconds, this.#waiting);
-    if (parameters) this.#begin(parameters);
-    else this.#listening.say("Recording");
+    this.#listening.say(...(parameters ? ["Listening", "connecting"] : ["Recording"]));
+    if (parameters) this.#open(parameters);
+    else this.#words.resolve(null);
   }
 
-  /**
-   * End, and wait for the last words. Returns the recording, its transcript in the form of an answer
-   * (null without words), and the words' median delay in seconds. A second call waits for nothing
-   * more and returns null, as does a call before the start.
-   */
+  /** End, and wait for the last words; a second call ends the wait. Returns the record's id once. */
   async stop() {
     if (this.#state === "stopping") this.#session?.close();
     if (this.#state !== "on") return null;
     this.#state = "stopping";
-    const recording = await this.#microphone.stop();
+    await this.#microphone.stop();
+    this.#keepPieces();
     if (this.#session) this.#listening.finish(this.#diarizes ? "and who said what" : "");
-    if (this.#lost) this.#giveUp();
+    if (this.#lost) {
+      clearTimeout(this.#retry);
+      this.#words.resolve(this.#lost);
+      this.#session.close();
+    }
     this.#session?.finish();
-    const error = await this.#ended;
+    const error = await this.#words.promise;
     if (error) {
-      this.onFailure(error, STAYS);
+      this.page.onFailure(error, STAYS);
       this.#heard.breakOff(this.#microphone.seconds);
     }
     this.#listening.end();
+    await this.#storing;
+    const hasWords = this.#heard.ids.some((id) => this.#heard.blocksOf(id).length);
+    if (this.#session && (hasWords || !error)) await this.#keepWords();
+    await this.records.endRecording(this.#id);
+    this.#released.resolve();
     this.#state = "off";
-    const wasHeard = this.#session && !(error && this.#heard.isEmpty);
-    return {
-      recording,
-      answer: wasHeard ? this.#heard.answer(this.#microphone.seconds) : null,
-      delay: this.#listening.delay,
-    };
+    return this.#id;
   }
 
   #onPiece = (samples) => {
     this.#listening.hear(samples);
     this.#session?.send(samples);
+    this.#pieces.push(samples);
+    if (this.#pieces.length === PIECES) this.#keepPieces();
   };
+
+  #keepPieces() {
+    const samples = new Blob(this.#pieces.splice(0));
+    if (!samples.size && this.#stored) return; // the recording has others
+    const piece = { id: this.#id, number: this.#stored++, samples };
+    this.#storing = this.#storing.then(async () => {
+      if ((await write([["pieces", piece]])) !== "stored") this.page.onFull();
+    });
+  }
+
+  #keepWords() {
+    this.#keptAt = Date.now();
+    const about = { isLive: true, diarizes: this.#diarizes, seconds: this.#listening.delay };
+    return this.records.finish(this.#id, this.#heard.answer(this.#microphone.seconds), about);
+  }
 
   #waiting = () => {
     const since = this.#heard.openSince;
     return since === null ? 0 : this.#microphone.now - Math.max(since, this.#wordsAt);
   };
 
-  #begin(parameters) {
-    this.#listening.say("Listening", "connecting");
-    this.#ended = new Promise((resolve) => {
-      this.#end = resolve;
-    });
-    this.#open(parameters);
-  }
-
   /** Open a session for the recording from now on. */
   #open(parameters) {
     const start = this.#microphone.seconds;
     this.#session = new LiveSession(start, {
       onOpen: () => {
-        if (this.#lost) this.#resume(start);
-        else if (this.#state === "on") this.#listening.say("Listening");
+        if (this.#lost) {
+          for (const id of this.#heard.breakOff(start)) this.transcript.forget(id);
+          for (const id of this.#heard.ids) this.#show(id);
+          this.#lost = null;
+          this.page.onResumed();
+          this.#listening.say("Listening", this.#wasOpen ? "connected again" : "");
+        } else if (this.#state === "on") this.#listening.say("Listening");
         this.#wasOpen = true;
       },
       onEvent: (event) => this.#hear(event),
-      onError: (error) => this.onFailure(error, ""),
+      onError: (error) => this.page.onFailure(error, ""),
       onEnd: (error) => {
-        const passing = this.#wasOpen ? LOSSES : REFUSALS;
-        if (this.#state === "on" && passing.includes(error?.code)) this.#tryAgain(parameters, error);
-        else this.#over(error);
+        const isOn = error && this.#state === "on";
+        const isPassing = (this.#wasOpen ? LOSSES : REFUSALS).includes(error?.code);
+        if (isOn && isPassing) this.#tryAgain(parameters, error);
+        else this.#words.resolve(error);
+        if (!isOn || isPassing) return;
+        this.#listening.say("Recording", "without words");
+        this.page.onFailure(error, GOES_ON);
       },
     });
     this.#session.open(settings(parameters, this.#diarizes, this.#microphone.rate));
@@ -152,35 +167,12 @@ export class Dictation {
   #tryAgain(parameters, error) {
     if (!this.#lost) {
       this.#listening.say("Recording", "waiting for a live session");
-      this.onFailure(error, COMES);
+      this.page.onFailure(error, COMES);
     }
     this.#lost = error;
     this.#diarizes &&= !this.#wasOpen;
     const pause = Math.max(RETRY_MS, 1000 * error.retryAfter);
     this.#retry = setTimeout(() => this.#open(parameters), pause);
-  }
-
-  #resume(start) {
-    for (const id of this.#heard.breakOff(start)) this.transcript.forget(id);
-    for (const id of this.#heard.ids) this.#show(id);
-    this.#lost = null;
-    this.#listening.say("Listening", this.#wasOpen ? "connected again" : "");
-    this.onResumed();
-  }
-
-  /** Stop waiting for another session. */
-  #giveUp() {
-    clearTimeout(this.#retry);
-    this.#end(this.#lost);
-    this.#session.close();
-  }
-
-  #over(error) {
-    if (error && this.#state === "on") {
-      this.#listening.say("Recording", "without words");
-      this.onFailure(error, GOES_ON);
-    }
-    this.#end(error);
   }
 
   #hear(event) {
@@ -198,14 +190,13 @@ export class Dictation {
     if (!event.type.endsWith(".words")) return;
     this.#wordsAt = this.#microphone.now;
     this.#listening.appeared(this.#wordsAt, event.words);
+    if (this.#state !== "on" || Date.now() < this.#keptAt + KEEP_MS) return;
+    this.#keptAt = Date.now();
+    this.#storing = this.#storing.then(() => this.#keepWords());
   }
 
-  /** @param {string} id of an item */
   #show(id) {
-    const speakers = new Speakers({ speakers: this.#heard.labels.map(asSpoken) });
-    this.transcript.follow(id, this.#heard.blocksOf(id), speakers);
+    const spoken = this.#heard.labels.map((speaker, i) => ({ speaker, timestamp: [i, i] }));
+    this.transcript.follow(id, this.#heard.blocksOf(id), new Speakers({ speakers: spoken }));
   }
 }
-
-/** A speaker's entry in an answer, in this order. */
-const asSpoken = (speaker, place) => ({ speaker, timestamp: [place, place] });

@@ -1,19 +1,23 @@
-/* Makes elements. Text is never parsed as HTML. */
+/* Makes elements of templates. Text is never parsed as HTML. */
 
-/**
- * An element with properties (`className`, `textContent`, ...), attributes (names that are no
- * property, `aria-label`) and children.
- */
-export function element(tag, properties = {}, ...children) {
+import htm from "./vendor/htm.js";
+
+/** The element of a template: values are its properties or, without such a property, attributes. */
+export const html = htm.bind(function (tag, properties, ...children) {
+  this[0] = 3; // htm would return an element without values twice
   const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name === "dataset") Object.assign(made.dataset, value);
-    else if (name in made) made[name] = value;
-    else made.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (name in made) made[name] = value;
+    else made.setAttribute(name, value);
   }
-  made.append(...children);
+  made.append(...children.flat().filter((child) => child || child === 0));
   return made;
-}
+});
 
-/** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);
+
+export function saveAs(name, file) {
+  const href = URL.createObjectURL(file);
+  html`<a href=${href} download=${name} />`.click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}

@@ -3,7 +3,7 @@
 /** 75.5 as `1:15`, 3675 as `1:01:15`. */
 export function clock(seconds) {
   const whole = Math.floor(seconds);
-  const two = (/** @type {number} */ number) => String(number).padStart(2, "0");
+  const two = (number) => String(number).padStart(2, "0");
   const hours = Math.floor(whole / 3600);
   const minutes = Math.floor(whole / 60) % 60;
   const rest = two(whole % 60);
@@ -22,8 +22,10 @@ export function roughly(seconds) {
 export function size(bytes) {
   if (bytes < 1e3) return count(bytes, "byte");
   if (bytes < 1e6) return `${Math.round(bytes / 1e3)} KB`;
+  if (bytes >= 1e9) return `${(bytes / 1e9).toFixed(1)} GB`;
   return `${(bytes / 1e6).toFixed(bytes < 1e8 ? 1 : 0)} MB`;
 }
 
-/** `1 speaker`, `2 speakers`. */
+export const stemOf = (name) => name.replace(/\.[^.]*$/, "");
+
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

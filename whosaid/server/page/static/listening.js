@@ -14,22 +14,15 @@ export class Listening {
   #timer = 0;
   #silent = 0; // pieces
   #detail = "";
-  /** @type {number[]} seconds from the ends of words to their appearance */
-  #delays = [];
-  /** @type {number[]} of the last words */
-  #recent = [];
+  #delays = []; // seconds from the ends of words to their appearance
 
   /** `announce` announces each state to screen readers once. */
   constructor(announce) {
     this.announce = announce;
   }
 
-  /**
-   * Show the microphone. `seconds` returns the length of the recording, and `waiting` the seconds
-   * since speech began or its last words came.
-   */
+  /** `seconds()` is the recording's length, `waiting()` the time since speech began or words came. */
   start(seconds, waiting) {
-    [this.#delays, this.#recent, this.#silent] = [[], [], 0];
     byId("listening").hidden = false;
     byId("listening").classList.add("on");
     byId("stop").textContent = "Stop";
@@ -47,7 +40,6 @@ export class Listening {
     byId("listening").hidden = true;
   }
 
-  /** Show a state. */
   say(state, detail = "") {
     this.announce(`${state}. ${detail}`.trim());
     this.#detail = detail;
@@ -61,7 +53,7 @@ export class Listening {
     byId("listening").classList.remove("on");
     this.#level(0);
     this.say("Writing down the last words", detail);
-    byId("stop").textContent = "Do not wait";
+    byId("stop").textContent = "Stop waiting";
   }
 
   hear(samples) {
@@ -74,24 +66,22 @@ export class Listening {
       byId("listening-detail").textContent = detail;
   }
 
-  /** Words have appeared; `now` is the recording's time. */
   appeared(now, words) {
     if (!words.length) return;
-    const delays = words.map(({ end }) => Math.max(0, now - end));
-    this.#delays.push(...delays);
-    this.#recent = [...this.#recent, ...delays].slice(-WORDS);
+    this.#delays.push(...words.map(({ end }) => Math.max(0, now - end)));
     this.#tellDelay(0);
   }
 
-  /** The median delay of all words in seconds; null without words. */
+  /** The median delay of all words in seconds; 0 without words. */
   get delay() {
-    return this.#delays.length ? median(this.#delays) : null;
+    return median(this.#delays) ?? 0;
   }
 
   #tellDelay(waiting) {
-    const delay = this.#recent.length ? `${median(this.#recent).toFixed(1)} s behind` : "";
+    const delay = median(this.#delays.slice(-WORDS));
+    const behind = delay === undefined ? "" : `${delay.toFixed(1)} s behind`;
     byId("delay").textContent =
-      waiting >= LATE_SECONDS ? `the server is behind: ${waiting} s` : delay;
+      waiting >= LATE_SECONDS ? `the server is behind: ${waiting} s` : behind;
   }
 
   #level(share) {

@@ -13,12 +13,7 @@ const NOTHING_SAID = "The connection was lost.";
 export const ENDINGS = ["DRAINING", "session_expired", "session_idle"];
 const TAKES_NO_MORE = "session_ending";
 
-/**
- * A session's settings for a recording's parameters, as far as live sessions support them.
- * @param {any} parameters of `POST /`
- * @param {boolean} speakers whether to find speakers
- * @param {number} rate samples a second
- */
+/** A session's settings for parameters of `POST /`, as far as live sessions support them. */
 export function settings({ language, prompt, hotwords }, speakers, rate) {
   const include = [`${TRANSCRIPTION}.words`];
   if (speakers) include.push(`${TRANSCRIPTION}.segments`);
@@ -29,36 +24,20 @@ export function settings({ language, prompt, hotwords }, speakers, rate) {
 
 export class LiveSession {
   #start;
-  /** @type {WebSocket | null} */
-  #socket = null;
-  /** @type {Int16Array[]} recorded before the socket was open */
-  #waiting = [];
-  #finishing = false;
-  #ended = false;
-  /** @type {ApiError | null} the last failure */
-  #error = null;
-  /** @type {ApiError | null} the reason for which the server ends the session */
-  #ending = null;
+  #socket = null; // once it is open
+  #waiting = []; // what is to be sent then
+  #isFinishing = false;
+  #isOver = false;
+  #error = null; // the last failure
+  #ending = null; // the reason for which the server ends the session
 
-  /**
-   * @param {number} start seconds of the recording at which the session begins
-   * @param {{onOpen: () => void, onEvent: (event: any) => void, onError: (error: ApiError) => void,
-   *   onEnd: (error: ApiError | null) => void}} listeners `onEvent` gets the server's events, in
-   *   the recording's times, and `onError` its failures; `onEnd` is called once, when nothing more
-   *   will come, with the reason if that is too soon
-   */
-  constructor(start, { onOpen, onEvent, onError, onEnd }) {
+  /** `onEvent` gets events in the recording's times; `onEnd` is called once, with an error if too soon. */
+  constructor(start, listeners) {
     this.#start = start;
-    this.onOpen = onOpen;
-    this.onEvent = onEvent;
-    this.onError = onError;
-    this.onEnd = onEnd;
+    this.listeners = listeners;
   }
 
-  /**
-   * Connect. What is recorded meanwhile is sent first.
-   * @param {object} session the settings
-   */
+  /** Connect, with these settings. What is recorded meanwhile is sent first. */
   async open(session) {
     let socket;
     try {
@@ -68,74 +47,64 @@ export class LiveSession {
       return;
     }
     socket.onopen = () => {
-      if (this.#ended) {
+      if (this.#isOver) {
         socket.close();
         return;
       }
       this.#socket = socket;
-      for (const samples of this.#waiting.splice(0)) socket.send(samples);
-      if (this.#finishing) this.finish();
-      this.onOpen();
+      for (const message of this.#waiting.splice(0)) socket.send(message);
+      this.listeners.onOpen();
     };
     socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
     socket.onclose = ({ code }) => this.#closed(code, session);
   }
 
-  /** @param {Int16Array} samples from the microphone */
-  send(samples) {
-    if (this.#ended) return;
-    if (this.#socket) this.#give(samples);
-    else this.#waiting.push(samples);
+  /** Send samples, or JSON. A session that is ending takes nothing. */
+  send(message) {
+    if (this.#isOver || this.#ending) return;
+    if (!this.#socket) this.#waiting.push(message);
+    else if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(message);
   }
 
   /** End the audio; `onEnd` is called when all of it is transcribed. */
   finish() {
-    this.#finishing = true;
-    this.#give(JSON.stringify({ type: "input_audio_buffer.commit", final: true }));
+    this.#isFinishing = true;
+    this.send(JSON.stringify({ type: "input_audio_buffer.commit", final: true }));
   }
 
-  /** Close without waiting. */
   close() {
     this.#end(null);
     this.#socket?.close();
   }
 
-  /** A session that is ending takes nothing. */
-  #give(message) {
-    if (this.#ending || this.#socket?.readyState !== WebSocket.OPEN) return;
-    this.#socket.send(message);
-  }
-
   #receive(event) {
-    if (this.#ended) return;
+    if (this.#isOver) return;
     if (event.type !== "error") {
-      this.onEvent(later(event, this.#start));
+      this.listeners.onEvent(later(event, this.#start));
       return;
     }
     const error = new ApiError(event.error.message);
     if (error.code === TAKES_NO_MORE) return;
     if (ENDINGS.includes(error.code)) this.#ending = error;
     this.#error = error;
-    this.onError(error);
+    this.listeners.onError(error);
   }
 
   async #closed(code, session) {
-    if (code === DONE && this.#finishing) this.#end(null);
-    else if (this.#socket) this.#end(this.#reason(code));
-    else this.#end(await whyRefused(session));
-  }
-
-  /** The server's reason; earlier failures did not end the session. */
-  #reason(code) {
-    const given = this.#ending ?? (code === FAILED ? this.#error : null);
-    return given ?? new ApiError(NOTHING_SAID);
+    if (code === DONE && this.#isFinishing) this.#end(null);
+    else if (!this.#socket) this.#end(await whyRefused(session));
+    else {
+      // Failures before the last one did not end the session.
+      const reason = this.#ending ?? (code === FAILED ? this.#error : null);
+      this.#end(reason ?? new ApiError(NOTHING_SAID));
+    }
   }
 
   #end(error) {
-    if (this.#ended) return;
-    this.#ended = true;
+    if (this.#isOver) return;
+    this.#isOver = true;
     this.#waiting = [];
-    this.onEnd(error);
+    this.listeners.onEnd(error);
   }
 }
 
@@ -150,11 +119,8 @@ function later(event, seconds) {
 }
 
 /** Why a socket did not open: browsers hide it, so request another secret, which is refused alike. */
-async function whyRefused(session) {
-  try {
-    await liveSecret(session);
-    return new ApiError(NOT_OPENED);
-  } catch (error) {
-    return error;
-  }
-}
+const whyRefused = (session) =>
+  liveSecret(session).then(
+    () => new ApiError(NOT_OPENED),
+    (error) => error,
+  );

@@ -1,16 +1,9 @@
 /* The transcript of a recording from live sessions. */
 
 import { clock } from "./format.js";
+import { MAX_PAUSE } from "./manuscript.js";
 
-/**
- * @typedef {{word: string, start: number, end: number, probability: number | null,
- *   speaker: string | null}} Word seconds of the session
- * @typedef {{text: string, speaker: string | null, start: number, end: number,
- *   words?: Word[]}} Segment which has words if speakers talk at once
- */
-
-// Seconds by which two times of the same moment differ, at most.
-const ROUNDING = 0.02;
+const ROUNDING = 0.02; // seconds by which two times of the same moment differ, at most
 
 /** Applies an event to its item, by the last part of the event's type. */
 const CHANGES = {
@@ -21,28 +14,21 @@ const CHANGES = {
   failed: (item, event) => item.fail(event.error.message),
 };
 
-/** A stretch of speech that becomes one text. */
 class Item {
-  /** @type {Word[]} final ones */
-  words = [];
-  /** A guess of what follows them. */
-  unstable = "";
-  /** @type {Segment[]} */
+  words = []; // final ones
+  unstable = ""; // a guess of what follows them
   segments = [];
   isComplete = false;
   isOver = false; // nothing more is said of its text
   hasLastSegments = false;
   hasVoices = false; // the words are those of segments, which may overlap
   language = "";
-  /** @type {string[]} */
   warnings = [];
 
-  /** @param {number} start seconds */
   constructor(start) {
-    this.start = start;
+    this.start = start; // seconds
   }
 
-  /** The second up to which it is transcribed. */
   get writtenUntil() {
     return this.words.at(-1)?.end ?? this.start;
   }
@@ -62,25 +48,23 @@ class Item {
     else if (!transcript.trim()) this.words = [];
     else if (textOf(this.words).trim() !== transcript.trim()) {
       const end = this.start + (usage?.seconds ?? 0);
-      const whole = { word: transcript, start: this.start, end, probability: null, speaker: null };
-      this.words = [whole];
+      this.words = [{ word: transcript, start: this.start, end, probability: null, speaker: null }];
     }
   }
 
   /** The server could not complete the item: final words stay. */
   fail(reason) {
-    this.unstable = "";
-    this.isOver = true;
+    this.breakOff();
     this.warnings.push(`From ${clock(this.start)} on: ${reason}`);
   }
 
-  /** The session is lost: final words stay. Returns whether anything is left. */
+  /** Nothing more comes: final words stay. Returns whether anything is left. */
   breakOff() {
     [this.unstable, this.isOver] = ["", true];
     return this.words.length > 0 || this.warnings.length > 0;
   }
 
-  /** Those after the text is complete take the place of all before. */
+  /** Segments of the final text replace all before, and its words if speakers talk at once. */
   hearSegment(segment) {
     if (this.isComplete && !this.hasLastSegments) {
       this.segments = [];
@@ -92,10 +76,7 @@ class Item {
     this.segments.push(segment);
   }
 
-  /**
-   * The speaker of a word, null while unknown: the word's own, or that of the final segments once
-   * they come.
-   */
+  /** The word's own speaker, or that of the final segments once they come; null while unknown. */
   speakerOf(word) {
     if (this.hasVoices || (word.speaker && !this.hasLastSegments)) return word.speaker;
     const middle = (word.start + word.end) / 2;
@@ -106,20 +87,32 @@ class Item {
     }
     return nearest;
   }
+
+  /** The text as in an answer: a block for each change of speaker, if speakers are told apart. */
+  blocks(isTold) {
+    const blocks = [];
+    for (const each of this.words) {
+      const speaker = isTold ? this.speakerOf(each) : undefined;
+      if (!blocks.length || blocks.at(-1).speaker !== speaker)
+        blocks.push({ ...(isTold && { speaker }), text: "", timestamp: [each.start], words: [] });
+      const block = blocks.at(-1);
+      const { word, start, end, probability } = each;
+      block.text += word;
+      block.timestamp[1] = end;
+      const about = isTold && { speaker, overlap: false };
+      block.words.push({ word, timestamp: [start, end], probability, ...about });
+    }
+    return blocks;
+  }
 }
 
 export class LiveTranscript {
-  /** @type {Map<string, Item>} in the order in which they were spoken */
-  #items = new Map();
-  /** @type {Set<string>} */
-  #labels = new Set();
-  /** @type {string[]} of the sessions */
-  #warnings = [];
+  #items = new Map(); // by name, in the order in which they were spoken
+  labels = []; // of speakers, in the order in which they became known
+  #warnings = []; // of the sessions
   #start = 0; // of the session, in seconds
 
-  /**
-   * Apply a server event; return the name of the item that it changes, "" if there is none.
-   */
+  /** Apply a server event; return the name of the item that it changes, "" if there is none. */
   hear(event) {
     if (event.type === "session.speakers") this.#warnings.push(...(event.warnings ?? []));
     const change = CHANGES[event.type.split(".").at(-1)];
@@ -128,7 +121,7 @@ export class LiveTranscript {
     if (!this.#items.has(id)) this.#items.set(id, new Item(event.words?.[0]?.start ?? 0));
     change(this.#items.get(id), event);
     for (const { speaker } of [event, ...(event.words ?? [])])
-      if (speaker) this.#labels.add(speaker);
+      if (speaker && !this.labels.includes(speaker)) this.labels.push(speaker);
     return id;
   }
 
@@ -137,11 +130,7 @@ export class LiveTranscript {
     return [...this.#items.values()].find(({ isOver }) => !isOver)?.start ?? null;
   }
 
-  /**
-   * The session was lost: final words stay, and a warning tells of the gap behind them. Returns the
-   * names of items of which nothing is left.
-   * @param {number} start seconds of the recording at which another session begins
-   */
+  /** The session was lost until second `start`: final words stay. Returns the items that are empty. */
   breakOff(start) {
     const items = [...this.#items.values()];
     const last = items.find(({ isOver }) => !isOver) ?? items.at(-1);
@@ -150,62 +139,39 @@ export class LiveTranscript {
     if (start > from)
       this.#warnings.push(
         `From ${clock(from)} to ${clock(start)} words may be missing: there was no live session.` +
-          " Transcribe hears the whole recording.",
+          " Transcribe writes the whole recording.",
       );
     const gone = [...this.#items].filter(([, item]) => !item.breakOff()).map(([id]) => id);
     for (const id of gone) this.#items.delete(id);
     return gone;
   }
 
-  /** Whether anything was said. */
-  get isEmpty() {
-    return !this.#spoken.length;
-  }
-
-  /**
-   * An item's text so far: a block for each change of speaker, as in an answer; the last one has
-   * the guess as `unstable`.
-   */
+  /** An item's text so far; its last block has the guess as `unstable`. */
   blocksOf(id) {
     const item = this.#items.get(id);
-    const blocks = this.#blocks(item, this.#hasSpeakers);
+    const blocks = item.blocks(this.#hasSpeakers);
     if (!blocks.length && item.unstable) blocks.push({ text: "", timestamp: [item.start] });
-    const last = blocks.length - 1;
-    return blocks.map((block, place) => ({
-      ...block,
-      unstable: place === last ? item.unstable : "",
-    }));
+    if (blocks.length) blocks.at(-1).unstable = item.unstable;
+    return blocks;
   }
 
-  /** Labels of speakers, in the order in which they became known. */
-  get labels() {
-    return [...this.#labels];
-  }
-
-  /** The items' names. */
   get ids() {
     return [...this.#items.keys()];
   }
 
-  /**
-   * The whole transcript, as an answer of the server.
-   * @param {number} seconds that it lasts
-   */
+  /** The whole transcript of so many seconds, as an answer of the server. */
   answer(seconds) {
     const duration = Number(seconds.toFixed(2));
     const items = this.#spoken;
-    const known = this.#hasSpeakers;
     const alone = items.filter(({ hasVoices }) => !hasVoices);
     putInOrder(alone.flatMap(({ words }) => words), duration);
-    const chunks = items.map(({ words }) => ({
-      text: textOf(words),
-      timestamp: [words[0].start, Math.max(...words.map(({ end }) => end))],
-      avg_logprob: null,
-      no_speech_prob: null,
-    }));
-    const speakers = known ? items.flatMap((item) => this.#blocks(item, known)) : [];
-    const words = items.flatMap((item) => item.words.map((word) => wordJson(item, word, known)));
+    const blocks = items.flatMap((item) => item.blocks(this.#hasSpeakers));
+    const unknown = { avg_logprob: null, no_speech_prob: null };
+    const chunks = blocks.map(({ text, timestamp }) => ({ text, timestamp: [...timestamp], ...unknown }));
+    const words = blocks.flatMap((block) => block.words);
     words.sort((one, other) => one.timestamp[0] - other.timestamp[0]); // speakers may overlap
+    const speakers = this.#hasSpeakers ? joined(blocks) : [];
+    inOrder([...speakers, ...words]);
     const ofItems = [...this.#items.values()].flatMap((item) => item.warnings);
     return {
       speakers,
@@ -224,32 +190,37 @@ export class LiveTranscript {
   }
 
   get #hasSpeakers() {
-    return this.#labels.size > 0;
-  }
-
-  #blocks(item, known) {
-    const blocks = [];
-    for (const word of item.words) {
-      const speaker = known ? item.speakerOf(word) : undefined;
-      if (!blocks.length || blocks.at(-1).speaker !== speaker) blocks.push({ speaker, words: [] });
-      blocks.at(-1).words.push(word);
-    }
-    return blocks.map(({ speaker, words }) => ({
-      ...(known && { speaker }),
-      text: textOf(words),
-      timestamp: [words[0].start, words.at(-1).end],
-      ...(known && { words: words.map((word) => wordJson(item, word, known)) }),
-    }));
+    return this.labels.length > 0;
   }
 }
 
 const textOf = (words) => words.map(({ word }) => word).join("");
 
-/** A word as in an answer. */
-function wordJson(item, word, known) {
-  const { word: text, start, end, probability } = word;
-  const made = { word: text, timestamp: [start, end], probability };
-  return known ? { ...made, speaker: item.speakerOf(word), overlap: false } : made;
+/** Turns of one speaker after another, without a long pause, as one turn. */
+function joined(turns) {
+  const made = [];
+  for (const turn of turns) {
+    const last = made.at(-1);
+    if (last?.speaker !== turn.speaker || turn.timestamp[0] - last.timestamp[1] > MAX_PAUSE) {
+      made.push(turn);
+      continue;
+    }
+    last.text += turn.text;
+    last.timestamp[1] = turn.timestamp[1];
+    last.words.push(...turn.words);
+  }
+  return made;
+}
+
+/** Number the speakers in the order in which they first appear. */
+function inOrder(said) {
+  const labels = said.map(({ speaker }) => speaker).filter((label) => /^SPEAKER_\d+$/.test(label));
+  const appeared = [...new Set(labels)];
+  const sorted = appeared.toSorted();
+  for (const each of said) {
+    const place = appeared.indexOf(each.speaker);
+    if (place >= 0) each.speaker = sorted[place];
+  }
 }
 
 /** Let no word begin before the end of the one before it, or end after the recording. */
@@ -263,7 +234,6 @@ function putInOrder(words, duration) {
 
 /** The most frequent value; null without values. */
 function mostOf(values) {
-  const counts = new Map();
-  for (const value of values.filter(Boolean)) counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts].sort(([, a], [, b]) => b - a)[0]?.[0] ?? null;
+  const counts = Object.entries(Object.groupBy(values.filter(Boolean), (value) => value));
+  return counts.sort(([, one], [, other]) => other.length - one.length)[0]?.[0] ?? null;
 }

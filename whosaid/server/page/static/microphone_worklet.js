@@ -5,30 +5,23 @@ class Pieces extends AudioWorkletProcessor {
   #count = 0;
   #ended = false;
 
-  /** @param {any} options with `processorOptions`: the samples of a `piece` */
   constructor({ processorOptions: { piece } }) {
     super();
     this.#samples = new Int16Array(piece);
-    this.port.onmessage = () => this.#end();
+    this.port.onmessage = () => {
+      this.#ended = true;
+      this.#post(true);
+    };
   }
 
   /** @param {Float32Array[][]} inputs of one channel, which is absent while nothing is connected */
-  process([[channel]]) {
-    if (channel && !this.#ended) this.#add(channel);
-    return !this.#ended;
-  }
-
-  #add(samples) {
-    for (const sample of samples) {
+  process([[channel = []]]) {
+    for (const sample of this.#ended ? [] : channel) {
       this.#samples[this.#count] = Math.round(32767 * Math.max(-1, Math.min(1, sample)));
       this.#count += 1;
       if (this.#count === this.#samples.length) this.#post(false);
     }
-  }
-
-  #end() {
-    this.#ended = true;
-    this.#post(true);
+    return !this.#ended;
   }
 
   #post(last) {

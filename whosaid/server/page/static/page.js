@@ -1,20 +1,17 @@
 /* Controls the page: from a recording to its transcript. */
 
 import * as api from "./api.js";
+import { Desk } from "./desk.js";
 import { Dictation } from "./dictation.js";
-import { byId, element } from "./dom.js";
-import { fileText, formatsOf, save } from "./files.js";
-import { clock, count, size } from "./format.js";
-import { LONG_BYTES, follow, forgetJob, keepJob, keptJob } from "./jobs.js";
-import { keep, kept } from "./storage.js";
-import { Options } from "./options.js";
-import { Player } from "./player.js";
-import { Progress } from "./progress.js";
-import { Speakers } from "./speakers.js";
-import { Timeline } from "./timeline.js";
-import { Transcript, timeButton } from "./transcript.js";
-
-/** @typedef {import("./storage.js").Result} Result */
+import { byId, html, saveAs } from "./dom.js";
+import { exclusively, trouble } from "./database.js";
+import { Library, askToKeep } from "./library.js";
+import { clipOf } from "./microphone.js";
+import { Options, isValid } from "./options.js";
+import { showProgress } from "./progress.js";
+import { Records, wordsOf } from "./records.js";
+import { Selection } from "./selection.js";
+import { Work } from "./work.js";
 
 /** Texts for error codes; the server's reason follows. */
 const MEANINGS = {
@@ -25,47 +22,72 @@ const MEANINGS = {
   INVALID_PARAMETER: "An option has a wrong value",
   MODEL_ERROR: "The server failed on this recording",
   OUT_OF_MEMORY: "The server has too little memory for this recording",
+  UNAVAILABLE: "The server lacks memory or processes at the moment",
   UNSUPPORTED: "The server's model does not support that",
   session_expired: "The live session has reached the server's time limit",
   session_idle: "The live session was idle for too long",
 };
 
-/** @type {any} the answer of `GET /info` */
-let info = null;
-/** @type {File | null} what is transcribed next */
-let file = null;
-/** @type {Result | null} what is shown */
-let result = null;
-/** @type {Speakers | null} those of the result */
-let speakers = null;
-/** @type {AbortController | null} ends the running work */
-let running = null;
-let safe = true; // a reload loses nothing
-let hasJob = false; // what runs goes on without the page, and is found again
+const TITLE = document.title;
+const KEEP_MS = 1000; // after the last correction
+const SHORTEST_CLIP = 2; // seconds
+const BESIDE = "Another tab has changed this transcript too: yours is kept beside it.";
+const LOST = "This browser no longer has the recording. To hear it, choose the file again.";
+const CUT = "The recording was cut off: what was recorded until then is here.";
+const DEMONSTRATION = "Demonstration model: it knows 133 English words. --model names a real one.";
+
+let info = null; // the answer of `GET /info`
+let opened = ""; // the id of the record that is open; "" without one
+let shows = 0; // calls of show(), of which the last one counts
+let starting = null; // what Transcribe was pressed for
+let correction = null; // one that is not stored yet: returns the answer and the names of speakers
+let correctionTimer = 0;
+let saving = Promise.resolve();
 
 const options = new Options(byId("options"));
-const progress = new Progress(announce);
-const player = new Player(byId("player"), markTime);
-const transcript = new Transcript(byId("transcript"), (seconds) => player.playFrom(seconds));
-const dictation = new Dictation(transcript, {
+const selection = new Selection();
+const desk = new Desk({
   announce,
-  onLost: () => stopListening(),
-  onResumed: () => byId("failure").replaceChildren(),
-  onFailure: (error, consequence) => fail(error, consequence),
+  layout: () => options.layout(),
+  onChange: (made) => {
+    correction = made;
+    clearTimeout(correctionTimer);
+    correctionTimer = setTimeout(keepCorrection, KEEP_MS);
+  },
+  onFailure: fail,
+  onAlign: alignAnew,
+  onRemember: remember,
 });
-const timeline = new Timeline(byId("timeline"), {
-  onSeek: (seconds) => player.playFrom(seconds),
-  onRename: rename,
+const { player, transcript } = desk;
+const records = new Records(onChange);
+const work = new Work(records, {
+  onProgress: (id) => {
+    library.update(id);
+    if (id === opened) drawProgress();
+  },
+  onText: (id, chunks) => id === opened && transcript.hear(chunks),
+  onEnd,
 });
+const library = new Library(records, {
+  stateOf: (id) => work.progressOf(id)?.short ?? "Waiting",
+  isOpen: (id) => id === opened,
+  onOpen: goToFound,
+  onRemove: removeRecords,
+});
+const newDictation = () =>
+  new Dictation(records, transcript, {
+    announce,
+    onLost: () => stopListening(),
+    onResumed: () => byId("failure").replaceChildren(),
+    onFull: () => library.draw(),
+    onFailure: fail,
+  });
+let dictation = newDictation();
+const saveButton = html`<button id="download-recording" class="small" title="Save the recording as a file" />`;
+saveButton.onclick = () => selection.files.forEach((file) => saveAs(file.name, file));
 
-/** Tell screen readers. */
 function announce(text) {
   byId("announcement").textContent = text;
-}
-
-function markTime(seconds) {
-  transcript.mark(seconds);
-  timeline.mark(seconds);
 }
 
 // The beginning: what the server can do, after the key if the server asks for a key.
@@ -75,46 +97,42 @@ async function start() {
   try {
     const given = await api.info();
     for (const id of ["login", "unreachable"]) byId(id).hidden = true;
-    if (!info) layOut(given);
-    return true;
+    if (!info) await layOut(given);
   } catch (error) {
     showStartFailure(error);
     return false;
   }
+  return true;
 }
 
-/** Show the server's options (`GET /info`), and restore what this tab has stored. */
-function layOut(given) {
-  info = given;
+/** Show the server's options (`GET /info`), and what this browser has stored. */
+async function layOut(given) {
+  info = desk.info = given;
+  await records.load();
   for (const id of ["source", "result", "options"]) byId(id).hidden = false;
-  const limits = `up to ${clock(info.max_audio_seconds)} long and ${size(info.max_audio_bytes)}`;
-  byId("formats").textContent = `Any sound or video, ${limits}`;
-  byId("model").textContent = modelLine(info);
+  byId("model").textContent = info.embedded ? DEMONSTRATION : `Model: ${info.model}`;
+  selection.offer(info);
   options.offer(info);
-  const before = kept();
-  if (before) {
-    show(before);
-    const note = `Kept from before the page was loaded again. To hear it, choose ${before.file} again.`;
-    byId("notes").append(element("li", { textContent: note }));
-  }
-  const job = info.jobs && keptJob();
-  if (job) {
-    const { id, ...about } = job;
-    finish(about, (signal) => answerOf(id, about.diarizes, signal));
-  }
+  work.resume(info);
+  await open(location.hash.slice(1));
+  for (const { id } of records.list.filter(({ state }) => state === "recording")) recover(id);
 }
 
-function modelLine({ embedded, model }) {
-  if (embedded) return "Demonstration model: it knows 133 English words. --model names a real one.";
-  return `Model: ${model}`;
+/** Keep a recording that a tab did not end, once no tab records it. */
+function recover(id) {
+  return exclusively(`work ${id}`, async () => {
+    if ((await records.fresh(id))?.state !== "recording") return;
+    if (!(await records.endRecording(id, { isCut: true }))) await removeRecords([id]);
+    else if (id === opened) await show();
+  });
 }
 
 function showStartFailure(error) {
   const locked = error.status === 401;
   byId("login").hidden = !locked;
   byId("unreachable").hidden = locked;
-  if (!locked) byId("unreachable-reason").textContent = error.message;
-  else byId("key").focus();
+  byId("unreachable-reason").textContent = locked ? "" : error.message;
+  if (locked) byId("key").focus();
 }
 
 byId("again").onclick = start;
@@ -126,29 +144,161 @@ byId("login").onsubmit = async (event) => {
   else byId("login-failure").textContent = "The server does not accept this key.";
 };
 
-// The recording: chosen, dropped, or spoken.
+// The record that is open. Its id is the fragment of the page's address.
 
-function choose(chosen) {
-  byId("failure").textContent = "";
-  take(chosen);
+async function open(id) {
+  await keepCorrection();
+  opened = records.get(id) ? id : "";
+  const { pathname, search, hash } = location;
+  if (hash.slice(1) !== opened) history.pushState(null, "", opened ? `#${opened}` : pathname + search);
+  await show();
 }
 
-function take(chosen) {
-  file = chosen;
-  byId("chosen").replaceChildren(
-    element("b", { textContent: chosen.name }),
-    ` ${size(chosen.size)}`,
-  );
-  const isShown = result && result.file === chosen.name && result.bytes === chosen.size;
-  if (chosen.size && !running && (!result || isShown)) {
-    player.load(chosen);
-    if (isShown) player.setLength(result.answer.duration);
+async function show() {
+  const [id, turn] = [opened, ++shows];
+  const entry = records.get(id);
+  desk.clear();
+  desk.record = null;
+  byId("failure").textContent = "";
+  byId("remarks").replaceChildren();
+  document.title = entry ? `${entry.file} · ${TITLE}` : TITLE;
+  byId("result-title").textContent = entry?.file ?? "Transcript";
+  byId("result-title").classList.toggle("unseen", !entry);
+  library.draw();
+  drawProgress();
+  if (!entry) {
+    player.unload();
+    byId("empty").hidden = false;
+    return;
+  }
+  const hasText = entry.answerBytes && entry.state !== "waiting";
+  const [files, record] = await Promise.all([records.filesOf(entry), hasText && records.read(id)]);
+  if (turn !== shows) return;
+  select(files, id);
+  desk.hasRecording = files.length > 0;
+  if (files.length && entry.error?.code !== "INVALID_AUDIO") player.load(files, entry.starts);
+  else player.unload();
+  if (record) desk.show(record);
+  else if (entry.state === "waiting") transcript.hear(work.progressOf(id)?.chunks ?? []);
+  else byId("empty").hidden = false;
+  if (entry.duration) player.setLength(entry.duration);
+  if (entry.state === "failed") fail(entry.error);
+  if (!files.length && entry.state !== "recording") note(LOST);
+  if (entry.isCut) note(CUT);
+  saveButton.textContent = record ? "Recording" : "Save as a file";
+  if (files.length && (record || !entry.modified)) byId(record ? "downloads" : "chosen").append(saveButton);
+}
+
+function select(files, id) {
+  const taken = selection.take(files, id);
+  drawProgress();
+  return taken;
+}
+
+const note = (text) => byId("remarks").append(html`<li class="notice">${text}</li>`);
+
+function drawProgress() {
+  const entry = records.get(opened);
+  showProgress(entry?.state === "waiting" && work.progressOf(opened), entry?.began, announce);
+  const isWaiting = records.get(selection.id)?.state === "waiting";
+  byId("run").ariaDisabled = isWaiting ? "true" : null;
+}
+
+/** Select what the list was searched for in the open transcript. */
+function goToFound() {
+  desk.editor.find(wordsOf(library.query));
+}
+
+window.addEventListener("hashchange", () => {
+  if (dictation.isWriting) fail(new Error("Stop the recording first."));
+  else open(location.hash.slice(1)).then(goToFound);
+});
+
+function onChange(id, isElsewhere) {
+  library.refresh();
+  askToKeep();
+  const entry = records.get(id);
+  if (entry?.state === "waiting") work.watch(id);
+  if (id !== opened || !isElsewhere) return;
+  if (!entry) open("");
+  else if (!correction && entry.version !== desk.record?.version) show();
+}
+
+async function removeRecords(ids) {
+  for (const id of ids) work.cancel(id);
+  if (ids.includes(opened)) correction = null;
+  await records.remove(ids);
+  if (ids.includes(selection.id)) select([]);
+  if (ids.includes(opened)) await open("");
+}
+
+function keepCorrection(isLeft = false) {
+  const [give, { record }] = [correction, desk];
+  correction = null;
+  if (!give) return saving;
+  const keep = async () => {
+    const [answer, names] = give();
+    const { id, version } = await records.correct(record, answer, names, isLeft);
+    const isCopy = id !== record.id;
+    Object.assign(record, { id, version });
+    if (!isCopy || desk.record !== record) return;
+    opened = id;
+    history.replaceState(null, "", `#${opened}`);
+    note(BESIDE);
+  };
+  saving = isLeft ? keep() : saving.then(keep);
+  return saving;
+}
+
+/** Keep a clip of a speaker's voice, cut from the recording, among the people you know. */
+async function remember(label, name, { start, end }) {
+  const { file, tracks, starts, ...entry } = records.get(opened);
+  if (end - start < SHORTEST_CLIP) {
+    note(`${name} nowhere speaks alone for ${SHORTEST_CLIP} seconds: choose a clip as a file.`);
+    return;
+  }
+  const files = await records.filesOf(entry);
+  const place = Math.max(0, tracks?.indexOf(label) ?? 0);
+  const began = starts?.[place] ?? 0;
+  announce(`Listening to ${name} for ${Math.round(end - start)} s.`);
+  try {
+    const clip = await clipOf(files[place], start - began, end - began, `${name}, ${file}.wav`);
+    await options.keep(clip, name);
+    note(`The voice of ${name} is kept among the people you know, for the next recordings.`);
+  } catch (error) {
+    fail(error);
   }
 }
 
-byId("file").onchange = () => {
-  const [chosen] = byId("file").files;
-  if (chosen) choose(chosen);
+/** Let the server time a corrected text by the recording; names stay. */
+async function alignAnew(text) {
+  const parameters = options.read(records.get(opened));
+  if (!parameters) return;
+  await keepCorrection();
+  await work.add(opened, { ...parameters, text }, true, true);
+  await show();
+}
+
+// The recording: chosen, dropped, or spoken.
+
+/** Take files. One that a record has is not stored again. */
+async function choose(files) {
+  byId("failure").textContent = "";
+  const [file] = files;
+  const known = files.length === 1 && records.list.find((entry) => isOf(file, entry));
+  if (known && !(await records.filesOf(known)).length) await records.giveFile(known.id, file);
+  const isShown = known && known.id === opened;
+  await Promise.all([select(files, known ? known.id : ""), isShown && open(opened)]);
+  if (selection.files === files && !opened && !dictation.active && file.size) player.load([file]);
+}
+
+const isOf = ({ name, size: bytes, lastModified }, entry) =>
+  entry.file === name && entry.bytes === bytes && (entry.modified ?? lastModified) === lastModified;
+
+byId("file").onchange = async () => {
+  const files = [...byId("file").files];
+  byId("file").value = ""; // the same file may be chosen again
+  if (files.length) await choose(files);
 };
 
 for (const name of ["dragover", "dragleave", "drop"]) {
@@ -156,286 +306,101 @@ for (const name of ["dragover", "dragleave", "drop"]) {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault(); // else the browser opens the file in place of the page
     byId("drop").classList.toggle("over", name === "dragover");
-    if (name === "drop" && !byId("source").hidden) choose(event.dataTransfer.files[0]);
+    if (name === "drop" && !byId("source").hidden) choose([...event.dataTransfer.files]);
   });
 }
 
-async function startListening() {
+byId("record").onclick = async () => {
   if (dictation.active) return;
-  const isLive = options.live && !running;
-  const parameters = isLive && options.read();
-  if (isLive && !parameters) return;
+  const parameters = options.live && options.read();
+  if (options.live && !parameters) return;
+  dictation = newDictation();
+  if (options.live) await open("");
   byId("failure").textContent = "";
-  byId("record").setAttribute("aria-disabled", "true");
+  byId("record").ariaDisabled = "true";
   try {
-    await dictation.start(isLive ? parameters : null, options.diarizes);
+    await dictation.start(parameters || null, options.diarizes);
   } catch (error) {
     fail(error);
-    byId("record").removeAttribute("aria-disabled");
+    byId("record").ariaDisabled = null;
     return;
   }
-  if (isLive) clearResult();
+  if (options.live) desk.clear();
   byId("stop").focus();
-}
+};
 
 async function stopListening() {
-  const before = result;
-  const { diarizes } = options;
-  const made = await dictation.stop();
-  if (!made) return;
-  byId("record").removeAttribute("aria-disabled");
-  if (byId("stop") === document.activeElement) byId("record").focus();
-  const { recording, answer, delay } = made;
-  if (answer) {
-    const about = { file: recording.name, bytes: recording.size, names: {}, diarizes };
-    show({ answer, ...about, seconds: delay ?? 0, isLive: true });
-    safe = keep(result);
-  } else if (!running) bringBack(before);
-  take(recording);
+  const isFocused = byId("stop") === document.activeElement;
+  const id = await dictation.stop();
+  if (!id) return;
+  byId("record").ariaDisabled = null;
+  // The browser takes the focus from a hidden button with the next frame.
+  if (isFocused && [document.body, byId("stop")].includes(document.activeElement)) byId("record").focus();
+  const failure = [...byId("failure").childNodes];
+  await open(id);
+  byId("failure").replaceChildren(...failure);
 }
 
-byId("record").onclick = startListening;
 byId("stop").onclick = stopListening;
 
 // The request, from its first byte to the transcript or the reason why there is none.
 
 /** Show an error, and its `consequence`. */
-function fail(error, consequence = "") {
+function fail(error, consequence = error.retryAfter ? `Try again in ${error.retryAfter} s.` : "") {
   const meaning = MEANINGS[error.code ?? ""];
-  const code = error.code ? [" ", element("code", { textContent: error.code })] : [];
+  const code = error.code ? [" ", html`<code>${error.code}</code>`] : [];
   const reason = error.message.replace(/^no audio could be read: /, "").replace(/[.]?$/, ".");
   const said = meaning
-    ? [element("b", { textContent: meaning }), `: ${reason}`]
+    ? [html`<b>${meaning}</b>`, `: ${reason}`]
     : [`${reason[0].toUpperCase()}${reason.slice(1)}`];
   byId("failure").replaceChildren(...said, ...code, ` ${consequence}`.trimEnd());
   if (error.status === 401) showStartFailure(error);
 }
 
-/** Why the server would refuse a request; null if unknown. */
-function reasonAgainst() {
-  if (!file) return "Choose or record something first.";
-  if (!file.size) return "The file is empty.";
-  if (file.size <= info.max_audio_bytes) return null;
-  return `The file has ${size(file.size)}; this server takes up to ${size(info.max_audio_bytes)}.`;
-}
+byId("run").onclick = () => {
+  starting ??= transcribe().finally(() => (starting = null));
+};
 
 async function transcribe() {
-  if (running) return;
   if (dictation.active) await stopListening();
-  const reason = reasonAgainst();
+  if (records.get(selection.id)?.state === "waiting") return;
+  const { id, groups, tracks, reason } = selection;
   if (reason) {
     fail(new Error(reason));
     return;
   }
-  const parameters = options.read();
-  if (parameters) await run(file, parameters);
-}
-
-async function run(recording, parameters) {
-  const about = {
-    file: recording.name,
-    bytes: recording.size,
-    diarizes: options.diarizes,
-    began: Date.now(),
-  };
-  const isLong = info.jobs && recording.size > LONG_BYTES;
-  await finish(about, (isLong ? asJob : asStream)(recording, parameters, about), recording);
-}
-
-/** Show the answer, or why there is none; `recording` is played if the page has it. */
-async function finish({ began, ...about }, answering, recording) {
-  const before = result;
-  running = new AbortController();
-  begin();
-  try {
-    const answer = await answering(running.signal);
-    const seconds = (Date.now() - began) / 1000;
-    if (recording) player.load(recording);
-    show({ answer, ...about, seconds, names: {} });
-    safe = keep(result);
-  } catch (error) {
-    showNothingNew(error, before);
-  } finally {
-    end();
-  }
-}
-
-const onSent = (sent, total) => progress.sent(sent, total);
-
-/** While the connection is held, with text as it comes. */
-const asStream = (recording, parameters, { diarizes }) => (signal) => {
-  const onMessage = (message) => {
-    if (message.type === "decoded") progress.decoded(message.duration);
-    if (message.type !== "progress") return;
-    progress.transcribed(message.done, message.total, diarizes);
-    transcript.hear(message.chunks);
-  };
-  return api.transcribe(recording, parameters, { onSent, onMessage, signal });
-};
-
-// The server accepts the recording, but no job.
-const NO_ROOM = ["JOBS_FULL", "STORAGE_FAILED"];
-
-/** As a job, which a reload finds again; as other recordings if the server has no room. */
-const asJob = (recording, parameters, about) => async (signal) => {
-  let id;
-  try {
-    ({ id } = await api.createJob(recording, parameters, { onSent, signal }));
-  } catch (error) {
-    if (!NO_ROOM.includes(error.code)) throw error;
-    return asStream(recording, parameters, about)(signal);
-  }
-  const isKept = keepJob({ id, ...about });
-  return answerOf(id, about.diarizes, signal, isKept);
-};
-
-/** The answer of a job, which a reload finds again if it `isKept`. */
-async function answerOf(id, diarizes, signal, isKept = true) {
-  const onLook = ({ progress: heard }) => {
-    if (heard) progress.transcribed(heard.done, heard.total, diarizes);
-    else progress.waiting();
-  };
-  hasJob = isKept;
-  try {
-    return await follow(id, { onLook, onLost: () => progress.lost(), signal });
-  } finally {
-    hasJob = false;
-    forgetJob(id);
-  }
-}
-
-function begin() {
+  const parameters = isValid(byId("chosen")) && options.read(id ? records.get(id) : tracks);
+  if (!parameters) return;
   byId("failure").textContent = "";
-  byId("run").setAttribute("aria-disabled", "true");
-  clearResult();
-  progress.start();
+  const ids = id ? [id] : [];
+  for (const files of id ? [] : groups) {
+    const file = files.map(({ name }) => name).join(", ");
+    const bytes = files.reduce((sum, { size }) => sum + size, 0);
+    const about = { file, bytes, modified: files[0].lastModified, state: "kept", ...tracks };
+    ids.push((await records.add(about, files)).id);
+  }
+  for (const each of ids) await work.add(each, parameters, options.diarizes);
+  await open(ids[0]);
 }
 
-function clearResult() {
-  for (const id of ["summary", "timeline", "hint", "empty"]) byId(id).hidden = true;
-  transcript.clear();
-}
-
-function end() {
-  running = null;
-  byId("run").removeAttribute("aria-disabled");
+async function onEnd(id, { error, made }) {
+  library.refresh();
+  if (error?.status === 401) showStartFailure(error);
+  if (id !== opened) return;
   // The button that ended it is about to vanish with the focus on it.
-  if (byId("progress").contains(document.activeElement)) byId("run").focus();
-  progress.end();
+  const isLeft = byId("progress").contains(document.activeElement);
+  await open(made ?? id);
+  if (isLeft) byId("run").focus();
+  if (error?.name === "AbortError") announce("Cancelled.");
+  else if (error) fail(error);
 }
 
-/** Show why there is no answer, and restore the previous result. */
-function showNothingNew(error, before) {
-  bringBack(before);
-  if (!before && error.code === "INVALID_AUDIO") player.unload();
-  if (error.name === "AbortError") announce("Cancelled.");
-  else fail(error, error.retryAfter ? `Try again in ${error.retryAfter} s.` : "");
-}
+byId("cancel").onclick = () => work.cancel(opened);
 
-function bringBack(before) {
-  transcript.clear();
-  if (before) show(before);
-  byId("empty").hidden = Boolean(before);
-}
-
-byId("run").onclick = transcribe;
-byId("cancel").onclick = () => running?.abort();
-
-// The result.
-
-function show(shown) {
-  result = shown;
-  speakers = new Speakers(shown.answer, shown.names);
-  byId("empty").hidden = true;
-  byId("summary").hidden = byId("hint").hidden = false;
-  const found = summary(shown);
-  byId("found").textContent = found.join(" · ");
-  byId("notes").replaceChildren(
-    ...notes(shown).map((textContent) => element("li", { textContent })),
-  );
-  showUnspoken(shown.answer.unspoken ?? []);
-  showDownloads();
-  transcript.draw(shown.answer, speakers);
-  timeline.draw(speakers, shown.answer);
-  player.setLength(shown.answer.duration);
-  announce(`Done: ${found.join(", ")}.`);
-}
-
-function summary({ answer, seconds, isLive }) {
-  const language =
-    info.languages.find(({ code }) => code === answer.language)?.name ?? answer.language;
-  const voices = speakers.labels.length && count(speakers.labels.length, "speaker");
-  const facts = [
-    `${clock(answer.duration)} of audio`,
-    language,
-    voices,
-    answer.unspoken?.length === 0 && "all of your text is spoken",
-    `${isLive ? "words after" : "ready in"} ${seconds.toFixed(1)} s`,
-  ];
-  return facts.filter(Boolean);
-}
-
-/** Why something is missing, and the server's warnings. */
-function notes({ answer, diarizes, isLive }) {
-  const said = answer.chunks.length && !speakers.labels.length;
-  const missing = diarizes
-    ? isLive
-      ? "No speakers yet: Transcribe tells them apart in the recording, and follows all options."
-      : "No speakers: nobody's voice could be told apart here."
-    : info.diarization
-      ? "No speakers: they were not asked for."
-      : "No speakers: the server has no diarization model (--diarization).";
-  const unknown = (answer.known_speakers ?? []).filter(({ matched }) => !matched);
-  const notFound = `Not heard in this recording: ${unknown.map(({ name }) => name).join(", ")}.`;
-  return [...(said ? [missing] : []), ...(unknown.length ? [notFound] : []), ...answer.warnings];
-}
-
-/** Show the parts of a given text that nobody says, with their places. */
-function showUnspoken(parts) {
-  const list = byId("unspoken");
-  list.hidden = !parts.length;
-  list.open = true;
-  list.firstElementChild.textContent = `Not spoken: ${count(parts.length, "part")} of your text`;
-  list.lastElementChild.replaceChildren(
-    ...parts.map(({ text, timestamp: [at] }) =>
-      element(
-        "li",
-        {},
-        Object.assign(timeButton(at), { onclick: () => player.playFrom(at) }),
-        element("span", { dir: "auto", textContent: text.trim() }),
-      ),
-    ),
-  );
-}
-
-function showDownloads() {
-  const buttons = formatsOf(result.answer).map((format) =>
-    element("button", {
-      type: "button",
-      id: `download-${format}`,
-      textContent: format.toUpperCase(),
-      onclick: () => download(format),
-    }),
-  );
-  byId("downloads").replaceChildren(byId("downloads").firstElementChild, ...buttons);
-}
-
-function download(format) {
-  const stem = result.file.replace(/\.[^.]*$/, "") || "recording";
-  save(stem, format, fileText(format, result.answer, speakers, stem));
-}
-
-/** Rename a speaker everywhere; returns the accepted name. */
-function rename(label, name) {
-  speakers.rename(label, name);
-  transcript.draw(result.answer, speakers);
-  result.names = speakers.names;
-  safe = keep(result);
-  return speakers.nameOf(label);
-}
-
-window.addEventListener("beforeunload", (event) => {
-  if ((running && !hasJob) || dictation.active || !safe) event.preventDefault();
-});
+for (const name of ["beforeunload", "pagehide"])
+  window.addEventListener(name, (event) => {
+    keepCorrection(true);
+    if (dictation.active || work.isHeld || trouble()) event.preventDefault();
+  });
 
 start();

@@ -2,20 +2,16 @@
 
 export const MAX_NAME = 64; // letters, as in the API
 const COLOURS = 8;
+const MOST_ALONE = 10; // seconds; the server takes clips of up to 30
 
 /** The turns in a file of the form RTTM, whose fields end at spaces. */
 function readTurns(text) {
-  return text
-    .split("\n")
-    .filter(Boolean)
-    .map((line) => {
-      const [, , , start, seconds, , , speaker] = line.split(" ");
-      return { speaker, start: Number(start), end: Number(start) + Number(seconds) };
-    });
+  const lines = text.split("\n").filter(Boolean);
+  return lines.map((line) => {
+    const [, , , start, seconds, , , speaker] = line.split(" ");
+    return { speaker, start: Number(start), end: Number(start) + Number(seconds) };
+  });
 }
-
-/** A field of RTTM, which ends at a space. */
-export const asField = (name) => name.trim().replace(/\s+/g, "_");
 
 /** One line of printable characters. */
 export function cleanName(text) {
@@ -24,51 +20,43 @@ export function cleanName(text) {
 }
 
 export class Speakers {
-  /** @type {Map<string, string>} labels and names */
-  #names = new Map();
-  /** @type {Map<string, string>} labels by their form in RTTM */
-  #fields;
+  #names;
+  #places; // of labels, of which some may speak no more
 
-  /** @param {Record<string, string>} [names] given before */
-  constructor(answer, names = {}) {
-    const spoken = answer.speakers.filter((each) => each.speaker !== null);
-    this.#fields = new Map(spoken.map(({ speaker }) => [asField(speaker), speaker]));
-    /** RTTM's turns, which may overlap; in a live session, the turns of the text. */
-    this.turns = answer.output?.rttm
-      ? readTurns(answer.output.rttm).map((turn) => ({ ...turn, speaker: this.labelOf(turn.speaker) }))
-      : spoken.map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
-    const starts = [
-      ...this.turns.map(({ start, speaker }) => [start, speaker]),
-      ...spoken.map((each) => [each.timestamp[0], each.speaker]),
-    ];
-    /** In the order in which they first speak. */
-    this.labels = [...new Set(starts.sort(([a], [b]) => a - b).map(([, label]) => label))];
-    for (const [label, name] of Object.entries(names)) this.rename(label, name);
+  /** `names` are by label; colours are those of the speakers `before`. */
+  constructor(answer, names = {}, before = undefined) {
+    const spoken = answer.speakers
+      .filter(({ speaker }) => speaker !== null)
+      .map(({ speaker, timestamp: [start, end] }) => ({ speaker, start, end }));
+    const labels = new Map(spoken.map(({ speaker }) => [speaker.trim().replace(/\s+/g, "_"), speaker]));
+    const named = (turn) => ({ ...turn, speaker: labels.get(turn.speaker) ?? turn.speaker });
+    /** RTTM's turns, which may overlap; else the turns of the text. */
+    this.turns = answer.output?.rttm ? readTurns(answer.output.rttm).map(named) : spoken;
+    const inOrder = [...this.turns, ...spoken].sort((one, other) => one.start - other.start);
+    const found = new Set(inOrder.map(({ speaker }) => speaker));
+    const known = [...new Set([...(before?.#places.keys() ?? []), ...found])];
+    this.#places = new Map(known.map((label, place) => [label, place]));
+    /** In the order in which they first speak; new ones last. */
+    this.labels = known.filter((label) => found.has(label));
+    this.#names = names;
   }
 
-  /** Names that differ from their labels, by label. */
-  get names() {
-    return Object.fromEntries(this.#names);
-  }
+  nameOf = (label) => this.#names[label] ?? label;
+  colourOf = (label) => `s${(this.#places.get(label) ?? this.#places.size) % COLOURS}`;
 
-  /** The label that a field of RTTM stands for. */
-  labelOf(field) {
-    return this.#fields.get(field) ?? field;
-  }
-
-  nameOf(label) {
-    return this.#names.get(label) ?? label;
-  }
-
-  /** The class that colours what belongs to a speaker. */
-  colourOf(label) {
-    return `s${this.labels.indexOf(label) % COLOURS}`;
-  }
-
-  /** Rename a speaker; an empty name restores the label. */
-  rename(label, name) {
-    const clean = cleanName(name);
-    if (clean && clean !== label) this.#names.set(label, clean);
-    else this.#names.delete(label);
+  /** The longest stretch in which a speaker speaks alone, in seconds, cut to the longest clip. */
+  aloneIn(label) {
+    const isOwn = ({ speaker }) => speaker === label;
+    let longest = { start: 0, end: 0 };
+    for (const { start, end } of this.turns.filter(isOwn)) {
+      const others = this.turns.filter((turn) => !isOwn(turn) && turn.end > start && turn.start < end);
+      others.sort((one, other) => one.start - other.start);
+      let from = start;
+      for (const other of [...others, { start: end, end }]) {
+        if (other.start - from > longest.end - longest.start) longest = { start: from, end: other.start };
+        from = Math.max(from, other.end);
+      }
+    }
+    return { start: longest.start, end: Math.min(longest.end, longest.start + MOST_ALONE) };
   }
 }
