@@ -5,8 +5,6 @@ products, and the engines' memory could not be measured separately. A process th
 turn sleeps, and so does not slow the others.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

@@ -5,8 +5,6 @@ resampled together with both systems' figures, because these are correlated. Few
 wide intervals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +52,14 @@ def bootstrap(size: int, statistic: Callable[[NDArray[np.int64]], NDArray[np.flo
     (value,) = statistic(np.arange(size)[None])
     low, high = np.percentile(statistic(drawn), [TAIL, 100 - TAIL])
     return Interval(float(value), float(low), float(high))
+
+
+def percent(counts: Sequence[Count]) -> str:
+    """Return the pooled rate with its interval, if there are several counts."""
+    if len(counts) < 2:
+        return f"{pooled(counts).rate:.1%}"
+    found = bootstrap(len(counts), lambda drawn: _rates(counts, drawn))
+    return f"{found.value:.1%} ({100 * found.low:.1f} to {100 * found.high:.1f})"
 
 
 def difference(ours: Sequence[Count], theirs: Sequence[Count]) -> Interval:

@@ -1,11 +1,10 @@
 """Decodes windows with only this project's engine, without PyAV and silero-vad."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 from whosaid.asr.engine.engine import DecodeEngine
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.transcript import DecodeStats
 
 

@@ -4,8 +4,6 @@ A benchmark is a module with `measure(options, path)`, which writes results to `
 step, and `figures(results)`, which makes tables of them.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from importlib import import_module

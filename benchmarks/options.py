@@ -1,7 +1,5 @@
 """The command lines of scripts/bench and scripts/gpu-check; imports only the standard library."""
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from whosaid.cli.parser import CommandParser, Option, argument, count, flag, one
 
 # The engines of `scripts/bench real`.
 OURS, BATCHED, SEQUENTIAL, PIPELINE = FORMS = ("ours", "batched", "sequential", "pipeline")
+TIMED = OURS, SEQUENTIAL  # of `scripts/bench word-times`
 DEFAULT = (OURS, "ours-5", BATCHED, "batched-5", SEQUENTIAL, "sequential-5", PIPELINE)
 
 
@@ -101,6 +100,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
         (
             QUICK,
             _path("--recordings", "conversations and their manifest.json"),
+            _path("--voices", "also single voices to mix, in files named SPEAKER-..."),
             *MODELS,
             *KEPT,
         ),
@@ -148,6 +148,40 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
             *KEPT,
         ),
     ),
+    "word-times": (
+        "benchmarks.real.word_times",
+        "errors of word times in recordings with TextGrids",
+        (
+            _path("--recordings", "sound files and their TextGrids, in folders of kinds of speech"),
+            argument("--model", "a Whisper: a folder or a Hub id", "MODEL"),
+            argument(
+                "--engines",
+                f"engines to compare; default: {' '.join(TIMED)}",
+                "ENGINE",
+                default=TIMED,
+                nargs="+",
+            ),
+            argument("--language", f"Whisper's code; {SHOWN}", "CODE", default="en"),
+            OUTPUT,
+            *KEPT,
+        ),
+    ),
+    "words": (
+        "benchmarks.words.bench",
+        "names and terms that are written with hot words, and the cost",
+        (
+            _path("--data", "clips, their phrases and distractors"),
+            MODEL,
+            argument(
+                "--sets",
+                "libri and tts (default), or one of them",
+                nargs="+",
+                default=("libri", "tts"),
+            ),
+            OUTPUT,
+            *KEPT,
+        ),
+    ),
     "load": (
         "benchmarks.load.bench",
         "latency and throughput of the server under load, compared with hf-serve",
@@ -159,6 +193,17 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
                 action="append",
                 default=[],
             ),
+            *KEPT,
+        ),
+    ),
+    "operate": (
+        "benchmarks.load.operate",
+        "start, memory, throughput and price of the server",
+        (
+            QUICK,
+            _path("--model", "a Whisper; default: the demo models"),
+            _path("--pipeline", "a pyannote pipeline for it; default: models/diarization"),
+            count("--minutes", "only sample memory under load, so long", default=None),
             *KEPT,
         ),
     ),
@@ -187,9 +232,19 @@ NOTES = {
         f" batched-5@int8. {manifest.HELP}"
     ),
     "live": manifest.HELP,
+    "words": (
+        'FOLDER/SET.json is [{"audio": "libri/a.flac", "text": "...", "rare": ["seest"]}] with an'
+        " entry for each clip, and FOLDER/distractors.json has a list of phrases for each set."
+    ),
 }
 # Options required unless earlier results are rendered.
-NEEDED = {"real": ("manifest", "model"), "voices": ("recordings",), "overlap": ("voices",)}
+NEEDED = {
+    "real": ("manifest", "model"),
+    "word-times": ("recordings", "model"),
+    "voices": ("recordings",),
+    "overlap": ("voices",),
+    "words": ("data",),
+}
 
 
 def run(options: Namespace) -> int:

@@ -4,8 +4,6 @@ Pages are written by hand. Each measured table or chart is between two comments,
 page does not show: `<!-- figures: NAME -->` and `<!-- end -->`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +21,15 @@ def publish(
     """Print the tables and fill page `name`: in docs/benchmarks if `in_place` is true, else in a
     copy beside the file of `results`.
     """
-    page = PAGES / f"{name}.md"
+    pages = (folder / f"{name}.md" for folder in (PAGES, PAGES.parent))
+    page = next(each for each in pages if each.is_file())
     figures = {
         key: rows if isinstance(rows, str) else _markdown(rows) for key, rows in tables.items()
     }
     figures["settings"] = "; ".join(f"{key}: {value}" for key, value in settings.items())
     written = page if in_place else results.with_suffix(".md")
+    if written.is_file() and not PLACE.search(written.read_text(encoding="utf-8")):
+        raise SystemExit(f"{written} is not a page of figures, and is not overwritten")
     written.write_text(fill(page.read_text(encoding="utf-8"), figures), encoding="utf-8")
     for key, rows in tables.items():
         if rows and not isinstance(rows, str):

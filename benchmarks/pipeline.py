@@ -1,7 +1,5 @@
 """transformers' pipeline as insanely-fast-whisper calls it: strided chunks of 30 s in batches."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from transformers import AutomaticSpeechRecognitionPipeline

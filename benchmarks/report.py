@@ -1,7 +1,5 @@
 """Results of measurements as JSON, and tables in Markdown."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -4,8 +4,6 @@ Compared functions run interleaved in one process, so that a slow minute of the 
 of them.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence

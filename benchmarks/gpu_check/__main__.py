@@ -1,35 +1,21 @@
 """`scripts/gpu-check`: prints the report; the exit status is the verdict."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-from benchmarks.gpu_check.checks import check_log, check_machine
-from benchmarks.gpu_check.page import Page, findings_of, judge, leave_out
+from benchmarks.gpu_check.checks import check_log
+from benchmarks.gpu_check.page import Page, Status, leave_out
 from benchmarks.gpu_check.sections import SECTIONS, run_apart
 from config import ModelSettings
-from whosaid.errors import StartError
-from whosaid.runtime.device import choose_device, prepare_device
 
 
 def make_page(settings: ModelSettings, quick: bool, output: Path | None) -> Page:
     """Run every check that this machine allows. The growing page, in which a running section is
-    marked as not ended, is written to `output`. Raises OSError.
+    marked as not ended, is written to `output`. This process never uses the device, whose mode may
+    allow one process alone. Raises OSError.
     """
     page = Page(quick)
-    try:
-        device = choose_device(settings.device)
-    except StartError as error:
-        refusal = judge("torch can use the device", "yes", str(error), fine=False)
-        machine = findings_of(lambda: check_machine(settings, None))
-        page.sections["Machine"] = [refusal, *machine]
-        reason = "the endpoint would not start"
-        page.sections |= {section: [leave_out("all", reason)] for section in SECTIONS}
-        return page
-    prepare_device(device)
-    page.sections["Machine"] = findings_of(lambda: check_machine(settings, device))
     warnings: list[str] = []
 
     def run(section: str, settings: ModelSettings, title: str) -> bool:
@@ -40,14 +26,20 @@ def make_page(settings: ModelSettings, quick: bool, output: Path | None) -> Page
         warnings.extend(outcome.warnings)
         return outcome.loaded
 
+    def skip(reason: str) -> None:
+        left = [section for section in SECTIONS if section not in page.sections]
+        page.sections |= {section: [leave_out("all", reason)] for section in left}
+
+    if not run("Machine", settings, "Machine"):
+        skip("the endpoint would not start")
+        return page
     if run("Load", settings, "Load"):
-        for section in SECTIONS[1:]:
+        for section in SECTIONS[2:]:
             run(section, settings, section)
     else:
-        page.sections |= {
-            section: [leave_out("all", "the models did not load")] for section in SECTIONS[1:]
-        }
-        if settings.cuda_graphs and device.type == "cuda":
+        skip("the models did not load")
+        gpu = next(each for each in page.sections["Machine"] if each.check == "GPU")
+        if settings.cuda_graphs and gpu.status is not Status.LEFT_OUT:
             without = settings.model_copy(update={"cuda_graphs": False})
             run("Load", without, "Load without graphs")  # shows whether graphs are the cause
     page.sections["Log"] = check_log(warnings)

@@ -4,8 +4,6 @@ Expected values follow from the code (equal tokens) or are wide bounds defined h
 machine's figures.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import platform
@@ -18,6 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import joblib
 import torch
@@ -27,10 +26,17 @@ from rapidfuzz.distance import Levenshtein
 from benchmarks.decoding import decode
 from benchmarks.gpu_check.memory import GB, footprint
 from benchmarks.gpu_check.page import Finding, judge, leave_out, note
-from benchmarks.gpu_check.subject import CONVERSATION, Subject
+from benchmarks.gpu_check.subject import CONVERSATION, Subject, lasting
 from benchmarks.report import settings as machine_settings
 from config import REPOSITORY, ModelSettings
-from whosaid.asr.engine.request import DecodeOptions, DecodeResult, Request
+from whosaid.asr.engine.request import DecodeOptions, Request
+from whosaid.asr.engine.result import DecodeResult
+from whosaid.asr.model.cuda_attention import was_measured
+from whosaid.diarization.diarizer import SpeakerHints
+from whosaid.endpoint import Endpoint
+from whosaid.runtime.device import DIARIZATION_BYTES
+from whosaid.scheduling.shortest_first import QueuedAudio
+from whosaid.timebase import SAMPLE_RATE
 
 # Results of windows by their keys.
 Texts = Mapping[Hashable, DecodeResult]
@@ -44,11 +50,12 @@ FIRST_REQUEST_EXTRA = 5.0
 LARGE_BATCH = 24  # windows decoded for comparison
 GREEDY = DecodeOptions(batch_size=LARGE_BATCH, assisted=False, drafts=0)
 OTHER_STEPS = {
-    "beam": DecodeOptions(batch_size=8, num_beams=5, timestamps=False),
-    "sampled": DecodeOptions(batch_size=LARGE_BATCH, temperature=0.6),
+    "beam": DecodeOptions(batch_size=4, num_beams=5, timestamps=False),
+    "live": replace(GREEDY, live=True),
 }
 
 AT_ONCE = 4  # requests
+DIARIZED_SECONDS = 600.0
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -82,12 +89,12 @@ def _check_gpu(device: torch.device | None) -> list[Finding]:
     driver = re.search(r"\d+\.\d+(\.\d+)?", DRIVER.read_text()) if DRIVER.is_file() else None
     built = " ".join(torch.cuda.get_arch_list())
     found = f"{free / GB:.1f} of {total / GB:.1f} GB"
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    cudnn = "where it agrees" if was_measured(device, torch.float16) else "not on this device"
     return [
         note("GPU", f"{properties.name}, compute capability {capability}"),
         note("driver", f"{driver[0] if driver else 'unknown'}; torch is built for {built}"),
         judge("memory free before load", "at least 90%", found, free >= 0.9 * total),
-        judge("cuDNN's attention", "off", "on" if cudnn else "off", not cudnn),
+        note("cuDNN's attention", cudnn),
     ]
 
 
@@ -103,7 +110,8 @@ def check_load(subject: Subject) -> list[Finding]:
         note("load and warm-up", f"{subject.load_seconds:.1f} s"),
         judge("weights", expected, f"{_short(dtype)} on {device}", fine),
         _check_graphs(subject),
-        _note_memory(subject),
+        _check_memory(subject),
+        _check_reload(subject),
     ]
 
 
@@ -121,8 +129,22 @@ def _check_graphs(subject: Subject) -> Finding:
     return judge(name, str(planned), str(captured), captured >= planned)
 
 
-def _note_memory(subject: Subject) -> Finding:
-    """Note the device's memory by what holds it."""
+def _check_reload(subject: Subject) -> Finding:
+    """Check that rows are allocated again, with as many graphs, and note the seconds."""
+    name, graphs = "rows released and allocated again", subject.graphs
+    if graphs is None:
+        return leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")
+    memory, started = subject.engine.memory, time.perf_counter()
+    before = f"{memory.capacity} rows, {graphs.graph_count} graphs"
+    with subject.engine.computing():
+        memory.release()
+        memory.ensure_capacity(memory.most)
+    found, seconds = f"{memory.capacity} rows, {graphs.graph_count} graphs", time.perf_counter()
+    return judge(name, before, f"{found}, {seconds - started:.1f} s", found == before)
+
+
+def _check_memory(subject: Subject) -> Finding:
+    """Note what holds the device's memory; check that diarization has what it needs."""
     name = "memory after load"
     if not subject.on_cuda:
         return leave_out(name, NO_GPU)
@@ -141,7 +163,11 @@ def _note_memory(subject: Subject) -> Finding:
         "graphs and CUDA's context": total - free - reserved,
         "free": free,
     }
-    return note(name, ", ".join(f"{part} {held / GB:.2f}" for part, held in parts.items()) + " GB")
+    found = ", ".join(f"{part} {held / GB:.2f}" for part, held in parts.items()) + " GB"
+    if subject.settings.diarization_model is None:
+        return note(name, found)
+    expected = f"{DIARIZATION_BYTES / GB:.1f} GB free, for diarization"
+    return judge(name, expected, found, free >= DIARIZATION_BYTES)
 
 
 def check_texts(subject: Subject) -> list[Finding]:
@@ -166,7 +192,23 @@ def check_texts(subject: Subject) -> list[Finding]:
         findings.append(_compare_texts(subject, "text with the assistant", plain, drafted))
     else:
         findings.append(leave_out("text with the assistant", "ASSISTANT_MODEL names none"))
+    findings.append(_check_failed_step(subject, partial(decoded, GREEDY), plain))
     return [*findings, _check_precision(subject, different, plain)]
+
+
+def _check_failed_step(subject: Subject, run: Callable[[], Texts], expected: Texts) -> Finding:
+    """Check that a step that fails costs its session alone, and no graph."""
+    graphs = subject.graphs.graph_count if subject.graphs else 0
+    message, error = "a step fails, for the check", "no error"
+    with patch.object(subject.engine.runner, "launch", side_effect=RuntimeError(message)):
+        try:
+            run()
+        except RuntimeError as raised:
+            error = str(raised)
+    lost = graphs - (subject.graphs.graph_count if subject.graphs else 0)
+    found = f"{error}; then {_count_differing(run(), expected)} windows differ, {lost} graphs lost"
+    wanted = f"{message}; then 0 windows differ, 0 graphs lost"
+    return judge("a failed step", wanted, found, found == wanted)
 
 
 def _fill_batch(windows: Sequence[Request]) -> list[Request]:
@@ -180,12 +222,16 @@ def _check_replay(subject: Subject, kind: str, run: Callable[[], Texts]) -> Find
     name, runner = f"graphs against eager, {kind} steps", subject.graphs
     if runner is None:
         return leave_out(name, NO_GPU if not subject.on_cuda else "graphs are off")
+    before = runner.replayed, runner.eager
     replayed = run()
+    passes = runner.replayed - before[0], runner.eager - before[1]
     with runner.paused():
         eager = run()
     differing = _count_differing(replayed, eager)
-    found = f"{differing} of {len(eager)} windows differ"
-    return judge(name, "equal tokens", found, differing == 0)
+    counts = f"{passes[0]} passes replayed, {passes[1]} not"
+    found = f"{differing} of {len(eager)} windows differ; {counts}"
+    fine = differing == 0 and passes[0] > passes[1]
+    return judge(name, "equal tokens, mostly replayed", found, fine)
 
 
 def _count_differing(one: Texts, other: Texts) -> int:
@@ -267,6 +313,7 @@ def check_requests(subject: Subject) -> list[Finding]:
             f"RTFx of a request, and of {AT_ONCE} at once",
             f"{first['duration'] / later:.1f} and {AT_ONCE * first['duration'] / together:.1f}",
         ),
+        _note_diarization(subject, endpoint.endpoint),
         judge(
             "several at once",
             "the text of one alone",
@@ -274,6 +321,19 @@ def check_requests(subject: Subject) -> list[Finding]:
             differing == 0,
         ),
     ]
+
+
+def _note_diarization(subject: Subject, endpoint: Endpoint) -> Finding:
+    """Note how long the diarization of a long recording takes, with nothing beside it."""
+    seconds = DIARIZED_SECONDS if subject.on_cuda else subject.recording.size / SAMPLE_RATE
+    name = f"diarization of {seconds:.0f} s"
+    if endpoint.diarizer is None:
+        return leave_out(name, "there is no diarizer")
+    samples, started = lasting(subject.recording, seconds), time.perf_counter()
+    work = partial(endpoint.diarizer.diarize, samples, SpeakerHints())
+    found = endpoint.workers.diarization.compute(QueuedAudio(seconds), work).result()
+    speakers = len({turn.speaker for turn in found.turns})
+    return note(name, f"{time.perf_counter() - started:.1f} s, {speakers} speakers")
 
 
 def _check_answer(settings: ModelSettings, answer: Mapping[str, Any]) -> Finding:

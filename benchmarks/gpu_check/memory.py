@@ -5,12 +5,12 @@
 prints the tables of docs/gpu.md. Models are built without data.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,14 +19,11 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from benchmarks.report import table
 from tests.support.transformers_models import decoder_alone
 from whosaid.asr.checkpoint.weights import WhisperModel
+from whosaid.asr.engine.batch import BEAM_LANE
+from whosaid.asr.engine.cuda_graphs import CudaGraphRunner
 from whosaid.asr.engine.drafters import DraftModel
-from whosaid.asr.engine.state import (
-    CUDA_ROWS,
-    HEADROOM_BYTES,
-    HEADROOM_SHARE,
-    OTHER_LANES_SHARE,
-    DecodeState,
-)
+from whosaid.asr.engine.memory import HEADROOM_BYTES, HEADROOM_SHARE, cuda_rows
+from whosaid.asr.engine.state import DecodeState
 from whosaid.asr.model.decoder import Decoder
 from whosaid.asr.model.draft_heads import MedusaModel
 
@@ -77,6 +74,7 @@ SERVED = (PAIRS[-1], PAIRS[-3])  # on those devices
 # The device's memory besides models and rows: CUDA's context, graphs and their streams, as read on
 # an H200 (docs/gpu.md).
 GRAPHS = 2.5 * 10**9
+BEAMS = BEAM_LANE.num_beams
 
 
 @dataclass(frozen=True)
@@ -118,41 +116,66 @@ def memory_table() -> str:
 
 
 def device_table() -> str:
-    """Return the table of rows that devices hold at load, in Markdown."""
-    models = {_name(*pair): published_footprint(*pair) for pair in SERVED}
+    """Return the table of rows and graphs that devices hold at load, and of the rest of their
+    memory, in Markdown. Rows are greedy rows and rows of five beams.
+    """
     lines = []
     for device, mebibytes in DEVICES.items():
         total = int(USABLE * (mebibytes << 20))
         figures = []
-        for found in models.values():
-            rows = _rows_at_load(found, total)
-            held = found.with_rows(rows) + rows * found.per_row * OTHER_LANES_SHARE + GRAPHS
-            figures.append(f"{rows}: {held / GB:.1f} + {(total - held) / GB:.1f}")
+        for pair in SERVED:
+            found, decoder = published_footprint(*pair), _decoders(*pair)[0]
+            free = int(total - max(HEADROOM_BYTES, int(total * HEADROOM_SHARE)) - found.models)
+            rows = min(cuda_rows(decoder, 1, total), free // found.per_row)
+            beam_rows = cuda_rows(decoder, BEAMS, total)
+            beams = beam_rows * DecodeState.bytes_per_row(decoder, None, BEAMS)
+            held = found.with_rows(rows) + beams + GRAPHS
+            graphs = _graphs_at_load(pair, rows, beam_rows)
+            figures += [f"{rows} + {beam_rows}", str(graphs), f"{(total - held) / GB:.1f}"]
         lines.append([device, *figures])
-    return table(["device", *(f"{name}, GB" for name in models)], lines)
+    names = [f"{letter}: {column}" for letter in "AB" for column in ("rows", "graphs", "free, GB")]
+    return table(["device", *names], lines)
 
 
 def _name(main: Shape, assistant: Shape | None) -> str:
     return main.name if assistant is None else f"{main.name} + {assistant.name}"
 
 
-def _rows_at_load(found: Footprint, total: int) -> int:
-    headroom = max(HEADROOM_BYTES, int(total * HEADROOM_SHARE))
-    wanted = next(rows for least, rows in CUDA_ROWS if total >= least)
-    return min(wanted, int(total - headroom - found.models) // found.per_row)
+def _graphs_at_load(pair: tuple[Shape, Shape | None], rows: int, beam_rows: int) -> int:
+    """Return how many graphs the engine captures over so many rows."""
+    decoder, drafter, _ = _decoders(*pair)
+    filters: Any = None  # which no pass is run by
+    runner: Any = CudaGraphRunner(filters)
+    encoder = SimpleNamespace(main=decoder, assistant=None)
+    states = (
+        DecodeState.allocate(decoder, drafter, rows),
+        DecodeState.allocate(decoder, None, beam_rows, BEAMS),
+    )
+    kinds = [runner.usual_passes(each, encoder) for each in states]
+    del kinds[1]["encoder"]  # which the lanes share
+    return sum(len(passes) for kind in kinds for passes in kind.values())
 
 
 @cache
 def published_footprint(main: Shape, assistant: Shape | None) -> Footprint:
-    """Return the footprint in float16; an assistant shares the main model's encoder."""
+    """Return the footprint in float16."""
+    decoder, drafter, models = _decoders(main, assistant)
+    return footprint(models, decoder, drafter)
+
+
+@cache
+def _decoders(
+    main: Shape, assistant: Shape | None
+) -> tuple[Decoder, Decoder | None, list[WhisperModel]]:
+    """Return the decoders and their models; an assistant shares the main model's encoder."""
     model = _without_data(main)
     heads = [(number // main.heads, number % main.heads) for number in range(main.aligned)]
     decoder = Decoder(model, heads)
     if assistant is None:
-        return footprint([model], decoder, None)
+        return decoder, None, [model]
     with torch.device("meta"):
         other = decoder_alone(_without_data(assistant))
-    return footprint([model, other], decoder, Decoder(other))
+    return decoder, Decoder(other), [model, other]
 
 
 def _without_data(shape: Shape) -> WhisperForConditionalGeneration:

@@ -1,7 +1,5 @@
 """The report: sections of findings, one line each."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -5,12 +5,11 @@ process that aborts or hangs reports nothing. So each section runs in a new proc
 loaded models. If a section reports nothing, the page shows how its process ended.
 
 An A10G should need less than six minutes with large-v3 and distil-large-v3 (estimated from the
-audio, 24 rows and 23 ms a step; not measured): four loads of 40 s; 60 s for ten batches of 24
-windows and 30 s for a window in float32 on the CPU; 67 s for three runs of each speed and two
-more; 15 s for six requests.
+audio, 24 rows and 23 ms a step; not measured): four loads of 40 s; 8 s for the machine and the
+kernels; 15 s to allocate rows again; 60 s for ten batches of 24 windows and 30 s for a window in
+float32 on the CPU; 60 s for two runs of each speed, of two batches each, and two more; 15 s for six
+requests; 5 s to diarize ten minutes.
 """
-
-from __future__ import annotations
 
 import logging
 import sys
@@ -21,15 +20,19 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from benchmarks.gpu_check.checks import check_load, check_requests, check_texts
-from benchmarks.gpu_check.page import Finding, failure, findings_of
+from benchmarks.gpu_check.checks import check_load, check_machine, check_requests, check_texts
+from benchmarks.gpu_check.kernels import check_kernels
+from benchmarks.gpu_check.page import Finding, failure, findings_of, judge
 from benchmarks.gpu_check.speed import check_speed
 from benchmarks.gpu_check.subject import Subject
 from config import ModelSettings
+from whosaid.errors import StartError
 from whosaid.runtime.device import choose_device, choose_dtype, prepare_device
 
 CHECKS: dict[str, Callable[[Subject], list[Finding]]] = {
+    "Machine": lambda subject: check_machine(subject.settings, subject.device),
     "Load": check_load,
+    "Kernels": check_kernels,
     "Texts": check_texts,
     "Speed": check_speed,
     "Requests": check_requests,
@@ -40,7 +43,9 @@ MAX_SECONDS = 1800.0  # of a section, after which its process is ended
 
 
 class Outcome(NamedTuple):
-    """The findings of a section, the endpoint's warnings, and True if the models loaded."""
+    """The findings of a section, the endpoint's warnings, and True if the models loaded, or, of the
+    machine, if torch can use the device.
+    """
 
     findings: list[Finding]
     warnings: list[str]
@@ -48,8 +53,13 @@ class Outcome(NamedTuple):
 
 
 def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
-    """Run a section in this process. Raises StartError if the device cannot be used."""
-    device = choose_device(settings.device)
+    """Run a section in this process."""
+    try:
+        device = choose_device(settings.device)
+    except StartError as error:
+        refusal = judge("torch can use the device", "yes", str(error), fine=False)
+        machine = findings_of(lambda: check_machine(settings, None))
+        return Outcome([refusal, *machine], [], loaded=False)
     prepare_device(device)
     subject = Subject(settings, device, choose_dtype(settings.dtype, device), quick)
 
@@ -66,7 +76,7 @@ def run_here(section: str, settings: ModelSettings, quick: bool) -> Outcome:
     finally:
         logger.removeHandler(warnings)
     messages = [record.getMessage() for record in warnings.buffer]
-    return Outcome(findings, messages, hasattr(subject, "transcriber"))
+    return Outcome(findings, messages, section == "Machine" or hasattr(subject, "transcriber"))
 
 
 def run_apart(section: str, settings: ModelSettings, quick: bool) -> Outcome:

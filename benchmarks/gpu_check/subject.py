@@ -4,8 +4,6 @@ that they transcribe.
 It loads no diarizer, because a rented GPU machine may lack pyannote.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ alone and beside a ten-minute file that is sent repeatedly. In the first round f
 transcribes each recording too, after the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from argparse import Namespace
@@ -70,8 +68,8 @@ def measure(options: Namespace, path: Path) -> None:
         "MAX_LIVE_SESSIONS": str(max(clients)),
     }
     rival = _rival(model, rival_precision)
-    with started(OURS, environment) as url, closing(rival) if rival else nullcontext():
-        plays = Plays(url, recordings)
+    with started(OURS, environment) as server, closing(rival) if rival else nullcontext():
+        plays = Plays(server.url, recordings)
         for each in recordings:
             file_text, _ = plays.known[each.recording.name]
             results.content["recordings"][each.recording.name] = {

@@ -10,8 +10,6 @@ The engine has a process of its own (`benchmarks.apart`) and gets audio in real 
 delays the next one, which then gets all audio that has come since.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

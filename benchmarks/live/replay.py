@@ -6,8 +6,6 @@ spoken, whatever the server answers. So an event at second 7.3 arrives 7.3 s aft
 recording, however late client or server are.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

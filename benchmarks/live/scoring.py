@@ -5,8 +5,6 @@ no engine is measured by its own times. The texts are aligned (Levenshtein), and
 are timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

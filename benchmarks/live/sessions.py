@@ -1,7 +1,5 @@
 """Runs the measurements: concurrent clients, with and without a file."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Recordings to replay: a folder's, or for a quick run a dialogue of synthetic voices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

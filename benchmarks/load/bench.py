@@ -5,8 +5,6 @@ request after another, and short requests beside a ten-minute recording. Only ou
 requests beside a hundred such recordings as Opus.
 """
 
-from __future__ import annotations
-
 import asyncio
 from argparse import Namespace
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Loops are closed, as in k6: each user sends the next request after the last answ
 timed from the moment at which it was due, so that a slow client cannot flatter a server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

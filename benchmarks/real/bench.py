@@ -6,8 +6,6 @@ corrected normaliser or a new metric needs no engine. A later run adds to them, 
 computes scores and page again without transcribing.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
@@ -45,7 +43,7 @@ def measure(options: Namespace, path: Path) -> None:
     """
     specs = [Spec.parse(text) for text in options.engines]
     recordings = load_manifests(options.manifest)
-    setting = _setting(options)
+    setting = setting_of(options)
     facts = {
         "model": Path(options.model).name,
         "precision": PRECISION,
@@ -124,7 +122,7 @@ def _start(specs: Sequence[Spec], setting: Setting, recording: Recording) -> lis
     return engines
 
 
-def _setting(options: Namespace) -> Setting:
+def setting_of(options: Namespace) -> Setting:
     """Return the engines' common settings; fetch and convert the model if need be."""
     try:
         chosen = ModelSettings.for_models(read_model(options.model))

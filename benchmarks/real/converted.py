@@ -5,8 +5,6 @@ computes in is chosen when it loads them. A conversion is named after the folder
 time of what is in it, so a changed model is converted again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

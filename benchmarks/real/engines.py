@@ -7,21 +7,20 @@ its own defaults but for language, batch size, beams and word times. Packages ar
 engine's process.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import av
 
 from benchmarks.options import BATCHED, FORMS, OURS, PIPELINE, SEQUENTIAL
 from benchmarks.real.manifest import Recording
 from config import ModelSettings
+from whosaid.transcript import Word
 
 TEXT = re.compile(r"(?P<form>\w+)(-(?P<beams>\d+))?(@(?P<precision>\w+))?")
 # transformers' precisions; for any other it computes in float32.
@@ -39,7 +38,7 @@ class Spec:
     precision: str = PRECISION
 
     @classmethod
-    def parse(cls, text: str) -> Spec:
+    def parse(cls, text: str) -> Self:
         """Read an engine's text. Raises ValueError if it is none."""
         found = TEXT.fullmatch(text)
         if found is None or found["form"] not in FORMS:
@@ -79,11 +78,18 @@ class Ours:
 
     def transcribe(self, recording: Recording) -> str:
         """Return the answer's text."""
+        return str(self._answer(recording)["text"])
+
+    def words(self, recording: Recording) -> list[Word]:
+        return [Word(each["word"], *each["timestamp"]) for each in self._answer(recording)["words"]]
+
+    def _answer(self, recording: Recording) -> dict[str, Any]:
         body = {
             "inputs": base64.b64encode(recording.audio.read_bytes()).decode(),
             "parameters": {**self.parameters, "language": recording.language},
         }
-        return str(self.endpoint(body)["text"])
+        answer: dict[str, Any] = self.endpoint(body)
+        return answer
 
 
 class FasterWhisper:
@@ -113,12 +119,25 @@ class FasterWhisper:
 
     def transcribe(self, recording: Recording) -> str:
         """Return the text of all segments; sampling is seeded."""
+        return "".join(segment.text for segment in self._segments(recording))
+
+    def words(self, recording: Recording) -> list[Word]:
+        segments = self._segments(recording)
+        return [
+            Word(word.word, float(word.start), float(word.end))
+            for segment in segments
+            for word in segment.words
+        ]
+
+    def _segments(self, recording: Recording) -> Iterable[Any]:
         import ctranslate2
 
         ctranslate2.set_random_seed(0)
         file = str(recording.audio)
-        segments, _ = self.engine.transcribe(file, language=recording.language, **self.options)
-        return "".join(segment.text for segment in segments)
+        found: tuple[Iterable[Any], Any] = self.engine.transcribe(
+            file, language=recording.language, **self.options
+        )
+        return found[0]
 
 
 class _AnyAv:

@@ -6,8 +6,6 @@ recognised word in it is an error. Only the language (Whisper's code) of the `pa
 without one every engine detects it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ basic one. Languages written without spaces are scored in characters, between wh
 puts spaces (Radford et al. 2022, appendix C). All engines' texts go through the same normaliser.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import cache

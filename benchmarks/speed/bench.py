@@ -1,7 +1,5 @@
 """Times decoding, compared with transformers' pipeline and CTranslate2: `scripts/bench speed`."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from functools import partial
 from pathlib import Path

@@ -5,8 +5,6 @@ batches above n. Four full batches of windows are timed by ours alone. With a de
 pipeline and CTranslate2 are timed at one acceptance, because they do not depend on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ All have the same weights and are called as their users call them. An engine's w
 texts never end, so `max_tokens` makes every engine write that many tokens for each window.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ an assistant and with one of two layers that is nearly always right. PyAV, siler
 are not needed. Random weights write nonsense, so only times mean something.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A recording depends only on its length, so every engine, run and machine with th
 gets the same audio. The voices are not the ones reserved for the evaluation of accuracy.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

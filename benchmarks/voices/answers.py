@@ -1,17 +1,13 @@
 """The endpoint's answer for a recording, and its words with speakers by WhisperX's rule."""
 
-from __future__ import annotations
-
 import base64
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from handler import EndpointHandler
 from whosaid.transcript import SpeakerTurn, Word
-
-if TYPE_CHECKING:
-    from handler import EndpointHandler
 
 OURS, WHISPERX = RULES = ("this project", "WhisperX")
 
@@ -48,17 +44,6 @@ def _longest_overlap(word: Word, turns: Sequence[SpeakerTurn]) -> str | None:
         if shared > 0:
             seconds[turn.speaker] += shared
     return max(sorted(seconds), key=lambda speaker: seconds[speaker], default=None)
-
-
-def make_exclusive(turns: Sequence[SpeakerTurn]) -> list[SpeakerTurn]:
-    """Return turns with one speaker at a time; of two that overlap, the first keeps the overlap."""
-    exclusive: list[SpeakerTurn] = []
-    taken = 0.0
-    for turn in sorted(turns, key=lambda turn: (turn.start, turn.end)):
-        if turn.end > taken:
-            exclusive.append(replace(turn, start=max(turn.start, taken)))
-            taken = turn.end
-    return exclusive
 
 
 def _word(entry: dict[str, Any]) -> Word:

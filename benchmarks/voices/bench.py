@@ -4,28 +4,36 @@ Recordings and weights are not part of the repository. Ours runs interleaved wit
 pipeline from the same folder, so that a slow minute of the machine affects both.
 """
 
-from __future__ import annotations
-
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from copy import deepcopy
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.counts import Count, pooled
+from benchmarks.counts import Count, percent, pooled
 from benchmarks.harness import whisper_of
 from benchmarks.report import Results, Tables, settings
 from benchmarks.timing import time_once
 from benchmarks.voices.answers import RULES, ask
 from benchmarks.voices.conversations import Conversation, load_conversations
+from benchmarks.voices.mixtures import mixtures
 from benchmarks.voices.naming import Heard, embed_clips, name_everybody
-from benchmarks.voices.scoring import PARTS, diarization_parts, errors_of, score_words
+from benchmarks.voices.scoring import (
+    PARTS,
+    count_voices,
+    diarization_parts,
+    errors_of,
+    score_words,
+)
 from config import REPOSITORY, SPEAKERS_MODEL, ModelSettings
 from handler import EndpointHandler
+from tests.support.dialogue import Scene
 from tests.support.speech import Samples
 from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from whosaid.diarization.pyannote import load_stock_pipeline
@@ -37,6 +45,7 @@ PACKAGES = ("torch", "pyannote.audio", "pyannote.metrics", "meeteval", "transfor
 # without turns in which no speech was detected.
 STOCK, OURS, ENDPOINT = SYSTEMS = ("pyannote.audio", "diarizer", "endpoint")
 ESTIMATED, TOLD = NUMBERS = ("estimated", "told")
+CASTS, QUICK_CASTS = {2: 4, 3: 2}, {2: 1}  # mixtures at each degree of overlap by number of voices
 
 Turns = tuple[SpeakerTurn, ...]
 Counts = dict[str, Any]  # of results
@@ -51,15 +60,26 @@ def measure(options: Namespace, path: Path) -> None:
     conversations = load_conversations(options.recordings)[: 1 if options.quick else None]
     if not conversations:
         raise ValueError(f"{options.recordings}: no recording has turns")
-    results = Results(path, facts, {"recordings": []}, options.fresh or options.quick)
+    results = Results(
+        path, facts, {"recordings": [], "mixtures": []}, options.fresh or options.quick
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = Bench(handler, StockPipeline(Path(options.pipeline), device), device)
     with closing(handler.endpoint):
         for conversation in conversations:
             results.put("recordings", bench.measure(conversation), "name")
+        for name, scene in _mixed(options):
+            results.put("mixtures", bench.measure_turns(name, scene.samples, scene.turns), "name")
         # People are named across all conversations together.
         results.content["names"] = bench.name(conversations)
         results.save("names")
+
+
+def _mixed(options: Namespace) -> Iterator[tuple[str, Scene]]:
+    """Yield mixtures of the test speakers; none if there are no single voices."""
+    if options.voices:
+        casts = QUICK_CASTS if options.quick else CASTS
+        yield from mixtures(options.voices, "test", casts, lambda _: ())
 
 
 def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
@@ -78,6 +98,39 @@ def load(options: Namespace) -> tuple[EndpointHandler, dict[str, Any]]:
     return EndpointHandler(settings=chosen.model_copy(update={"dtype": "float32"})), facts
 
 
+class StockPipeline:
+    """The pipeline of a folder, with the batch sizes of its configuration. If it diarizes the same
+    array again, its networks do not run again.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pipeline = load_stock_pipeline(str(folder), None, None)
+        self._pipeline = pipeline.to(device)
+        self._samples: Samples | None = None
+        self._kept: dict[str, Any] = {}
+        for stage in ("get_segmentations", "get_embeddings"):
+            setattr(pipeline, stage, partial(self._once, stage, getattr(pipeline, stage)))
+
+    def _once(self, stage: str, run: Callable[..., Any], *given: Any, **named: Any) -> Any:  # noqa: ANN401
+        if stage not in self._kept:
+            self._kept[stage] = run(*given, **named)
+        return deepcopy(self._kept[stage])
+
+    def __call__(self, samples: Samples, hints: SpeakerHints) -> Turns:
+        """Return the turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
+        if samples is not self._samples:
+            self._samples, self._kept = samples, {}
+        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
+        found = self._pipeline(file, num_speakers=hints.num_speakers)
+        annotation = getattr(found, "speaker_diarization", found)
+        return tuple(
+            SpeakerTurn(str(label), float(segment.start), float(segment.end))
+            for segment, _, label in annotation.itertracks(yield_label=True)
+        )
+
+
 class Bench:
     """The endpoint, and pyannote's pipeline on the same weights."""
 
@@ -92,29 +145,27 @@ class Bench:
     def measure(self, conversation: Conversation) -> dict[str, Any]:
         """Return all counts of one conversation, and the seconds of its diarization."""
         recording = conversation.recording
-        samples = recording.samples()
-        duration = len(samples) / SAMPLE_RATE
-        measured: dict[str, Any] = {
-            "name": conversation.name,
-            "duration": duration,
-            "speakers": conversation.speakers,
-            "turns": {},
-            "words": {},
-        }
+        measured = self.measure_turns(conversation.name, recording.samples(), conversation.turns)
+        measured["words"] = {}
         for known, number in ((ESTIMATED, None), (TOLD, conversation.speakers)):
-            found, seconds = self._diarize(samples, SpeakerHints(number))
-            measured.setdefault("seconds", seconds)
             wanted = {"language": recording.language, "num_speakers": number}
             answer = ask(self.handler, recording.audio.read_bytes(), **wanted)
-            found[ENDPOINT] = answer.turns
-            measured["turns"][known] = {
-                system: {
-                    "strict": diarization_parts(conversation.turns, turns, duration),
-                    "speakers": len({turn.speaker for turn in turns}),
-                }
-                for system, turns in found.items()
-            }
+            scored = _score_turns(conversation.turns, answer.turns, measured["duration"])
+            measured["turns"][known][ENDPOINT] = scored
             measured["words"][known] = score_words(conversation, answer)
+        return measured
+
+    def measure_turns(self, name: str, samples: Samples, turns: Turns) -> dict[str, Any]:
+        """Return the counts of both diarizers, and their seconds."""
+        duration, speakers = len(samples) / SAMPLE_RATE, len({turn.speaker for turn in turns})
+        measured: dict[str, Any] = {"name": name, "duration": duration, "speakers": speakers}
+        measured["turns"] = {}
+        for known, number in ((ESTIMATED, None), (TOLD, speakers)):
+            found, seconds = self._diarize(samples, SpeakerHints(number))
+            measured.setdefault("seconds", seconds)
+            measured["turns"][known] = {
+                system: _score_turns(turns, each, duration) for system, each in found.items()
+            }
         return measured
 
     def _diarize(
@@ -152,24 +203,8 @@ class Bench:
         return name_everybody(heard, vectors, diarize, same_voice)
 
 
-class StockPipeline:
-    """The pipeline of a folder, with the batch sizes of its configuration."""
-
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pipeline = load_stock_pipeline(str(folder), None, None)
-        self._pipeline = pipeline.to(device)
-
-    def __call__(self, samples: Samples, hints: SpeakerHints) -> Turns:
-        """Return the turns of `samples`, (n,) at 16 kHz; they may extend a little past the end."""
-        file = {"waveform": torch.from_numpy(samples)[None], "sample_rate": SAMPLE_RATE}
-        found = self._pipeline(file, num_speakers=hints.num_speakers)
-        annotation = getattr(found, "speaker_diarization", found)
-        return tuple(
-            SpeakerTurn(str(label), float(segment.start), float(segment.end))
-            for segment, _, label in annotation.itertracks(yield_label=True)
-        )
+def _score_turns(true: Turns, found: Turns, duration: float) -> dict[str, Any]:
+    return {"strict": diarization_parts(true, found, duration), "speakers": count_voices(found)}
 
 
 # The page, from results alone. Seconds and words are added before they are divided.
@@ -184,11 +219,14 @@ def figures(results: Counts) -> Tables:
         wrong = f"{count.rate:.1%} ({count.errors:.0f} of {count.total:.0f})"
         words.append({"number of speakers": known, "rule": rule, "wrong speaker": wrong})
     names = [_names(kind, tally) for kind, tally in results.get("names", {}).items()]
-    return {"turns": list(_turns(recordings)), "words": words, "names": names}
+    mixed = list(_turns(results.get("mixtures", []), SYSTEMS[:2]))
+    return {"turns": list(_turns(recordings)), "mixtures": mixed, "words": words, "names": names}
 
 
-def _turns(recordings: Sequence[Counts]) -> Iterator[dict[str, str]]:
-    for known, system in product(NUMBERS, SYSTEMS):
+def _turns(
+    recordings: Sequence[Counts], systems: Sequence[str] = SYSTEMS
+) -> Iterator[dict[str, str]]:
+    for known, system in product(NUMBERS, systems) if recordings else ():
         scores = [each["turns"][known][system] for each in recordings]
         parts = {part: sum(score["strict"][part] for score in scores) for part in PARTS}
         right = sum(
@@ -200,7 +238,7 @@ def _turns(recordings: Sequence[Counts]) -> Iterator[dict[str, str]]:
         yield {
             "number of speakers": known,
             "": system,
-            "DER": f"{errors_of(parts).rate:.1%}",
+            "DER": percent([errors_of(score["strict"]) for score in scores]),
             "missed": f"{parts['missed'] / parts['total']:.1%}",
             "false alarm": f"{parts['false_alarm'] / parts['total']:.1%}",
             "confusion": f"{parts['confusion'] / parts['total']:.1%}",

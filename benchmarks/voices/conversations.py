@@ -6,8 +6,6 @@ paths relative to it, `words` (optional) has each speaker's text, `language` is 
 skipped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

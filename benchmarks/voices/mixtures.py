@@ -4,8 +4,6 @@ A mixture has the same voices at every degree of overlap, so that degrees are co
 words. A hash of the speaker's name splits speakers into training, development and test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -18,7 +16,7 @@ from benchmarks.real.manifest import Recording
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples, shift
 from whosaid.asr.frontend.vad import DetectSpeech, SpeechDetector
-from whosaid.asr.frontend.windows import Span
+from whosaid.asr.frontend.windows import SampleSpan
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn, Word
 
@@ -65,7 +63,7 @@ def load_voice(file: Path, detect: DetectSpeech) -> SingleVoice:
     return SingleVoice(speaker, samples[spans[0].start : spans[-1].stop], turns)
 
 
-def _turns(speaker: str, speech: Sequence[Span]) -> Iterator[SpeakerTurn]:
+def _turns(speaker: str, speech: Sequence[SampleSpan]) -> Iterator[SpeakerTurn]:
     """Yield the turns between pauses of at least PAUSE, in seconds from the first speech."""
     edges = [edge / SAMPLE_RATE for span in speech for edge in (span.start, span.stop)]
     starts, ends = edges[::2], edges[1::2]

@@ -5,11 +5,10 @@ clip is first removed from the recording in which names are assigned. Every requ
 everybody else's clips, so most names belong to people who do not speak.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Self
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from tests.support.speech import Samples
 from whosaid.audio.decode import AudioLimits
 from whosaid.diarization.diarizer import Diarization, Diarizer, Span, Vector
 from whosaid.diarization.known_speakers import (
-    Enrolment,
     FindSpeech,
     KnownVoices,
+    VoiceEnroller,
     name_speakers,
     spans_alone,
 )
@@ -71,7 +70,7 @@ class Heard:
     clips: Mapping[str, Span]
 
     @classmethod
-    def of(cls, conversation: Conversation) -> Heard:
+    def of(cls, conversation: Conversation) -> Self:
         clips = longest_alone(conversation.turns)
         return cls(conversation, conversation.recording.samples(), clips)
 
@@ -91,7 +90,7 @@ def embed_clips(
 ) -> Iterator[tuple[str, Vector | None]]:
     """Yield the vector of each person's clip as the endpoint computes it; None if it is refused."""
     for person in heard.clips:
-        enrolment = Enrolment(diarizer, find_speech, AudioLimits(60.0, 10**7), SAMPLE_RATE)
+        enrolment = VoiceEnroller(diarizer, find_speech, AudioLimits(60.0, 10**7), SAMPLE_RATE)
         try:
             enrolment.enrol(person, heard.clip(person))
             yield person, enrolment.known.vectors[person][0]

@@ -1,10 +1,8 @@
 """Measures word errors when people talk at once: `scripts/bench overlap --voices FOLDER`.
 
-Recordings with each speaker's words, and mixtures of single voices, are transcribed with every set
-of request parameters, once on the pipeline's turns and once on the reference turns.
+Recordings with each speaker's words, and mixtures of single voices, are diarized once and
+transcribed with every set of request parameters.
 """
-
-from __future__ import annotations
 
 import json
 import time
@@ -15,33 +13,32 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from benchmarks.counts import Count, pooled
+from benchmarks.counts import Count, difference, points, pooled
 from benchmarks.real.scoring import normalizer
 from benchmarks.report import Results, Tables
-from benchmarks.voices.answers import Answer, ask, make_exclusive, whisperx_rule
+from benchmarks.voices.answers import Answer, ask, whisperx_rule
 from benchmarks.voices.bench import load
 from benchmarks.voices.conversations import load_conversations
 from benchmarks.voices.mixtures import mixtures
 from benchmarks.voices.overlap_errors import BY_SPEAKER, IN_TIME, INSIDE, PARTS, TEXT, word_errors
+from handler import EndpointHandler
 from tests.support.audio_files import wav_file
 from tests.support.dialogue import Scene
 from tests.support.speech import Samples
-from whosaid.diarization.diarizer import Diarization, Diarizer
+from whosaid.diarization.diarizer import Diarization, Diarizer, SpeakerHints
 from whosaid.payload.languages import ENGLISH
 from whosaid.timebase import SAMPLE_RATE
 from whosaid.transcript import SpeakerTurn, Word
 
-if TYPE_CHECKING:
-    from handler import EndpointHandler
-
-REFERENCE, PIPELINE, WHISPERX = TURNS = ("reference", "pipeline", "pipeline, WhisperX's rule")
+OURS, WHISPERX = RULES = ("this project", "WhisperX's rule")
 CASTS, QUICK_CASTS = {2: 6, 3: 2}, {2: 1}  # mixtures at each degree by number of voices
 REAL, MIXED = "real", "mixed"
+CHANGE = "change, points"
 
 
 def measure(options: Namespace, path: Path) -> None:
@@ -55,6 +52,7 @@ def measure(options: Namespace, path: Path) -> None:
     with closing(handler.endpoint):
         bench = OverlapBench(handler)
         for name, scene in bench.scenes(options):
+            bench.diarize(scene)
             for parameters in options.parameters or [{}]:
                 row = {
                     "name": name,
@@ -67,28 +65,27 @@ def measure(options: Namespace, path: Path) -> None:
 
 @dataclass
 class GivenTurns:
-    """A diarizer that returns `turns` if they are set."""
+    """A diarizer that returns the result `found`, if it is set."""
 
     diarizer: Diarizer
-    turns: tuple[SpeakerTurn, ...] | None = None
+    found: Diarization | None = None
 
     def diarize(self, *arguments: Any, **named: Any) -> Diarization:  # noqa: ANN401
-        if self.turns is None:
-            return self.diarizer.diarize(*arguments, **named)
-        return Diarization(self.turns, tuple(make_exclusive(self.turns)))
+        return self.found or self.diarizer.diarize(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self.diarizer, name)
 
 
 class OverlapBench:
-    """The endpoint, with a diarizer that can return given turns."""
+    """The endpoint, with a diarizer that can return a kept result."""
 
     def __init__(self, handler: EndpointHandler) -> None:
         self.handler = handler
         diarizer = handler.endpoint.diarizer
         assert diarizer is not None
         self.diarizer = GivenTurns(diarizer)
+        self._seconds = 0.0  # of the diarization
         handler.endpoint.models.diarizer = cast(Diarizer, self.diarizer)
 
     def scenes(self, options: Namespace) -> Iterator[tuple[str, Scene]]:
@@ -107,27 +104,29 @@ class OverlapBench:
         if options.only in MIXED:
             yield from mixtures(options.voices, options.split, casts, self.recognise)
 
+    def diarize(self, scene: Scene) -> None:
+        """Keep the diarization of a scene, and its seconds, for `measure`."""
+        self.diarizer.found = None
+        began = time.process_time()
+        self.diarizer.found = self.diarizer.diarize(scene.samples, SpeakerHints())
+        self._seconds = time.process_time() - began
+
     def measure(self, scene: Scene, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return the errors and the found words on each kind of turns, and the pipeline's time."""
-        self.diarizer.turns = scene.turns
-        reference = self._ask(scene.samples, **parameters)
-        self.diarizer.turns = None
-        began = time.perf_counter()
-        pipeline = self._ask(scene.samples, **parameters)
-        seconds = time.perf_counter() - began
-        found = {
-            REFERENCE: reference.words,
-            PIPELINE: pipeline.words,
-            WHISPERX: whisperx_rule(pipeline.words, pipeline.turns),
-        }
+        """Return the errors, the found words, and the work: windows, and processors' seconds."""
+        counts = self.handler.endpoint.recogniser.counts
+        windows, began = counts.windows, time.process_time()
+        answer = self._ask(scene.samples, **parameters)
+        seconds = time.process_time() - began + self._seconds
+        found = {OURS: answer.words, WHISPERX: whisperx_rule(answer.words, answer.turns)}
         normalize = normalizer(ENGLISH)
         return {
             "seconds": round(seconds, 3),
+            "windows": counts.windows - windows,
             "errors": {
-                turns: word_errors(scene.words, scene.turns, words, normalize)
-                for turns, words in found.items()
+                rule: word_errors(scene.words, scene.turns, words, normalize)
+                for rule, words in found.items()
             },
-            "words": {turns: _written(words) for turns, words in found.items()},
+            "words": _written(answer.words),
             "expected": _written(scene.words),
         }
 
@@ -172,41 +171,52 @@ def timed(texts: Sequence[str], found: Sequence[Word], first: float, last: float
 
 
 def figures(results: dict[str, Any]) -> Tables:
-    """Return errors by degree of overlap. If there are several sets of parameters, also their time
-    by the first set's.
+    """Return errors by degree of overlap. If there are several sets of parameters, also their
+    errors and work compared with the first set's.
     """
-    errors: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+    rows: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in results["overlap"]:
-        case = _kind(row), row["parameters"]
-        errors[case].append(row["errors"])
-        seconds[case] += row["seconds"]
-    kinds, sets = (list(dict.fromkeys(each)) for each in zip(*errors, strict=True))
+        rows[_kind(row), row["parameters"]].append(row)
+    kinds, sets = (list(dict.fromkeys(each)) for each in zip(*rows, strict=True))
     table = []
     for kind, parameters in product(kinds, sets):
-        if some := errors.get((kind, parameters)):
+        if some := rows.get((kind, parameters)):
             cells = {"speech": kind, "parameters": parameters, **_cells(some)}
             if len(sets) == 1:
                 del cells["parameters"]
-            elif first := seconds.get((kind, sets[0])):
-                cells["time"] = f"{seconds[kind, parameters] / first:.2f}"
+            else:
+                cells |= _compared(some, rows.get((kind, sets[0]), []))
             table.append(cells)
     degrees = [each for each in kinds if each != REAL]
     lines = {
-        each: [errors[kind, each] for kind in degrees]
+        each: [rows[kind, each] for kind in degrees]
         for each in sets
-        if all((kind, each) in errors for kind in degrees)
+        if all((kind, each) in rows for kind in degrees)
     }
     return {"overlap": table, "plot": _plot(degrees, lines) if degrees else ""}
 
 
+def _compared(ours: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the work of rows by the `first` set's, and the difference of the errors."""
+    names = [each["name"] for each in first]
+    if names != [each["name"] for each in ours]:
+        return dict.fromkeys((CHANGE, "windows", "time"), "")
+    errors = ([_count([each], OURS, BY_SPEAKER, *PARTS) for each in rows] for rows in (ours, first))
+    totals = (
+        [sum(row[work] for row in rows) for rows in (ours, first)]
+        for work in ("windows", "seconds")
+    )
+    windows, seconds = (f"{own / other:.2f}" for own, other in totals)
+    # One recording has no interval.
+    change = "" if ours is first or len(ours) == 1 else points(difference(*errors))
+    return {CHANGE: change, "windows": windows, "time": seconds}
+
+
 def _plot(degrees: Sequence[str], lines: dict[str, list[list[dict[str, Any]]]]) -> str:
-    """Return a Mermaid chart of the errors with the pipeline's turns, a line for each set of
-    parameters.
-    """
+    """Return a Mermaid chart of the errors by speaker, a line for each set of parameters."""
     axis = ", ".join(f'"{each}"' for each in degrees)
     rates = (
-        ", ".join(f"{100 * _count(each, PIPELINE, BY_SPEAKER, *PARTS).rate:.1f}" for each in line)
+        ", ".join(f"{100 * _count(each, OURS, BY_SPEAKER, *PARTS).rate:.1f}" for each in line)
         for line in lines.values()
     )
     title = f"{BY_SPEAKER}, %: " + ", then ".join(lines).replace('"', "'")
@@ -215,8 +225,9 @@ def _plot(degrees: Sequence[str], lines: dict[str, list[list[dict[str, Any]]]]) 
     return "\n".join(["```mermaid", *chart, "```"])
 
 
-def _count(errors: Sequence[dict[str, Any]], turns: str, measure: str, *parts: str) -> Count:
-    return pooled([Count(**each[turns][measure][part]) for each in errors for part in parts])
+def _count(rows: Sequence[dict[str, Any]], rule: str, measure: str, *parts: str) -> Count:
+    counts = (each["errors"][rule][measure] for each in rows)
+    return pooled([Count(**each[part]) for each in counts for part in parts])
 
 
 def _kind(row: dict[str, Any]) -> str:
@@ -224,19 +235,20 @@ def _kind(row: dict[str, Any]) -> str:
     return str(row["name"]).split(", ")[0 if row["name"].startswith(REAL) else 1]
 
 
-def _cells(errors: Sequence[dict[str, Any]]) -> dict[str, str]:
+def _cells(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return rates of errors inside overlapped speech / in all speech."""
 
-    def shown(turns: str, measure: str) -> str:
-        found = (_count(errors, turns, measure, INSIDE), _count(errors, turns, measure, *PARTS))
+    def shown(rule: str, measure: str) -> str:
+        found = (_count(rows, rule, measure, INSIDE), _count(rows, rule, measure, *PARTS))
         return " / ".join(f"{each.rate:.1%}" for each in found if each.total)
 
-    words = (_count(errors, PIPELINE, TEXT, *parts).total for parts in ((INSIDE,), PARTS))
+    words = (_count(rows, OURS, TEXT, *parts).total for parts in ((INSIDE,), PARTS))
     return {
         "words": " / ".join(f"{each:.0f}" for each in words),
-        TEXT: shown(PIPELINE, TEXT),
-        **{f"{BY_SPEAKER}, {turns}": shown(turns, BY_SPEAKER) for turns in TURNS},
-        IN_TIME: shown(PIPELINE, IN_TIME),
+        TEXT: shown(OURS, TEXT),
+        BY_SPEAKER: shown(OURS, BY_SPEAKER),
+        f"{BY_SPEAKER}, {WHISPERX}": shown(WHISPERX, BY_SPEAKER),
+        IN_TIME: shown(OURS, IN_TIME),
     }
 
 

@@ -4,8 +4,6 @@ Words are normalised one by one, so that each keeps its time. A reference word i
 another speaker's turn covers a fifth of it, an inserted word if two speakers' turns do.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace

@@ -3,11 +3,10 @@
 A recognised word is scored if exactly one person speaks during it; that person is its true speaker.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,20 @@ def diarization_parts(
     uem = Timeline([Segment(0, duration)])
     found = metric(annotation(reference), annotation(hypothesis), uem=uem, detailed=True)
     return {part: float(found[name]) for part, name in PARTS.items()}
+
+
+def count_voices(turns: Sequence[SpeakerTurn]) -> int:
+    """Return the number of speakers who at some time speak alone.
+
+    If clustering finds fewer voices than speak at once, pyannote adds a speaker whom nobody is, who
+    only speaks while others do.
+    """
+    edges = sorted({edge for turn in turns for edge in (turn.start, turn.end)})
+    alone = set()
+    for start, end in pairwise(edges):
+        speaking = {turn.speaker for turn in turns if turn.start < end and start < turn.end}
+        alone |= speaking if len(speaking) == 1 else set()
+    return len(alone)
 
 
 def errors_of(parts: Mapping[str, float]) -> Count:
