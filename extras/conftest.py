@@ -6,8 +6,8 @@ from tests.conftest import (  # noqa: F401
     pytest_sessionfinish,
     source,
     steps_are_timed_once,
-    torch_draws_the_same,
+    survivors_are_not_collected,
+    torch_is_seeded,
     wav,
-    what_lasts_is_not_looked_through,
     whisper_folder,
 )

@@ -1,8 +1,4 @@
-"""`python -m extras.archive`: reads the command line, and checks that Ray is installed, before
-anything slow is imported.
-"""
-
-from __future__ import annotations
+"""`python -m extras.archive`: reads the command line before anything slow is imported."""
 
 import sys
 from collections.abc import Sequence

@@ -84,9 +84,7 @@ def plan(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An actor's `attempt` at a recording or, without one, at loading the models. `late` is its
-    deadline on the monotonic clock.
-    """
+    """An actor's `attempt` at a `recording` or a load; `late` is its deadline (monotonic clock)."""
 
     actor: Any
     attempt: int
@@ -179,9 +177,7 @@ class Cluster:
             yield record
 
     def _after_death(self, job: _Job) -> Iterator[Record]:
-        """Let another process repeat a dead one's job, or yield the record of a recording that is
-        given up. Raises LoadError.
-        """
+        """Repeat a dead process's job in another, or yield its failed record. Raises LoadError."""
         if job.recording is None:
             if job.attempt == MOST_ATTEMPTS:
                 raise LoadError(f"the process died {MOST_ATTEMPTS} times while loading the models")

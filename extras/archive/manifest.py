@@ -5,8 +5,6 @@ models, and the format of results. So a changed file or setting gives a new id, 
 be compared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import posixpath
@@ -91,9 +89,8 @@ def in_manifest(
     try:
         text = storage.read(address).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{manifest}: is not UTF-8 text, and its name has no ending of a recording"
-        ) from error
+        told = f"{manifest}: is not UTF-8 text, and its name has no ending of a recording"
+        raise ValueError(told) from error
     seen: dict[str, str] = {}
     found: list[tuple[str, Recording]] = []
     try:
@@ -141,9 +138,8 @@ def _read_entry(
             raise ValueError("its path is not under a folder of --allow")
         size, modified = fields.get("size", MISSING), fields.get("modified", 0)
         if not (_is_integer(size, MISSING) and _is_integer(modified, -MOST)):
-            raise ValueError(
-                "size and modified: should be bytes and nanoseconds, integers of 64 bits"
-            )
+            text = "size and modified: should be bytes and nanoseconds, integers of 64 bits"
+            raise ValueError(text)
         return Recording("", path, size, modified, own, name)
     except (ValueError, OSError) as error:
         raise ValueError(f"{place}: {error}") from error

@@ -5,8 +5,6 @@ recordings of a run: if two names are equal, both keep their endings (`monday.mp
 that are still equal get their ids. A result's entry in the index has its final name.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter
@@ -32,7 +30,10 @@ def name_results(recordings: Sequence[Recording], places: Sequence[str]) -> list
     Names differ even on file systems that ignore case.
     """
     parts = {each.id: _parts(each, places) for each in recordings}
-    names = {id: "/".join((*folders, _stem(file))) for id, (*folders, file) in parts.items()}
+    names = {
+        id: "/".join((*folders, file.rpartition(".")[0] or file))
+        for id, (*folders, file) in parts.items()
+    }
     whole = {id: "/".join(each) for id, each in parts.items()}
     for longer in (whole, {id: with_id(name, id) for id, name in whole.items()}):
         names = _lengthened(names, longer)
@@ -61,10 +62,6 @@ def _parts(recording: Recording, places: Sequence[str]) -> list[str]:
     cleaned = [_clean(each) for each in folders if each]
     folders = [f"{each}_" if LIKE_A_FILE.fullmatch(each) else each for each in cleaned]
     return [*folders, _clean(file)]
-
-
-def _stem(file: str) -> str:
-    return file.rpartition(".")[0] or file
 
 
 def _clean(part: str) -> str:

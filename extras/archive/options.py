@@ -1,7 +1,5 @@
 """The command line of `python -m extras.archive`; imports only the standard library."""
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from whosaid.cli import manifest
 from whosaid.cli.options import add_models, add_parameters, parameters
 from whosaid.cli.parser import CommandParser, add_options, argument, count, flag, some_of
 
-FORMATS = ("json", "srt", "vtt", "tsv", "rttm", "txt")
+FORMATS = ("json", "srt", "vtt", "txt", "md", "docx", "html", "tsv", "rttm")
 # The longest deadline of a recording, a week in seconds.
 LONGEST = 7 * 86_400.0
 EXAMPLES = (
@@ -60,28 +58,16 @@ OUTPUT = (
         default=["json"],
     ),
 )
+ALLOW = "a further folder or URL for a manifest's paths, besides its own folder; repeatable"
+DEADLINE = "for one recording; default: 600 plus 20 for each 8 kB"
+IGNORE = "exit with 0 even if some recordings failed, if all others have results"
 RUN = (
     argument("--address", "a running Ray cluster; default: this machine", "RAY"),
     count("--actors", "number of workers; default: one per GPU, or by cores"),
-    argument(
-        "--allow",
-        "a further folder or URL for a manifest's paths, besides its own folder; repeatable",
-        "PREFIX",
-        action="append",
-        default=[],
-    ),
-    argument(
-        "--deadline",
-        "for one recording; default: 600 plus 20 for each 8 kB",
-        "SECONDS",
-        type=_seconds,
-    ),
+    argument("--allow", ALLOW, "PREFIX", action="append", default=[]),
+    argument("--deadline", DEADLINE, "SECONDS", type=_seconds),
     flag("--retry-errors", "try failed recordings again", default=False),
-    flag(
-        "--ignore-errors",
-        "exit with 0 even if some recordings failed, if all others have results",
-        default=False,
-    ),
+    flag("--ignore-errors", IGNORE, default=False),
 )
 
 

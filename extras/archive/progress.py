@@ -1,7 +1,5 @@
 """Prints the progress of a run: audio done, speed, time left, and finally the failures."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

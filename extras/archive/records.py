@@ -4,8 +4,6 @@ A record has no transcript, and only path, size, time of change and digest of th
 logged and stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self

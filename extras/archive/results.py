@@ -11,10 +11,8 @@ a path: a new result of the same recording, changed or under other settings, rep
 whose entry goes first; a result of another path is never replaced.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +23,8 @@ from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.names import with_id
 from extras.archive.records import Record
-from whosaid.answer.kept import CHANGED, NOT_SAID, Request, is_of
+from whosaid.answer.formats import file_bytes, file_text
+from whosaid.answer.kept import CHANGED, NOT_SAID, RunRequest, is_of
 
 RESULTS, INDEX, ERRORS = "results", "index", "errors"
 FORMATS: tuple[str, ...] = get_args(OutputFormat)
@@ -65,14 +64,14 @@ class Results:
         """Write a result: its formats, its JSON, and last its entry in the index. Return the record
         with the result's name: `name`, with the id if another path's result has it.
         """
-        record = self._claim(replace(record, result=name))
+        record = self._claim(replace(record, result=name), answer.get("output", {}))
         self._put(record, answer)
         return record
 
     def _put(self, record: Record, answer: dict[str, Any]) -> None:
         body = {"recording": record.to_json(), **answer}
         for ending, text in body.pop("output", {}).items():
-            storage.write(self._result(record.result, ending), text.encode())
+            storage.write(self._result(record.result, ending), file_bytes(ending, text))
         self._write_json(self._result(record.result, "json"), body)
         self._write_json(self._address(INDEX, f"{record.id}.json"), record.to_json())
 
@@ -86,10 +85,10 @@ class Results:
     def write_error(self, record: Record) -> None:
         self._write_json(self._address(ERRORS, f"{record.id}.json"), record.to_json())
 
-    def _claim(self, record: Record) -> Record:
+    def _claim(self, record: Record, output: Mapping[str, str]) -> Record:
         """Return the record with a unique name, and delete an older result of that name."""
         older, _ = self._stored(record.result)
-        if older and older.path != record.path:
+        if older.path != record.path if older else self._overwrites(record.result, output):
             record = replace(record, result=with_id(record.result, record.id))
             older, _ = self._stored(record.result)
         if older and older.id != record.id:
@@ -97,6 +96,14 @@ class Results:
             for ending in FORMATS:
                 storage.delete(self._result(record.result, ending))
         return record
+
+    def _overwrites(self, name: str, output: Mapping[str, str]) -> bool:
+        """Return whether a file of that name has another text than an interrupted run's would."""
+        for ending, text in output.items():
+            with suppress(FileNotFoundError):
+                if storage.read(self._result(name, ending)) != file_bytes(ending, text):
+                    return True
+        return False
 
     def _stored(self, name: str) -> tuple[Record | None, dict[str, Any]]:
         """Return the result of that name; the record has no path if the result is not ours."""
@@ -108,7 +115,7 @@ class Results:
         except (ValueError, TypeError, KeyError, AttributeError):
             return Record("", ""), {}
 
-    def reuse(self, recording: Recording, request: Request) -> str | None:
+    def reuse(self, recording: Recording, request: RunRequest) -> str | None:
         """Reuse an earlier run's result if it suffices for this request: add formats and layouts,
         and a new entry in the index. Otherwise return the reason, as the end of a sentence about
         the answer; "" if there is no result.
@@ -137,7 +144,7 @@ class Results:
         output = {}
         for ending in FORMATS:
             with suppress(FileNotFoundError):
-                output[ending] = storage.read(self._result(name, ending)).decode()
+                output[ending] = file_text(ending, storage.read(self._result(name, ending)))
         return output
 
     def errors(self, ids: Collection[str]) -> list[Record]:

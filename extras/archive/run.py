@@ -5,8 +5,6 @@ If the cluster fails, the run lists every recording that has neither a result no
 then the exit status is not 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys
@@ -52,9 +50,7 @@ def say(line: str) -> None:
 
 
 def read_parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of every request, including formats. Raises ValueError with the user's
-    name for a parameter.
-    """
+    """Return every request's parameters and formats. Raises ValueError with the option's name."""
     parameters = dict(options.parameters)
     try:
         manifest.check_parameters(parameters)
@@ -80,9 +76,8 @@ def prepare(options: argparse.Namespace) -> Archive:
         parameters = read_parameters(options)
         out, source = storage.locate(options.out), storage.locate(options.source)
         if out.startswith("hf://"):
-            raise ValueError(
-                "--out: hf:// is read-only here, because every written file would be a commit"
-            )
+            text = "--out: hf:// is read-only here, because every written file would be a commit"
+            raise ValueError(text)
         places = [source]  # contain the recordings
         if not storage.is_folder(source):
             places = [storage.parent(source), *map(storage.locate, options.allow)]

@@ -10,8 +10,6 @@ file, a full disk, a missing permission) is raised at once. Everything else coun
 network, because object stores give it no number.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import posixpath
@@ -72,9 +70,7 @@ def patient(operation: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file: its address, size in bytes, and time of change in nanoseconds since 1970 (0:
-    unknown).
-    """
+    """A file: address, size in bytes, and time of change in nanoseconds since 1970 (0: unknown)."""
 
     address: str
     size: int

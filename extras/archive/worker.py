@@ -16,13 +16,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config import ModelSettings
+from config import InferenceConfig, ModelSettings
 from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.options import LONGEST
 from extras.archive.records import CHANGED, NOT_FOUND, UNEXPECTED, UNREADABLE, Record
 from extras.archive.results import Results
-from whosaid.answer.kept import Request
+from whosaid.answer.kept import DOCUMENTS, RunRequest
 from whosaid.errors import AudioTooLong, EndpointError, ModelError
 from whosaid.runtime.errors import process_ends
 
@@ -50,9 +50,12 @@ class Task:
     deadline: float | None = None
     models: Mapping[str, Any] = field(default_factory=dict)
 
-    def request_for(self, recording: Recording) -> Request:
-        """Return a recording's parameters, which override those of the run."""
-        return Request(self.models, {**self.parameters, **(recording.parameters or {})})
+    def request_for(self, recording: Recording) -> RunRequest:
+        """Return a recording's parameters, which override those of the run. Documents name it."""
+        parameters = {**self.parameters, **(recording.parameters or {})}
+        if not DOCUMENTS.isdisjoint(InferenceConfig.read(parameters).output):
+            parameters = {"recording_name": storage.name_of(recording.path), **parameters}
+        return RunRequest(self.models, parameters)
 
     def deadline_of(self, recording: Recording) -> float:
         """Return the seconds that a recording may take."""
@@ -78,9 +81,7 @@ class Worker:
         self.task, self.results = task, Results(task.out)
 
     def load(self) -> None:
-        """Load the models. Raises RuntimeError, with the reason, if they do not load or do not
-        support the parameters.
-        """
+        """Load the models. Raises RuntimeError if they do not load, or refuse the parameters."""
         try:
             self.handler = self.task.make_handler(self.task.settings)
             self.handler.parse({"inputs": "", "parameters": self.task.parameters})

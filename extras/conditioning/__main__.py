@@ -1,7 +1,5 @@
 """`python -m extras.conditioning`: trains an encoder that follows one speaker."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from whosaid.errors import EndpointError
 
 COMMAND = "python -m extras.conditioning"
 EXAMPLE = f"{COMMAND} --model openai/whisper-base --recordings voices/ --out conditioning"
+TEXTS, STATE = "texts.json", "training.state"
 CARD = """---
 base_model: {model}
 tags: [whisper, target-speaker, overlapped-speech]
@@ -66,6 +65,9 @@ def _train(options: Namespace) -> None:
     from whosaid.runtime.device import choose_device, prepare_device
     from whosaid.timebase import SAMPLE_RATE
 
+    there = {each.name for each in options.out.glob("*")}
+    if there - {TEXTS, STATE, FILE, "README.md"} or (there and TEXTS not in there):
+        raise ValueError(f"{options.out}: has files of others; choose a new folder")
     detect = SpeechDetector()
     pieces = [
         piece
@@ -81,10 +83,10 @@ def _train(options: Namespace) -> None:
     models = load_whisper(Checkpoint(named.name, named.revision), device, torch.float32)
     torch.manual_seed(0)
     distillation = Distillation(models, options.rank, options.language)
-    targets = distillation.targets(pieces, options.out / "texts.json")
+    targets = distillation.targets(pieces, options.out / TEXTS)
     if not targets:
         raise ValueError(f"{options.recordings}: the model finds no usable text in the recordings")
-    state, mixtures = options.out / "training.state", 0
+    state, mixtures = options.out / STATE, 0
     for mixtures, losses in train(distillation, targets, pieces, options.minutes, state):
         distillation.save(options.out / FILE)
         print("{:,} mixtures: cross entropy {:.3f}, distance {:.3f}".format(mixtures, *losses))

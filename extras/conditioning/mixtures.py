@@ -3,8 +3,6 @@
 The true turns are known, and made as imprecise as a diarizer's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +50,7 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Samples of a window, and the target speaker's mask (WINDOW, 4) as in
-    `asr.frontend.target_speaker`.
-    """
+    """A window's samples, and the target's mask (WINDOW, 4) of `asr.frontend.target_speaker`."""
 
     samples: Samples
     mask: NDArray[np.float32]

@@ -5,8 +5,6 @@ Two losses are added: the cross entropy of the frozen model's text of that voice
 decoder, and the squared error of the encoder's output. Neither needs a transcript.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -29,7 +27,8 @@ from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.conditioning import PRODUCTS, Conditioning, shapes
 from whosaid.asr.engine.engine import DecodeEngine
 from whosaid.asr.engine.fallback import find_repetition
-from whosaid.asr.engine.request import DecodeResult, Request
+from whosaid.asr.engine.request import Request
+from whosaid.asr.engine.result import DecodeResult
 from whosaid.asr.frontend.target_speaker import OVERLAP, TARGET
 from whosaid.asr.model import cpu_kernels
 from whosaid.asr.model.encoder import AudioEncoder, LogMel

@@ -3,8 +3,6 @@
 The command line is read before anything that loads torch is imported.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -4,9 +4,8 @@ The same command continues an interrupted run. Results of decoding and training 
 work folder, named by model, recordings and plan.
 """
 
-from __future__ import annotations
-
 import hashlib
+import json
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
@@ -33,6 +32,7 @@ from extras.medusa.training import (
 from whosaid.asr import Checkpoint, Transcriber, load_whisper, with_assistant
 from whosaid.asr.checkpoint.assistants import main_digest
 from whosaid.asr.checkpoint.loading import WhisperModels
+from whosaid.asr.checkpoint.medusa import HEADS_MODEL_TYPE
 from whosaid.runtime.device import choose_device, prepare_device
 
 WORK = REPOSITORY / "build" / "medusa"
@@ -41,6 +41,10 @@ CARD = Path(__file__).with_name("card.template")
 
 def train(options: Namespace) -> None:
     """Train heads and write them, with their card, to the output folder."""
+    config = options.output_dir / "config.json"
+    kind = json.loads(config.read_text("utf-8")).get("model_type") if config.is_file() else None
+    if kind != HEADS_MODEL_TYPE and any(options.output_dir.glob("*")):
+        raise ValueError(f"{options.output_dir}: has files that are not heads; choose a new folder")
     recordings = find_recordings(options.recordings)
     models = load_model(options)
     if models.medusa is not None:

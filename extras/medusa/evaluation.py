@@ -6,8 +6,6 @@ so that a slow minute of the machine affects both. Their texts must be equal; re
 different texts are listed.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,9 +23,7 @@ PLAIN, ASSISTED = "plain", "with heads"
 
 @dataclass
 class Evaluated:
-    """Both sides' texts of one recording of `duration` seconds, and the wall seconds of every
-    repeat.
-    """
+    """Both sides' texts of a recording of `duration` seconds; wall seconds of every repeat."""
 
     name: str
     duration: float

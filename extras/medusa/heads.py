@@ -95,9 +95,7 @@ class Projection:
 
 
 def save_heads(folder: Path, heads: Heads, projection: Projection, models: WhisperModels) -> None:
-    """Write `config.json` and `model.safetensors`, float32, as the endpoint loads them beside the
-    main one of `models`.
-    """
+    """Write `config.json` and `model.safetensors`, float32, for the main one of `models`."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": HEADS_MODEL_TYPE,

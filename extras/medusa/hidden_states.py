@@ -11,8 +11,6 @@ digest of all that its content depends on, so an interrupted run continues, but
 never with another model's states.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -142,9 +140,7 @@ class Teacher:
         timestamps: bool,
         previous: Sequence[Tokens],
     ) -> list[Decoded]:
-        """Return the greedy texts of windows, in order; `previous` is the text each has in its
-        prompt.
-        """
+        """Return windows' greedy texts, in order; `previous` are the texts in their prompts."""
         requests = [
             Request(
                 number,
@@ -214,9 +210,7 @@ def save_whole(value: Any, path: Path) -> None:  # noqa: ANN401
 
 
 def cache_name(models: WhisperModels, recordings: Sequence[Recording]) -> str:
-    """Return a name for a model's texts of recordings: a digest of its weights, and of the
-    recordings' names, sizes and languages.
-    """
+    """Return a digest of a model's weights and of the recordings' names, sizes and languages."""
     digest = hashlib.sha256(FORMAT.encode())
     for name, weight in sorted(models.model.named_parameters()):
         digest.update(name.encode())

@@ -1,7 +1,5 @@
 """The command lines of `python -m extras.medusa`; imports only the standard library."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Sequence

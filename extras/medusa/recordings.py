@@ -1,7 +1,5 @@
 """The recordings that heads are trained on or evaluated with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.real.manifest import Recording, load_manifests

@@ -10,8 +10,6 @@ draws its order from a generator of its own number, so an interrupted run ends i
 as an uninterrupted one.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -54,9 +52,8 @@ def split(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
     held_out = [text for text in texts if text.window % HELD_OUT == HELD_OUT - 1]
     training = [text for text in texts if text.window % HELD_OUT != HELD_OUT - 1]
     if not held_out or not training:
-        raise ValueError(
-            f"heads need at least {HELD_OUT} windows without looping texts: add recordings"
-        )
+        told = f"heads need at least {HELD_OUT} windows without looping texts: add recordings"
+        raise ValueError(told)
     return training, held_out
 
 
@@ -73,9 +70,8 @@ def check_shortlist(special: SpecialTokens, count: int) -> None:
     """Raise ValueError if a shortlist of `count` ids would have none of a text token."""
     fixed = len(_on_every_shortlist(special))
     if count < special.size and count <= fixed:
-        raise ValueError(
-            f"--shortlist {count}: end of text and timestamps alone are {fixed} tokens"
-        )
+        text = f"--shortlist {count}: end of text and timestamps alone are {fixed} tokens"
+        raise ValueError(text)
 
 
 def choose_shortlist(texts: Sequence[Text], special: SpecialTokens, count: int) -> Tensor | None:
@@ -155,9 +151,7 @@ class Training:
             self._resume()
 
     def run(self, report: Callable[[Epoch], None]) -> Heads:
-        """Train to the end, or until `patience` epochs gained nothing, and return the best heads.
-        `report` gets every epoch.
-        """
+        """Train until the plan ends, and return the best heads. `report` gets every epoch."""
         while self.epoch < min(self.plan.epochs, self.best.number + self.plan.patience):
             loss = self._train_epoch()
             self.epoch += 1

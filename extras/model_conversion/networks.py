@@ -86,9 +86,7 @@ def embedding_tensors(graph: Graph) -> Tensors:
 
 
 def _gates(rows: Array) -> Array:
-    """Reorder an LSTM's gates from ONNX's input, output, forget, cell to torch's input, forget,
-    cell, output.
-    """
+    """Reorder an LSTM's gates from ONNX's order (input, output, forget, cell) to torch's."""
     entry, out, forget, cell = np.split(rows, 4)
     return np.concatenate([entry, forget, cell, out])
 

@@ -131,9 +131,7 @@ def proxy_middlewares() -> list[Middleware]:
 
 
 def application(options: dict[str, Any]) -> Application:
-    """Return the application for the file's `import_path`; `options` are those of Serve's
-    deployment.
-    """
+    """Return the application for the file's `import_path` with Serve's deployment `options`."""
     from ray import serve
 
     deployment: Any = serve.deployment(serve.ingress()(Replica))
@@ -197,9 +195,8 @@ def _read_file(file: Path) -> tuple[ServeDeploySchema, dict[str, Any], dict[str,
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SystemExit(f"--config {file}: {' '.join(str(error).split())}") from error
     if [len(each.deployments) for each in told.applications] != [1]:
-        raise SystemExit(
-            f"--config {file}: should have one application with one deployment, like {FILE.name}"
-        )
+        text = f"--config {file}: should have one application with one deployment, like {FILE.name}"
+        raise SystemExit(text)
     settings = ServerSettings.model_fields
     http = {name: settings[name].default for name in ("host", "port")}
     http |= content.get("http_options") or {}
@@ -216,14 +213,8 @@ def _read_options(arguments: Sequence[str] | None) -> Namespace:
         ),
         "Models and settings come from the environment (docs/server.md), the rest from the file.",
     )
-    option(
-        made,
-        "--config",
-        f"default: {FILE.name} of this package",
-        type=Path,
-        default=FILE,
-        metavar="FILE",
-    )
+    told = f"default: {FILE.name} of this package"
+    option(made, "--config", told, type=Path, default=FILE, metavar="FILE")
     option(made, "--address", "a running cluster's head; default: start a cluster on this machine")
     options: Namespace = made.parse_args(arguments)
     return options
@@ -239,9 +230,7 @@ def _check_environment() -> None:
 
 
 def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> None:
-    """Raise SystemExit if this machine has no room for a replica, because Serve would wait for
-    ever.
-    """
+    """Raise SystemExit if this machine lacks room for a replica: Serve would wait for ever."""
     for name, resource in (("num_gpus", "GPU"), ("num_cpus", "CPU")):
         if wanted.get(name, 0) > there.get(resource, 0):
             told = f"{name}: {wanted[name]:g} for each replica, and Ray finds"
@@ -249,9 +238,7 @@ def _require_room(there: Mapping[str, float], wanted: Mapping[str, float]) -> No
 
 
 def _wait_for_signal() -> None:
-    """Wait for SIGTERM or SIGINT. Before this call Ray ends the process on either, because there is
-    nothing to drain.
-    """
+    """Wait for SIGTERM or SIGINT. Before this call Ray ends the process on either."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

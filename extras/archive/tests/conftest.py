@@ -1,7 +1,5 @@
 """Output places: a folder, and a bucket of moto's S3 server on loopback."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

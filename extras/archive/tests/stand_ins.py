@@ -1,6 +1,4 @@
-"""A handler without models, which does what a recording's bytes tell it to; and recordings."""
-
-from __future__ import annotations
+"""A handler without models, which obeys the commands in a recording's bytes; and recordings."""
 
 import base64
 import json
@@ -84,7 +82,7 @@ def dies(settings: dict[str, Any]) -> StandIn:
 
 
 def write_recordings(folder: Path, commands: dict[str, str]) -> None:
-    """Files by name, each with its command."""
+    """Write files by name, each with its command."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, command in commands.items():
         (folder / name).write_text(command)

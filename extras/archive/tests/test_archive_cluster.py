@@ -1,6 +1,4 @@
-"""Runs on Ray, started as a user starts them; and the pool that devices allow."""
-
-from __future__ import annotations
+"""Runs on Ray, started as a user starts them; and the pool for the devices."""
 
 import base64
 import json
@@ -29,9 +27,8 @@ STAND_INS = "from extras.archive.tests import stand_ins; run.load_handler = stan
 
 
 def run(folder: Path, stand_in: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """A run, with a handler of `stand_ins` if one is named. Names of unix sockets may have 107
-    bytes, so Ray's folder is a short one.
-    """
+    """Run the command, with a handler of `stand_ins` if one is named. Names of unix sockets may
+    have 107 bytes, so Ray's folder is a short one."""
     arguments = [str(folder / "list.jsonl"), "--out", str(folder / "out"), *options]
     chosen = STAND_INS.format(stand_in) if stand_in else ""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:
@@ -54,7 +51,7 @@ def list_recordings(folder: Path, *names: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_whatever_a_recording_does_the_others_are_done(tmp_path):
+def test_a_recording_that_fails_stops_no_other(tmp_path):
     commands = {f"{number}.wav": f"say {number}" for number in range(4)}
     commands |= {"kill.wav": "kill", "once.wav": f"kill_once {tmp_path / 'killed'}"}
     commands |= {"hang.wav": "hang", "crash.wav": "crash", "refuse.wav": "refuse"}
@@ -131,7 +128,7 @@ def test_models_that_do_not_load_end_the_run(tmp_path, handler, reason):
     assert done.stderr.splitlines()[-1] == f"python -m extras.archive: {reason}"
 
 
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
+def test_a_missing_cluster_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ASR_MODEL", MODEL)
     write_recordings(tmp_path / "in", {"a.wav": "say a"})
     nowhere = ["--out", str(tmp_path / "out"), "--address", "127.0.0.1:1"]

@@ -1,8 +1,5 @@
-"""The command line without Ray: what is refused before a cluster starts, what needs none, and what
-the driver does after one that ends well or badly.
-"""
-
-from __future__ import annotations
+"""The command line without Ray: errors before a cluster starts, runs that need no cluster, and the
+driver after a run that ends well or badly."""
 
 import json
 import os
@@ -113,7 +110,7 @@ def names(folder: Path, kind: str) -> list[str]:
         (["--out", "hf://datasets/owner/name"], "hf:// is read-only here"),
     ],
 )
-def test_what_is_wrong_is_one_line(folder, capsys, more, reason):
+def test_a_wrong_command_line_is_one_line(folder, capsys, more, reason):
     before = signal.getsignal(signal.SIGTERM)
     assert call(folder, *more) == 2
     assert signal.getsignal(signal.SIGTERM) is before
@@ -153,7 +150,7 @@ def test_no_recording_may_take_longer_than_a_week(folder, capsys, seconds):
         (["--help"], 0, ""),
     ],
 )
-def test_a_python_without_the_packages_says_how_to_start_it(folder, more, status, told):
+def test_python_without_the_packages_says_how_to_start(folder, more, status, told):
     """The command line can be read with only the standard library."""
     script = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
@@ -165,7 +162,7 @@ def test_a_python_without_the_packages_says_how_to_start_it(folder, more, status
     assert told in done.stderr
 
 
-def test_a_recording_may_ask_for_speakers_that_the_run_does_not(folder, monkeypatch):
+def test_a_recording_may_ask_for_speakers_alone(folder, monkeypatch):
     monkeypatch.delenv("ASR_MODEL")
     write_list(folder, {"path": "in/a.wav", "parameters": {"diarize": True}})
     for source, more, model in (
@@ -187,7 +184,7 @@ def test_models_are_looked_for_before_the_cluster_starts(folder, cluster, capsys
     assert line == "python -m extras.archive: --model=a/whisper: the hub cannot be reached"
 
 
-def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
+def test_a_manifest_reads_its_own_and_allowed_folders(folder, capsys):
     (folder / "lists").mkdir()
     write_list(folder / "lists", {"path": "../in/a.wav"})
     assert main(arguments(folder, source="lists/list.jsonl")) == 2
@@ -199,13 +196,13 @@ def test_a_manifest_reads_where_it_lies_and_where_it_is_allowed(folder, capsys):
 
 
 @pytest.mark.parametrize(("language", "count"), [("en", 1), ("de", 2)])
-def test_lines_that_ask_for_the_same_are_one_recording(folder, language, count):
+def test_equal_lines_are_one_recording(folder, language, count):
     write_list(folder, {"path": "in/a.wav"}, {"path": "in/a.wav", "language": "en"})
     archive = prepared(folder, "--language", language, source="list.jsonl")
     assert len(archive.recordings) == count
 
 
-def test_names_that_are_not_utf8_are_told_and_left_out(folder, capsys):
+def test_names_that_are_not_utf8_are_left_out_and_named(folder, capsys):
     for name in ("café.wav", "cafés.txt"):
         path = os.fsencode(folder / "in") + b"/" + name.encode("latin-1")
         Path(os.fsdecode(path)).write_text("say c")
@@ -218,7 +215,7 @@ def test_names_that_are_not_utf8_are_told_and_left_out(folder, capsys):
 # ---- after it
 
 
-def test_what_is_done_needs_no_cluster_and_loads_neither_torch_nor_ray(folder, cluster, capsys):
+def test_a_finished_run_needs_neither_cluster_nor_torch_nor_ray(folder, cluster, capsys):
     write_recordings(folder / "in", {"b.wav": "refuse"})
     assert call(folder) == 1
     script = (
@@ -259,13 +256,13 @@ def test_one_recording_may_be_the_source(folder, cluster):
 
 
 def transcribed(cluster: type[InProcess], folder: Path, *more: str) -> int:
-    """How many recordings a run transcribes."""
+    """Return the number of recordings that a run transcribes."""
     before = cluster.recordings
     assert call(folder, *more) == 0
     return cluster.recordings - before
 
 
-def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, capfd):
+def test_formats_and_layouts_are_made_from_kept_answers(folder, cluster, capfd):
     assert transcribed(cluster, folder) == 2
     assert transcribed(cluster, folder, "--formats", "srt") == 0
     stderr = capfd.readouterr().err
@@ -285,7 +282,7 @@ def test_formats_and_layouts_come_from_answers_that_are_there(folder, cluster, c
     assert len(names(folder, "index")) == 2
 
 
-def test_failures_count_in_the_exit_status_and_are_tried_again_if_asked_for(folder, cluster, capfd):
+def test_failures_set_the_status_and_are_retried_on_request(folder, cluster, capfd):
     write_recordings(folder / "in", {"x.wav": "refuse"})
     assert call(folder) == 1
     assert "2 recordings done and 1 failed" in capfd.readouterr().out
@@ -298,7 +295,7 @@ def test_failures_count_in_the_exit_status_and_are_tried_again_if_asked_for(fold
 @pytest.mark.parametrize(
     ("more", "named"), [((), "ASR_MODEL"), (("--model", "a/whisper", "--no-speakers"), "--model")]
 )
-def test_models_that_do_not_load_are_one_line_and_status_2(folder, cluster, capsys, more, named):
+def test_failed_models_are_one_line_and_status_2(folder, cluster, capsys, more, named):
     cluster.fault = LoadError("START_FAILED: ASR_MODEL: there is no such model")
     assert call(folder, *more) == 2
     stdout, stderr = capsys.readouterr()

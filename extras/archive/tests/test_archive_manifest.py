@@ -1,7 +1,5 @@
 """Finds recordings, and gives them ids."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -16,7 +14,7 @@ from extras.archive.manifest import Recording, identify, in_folder, in_manifest
 MODELS = {"asr_model": "openai/whisper-large-v3@main", "assistant_model": None, "dtype": "auto"}
 
 
-def test_a_folder_is_searched_by_endings_without_the_output_place(out):
+def test_a_folder_is_searched_by_endings_except_its_outputs(out):
     wanted = ["a b.wav", "sub/b.MP3", "sub/deep/c.webm", "d.e.ogg"]
     for name in [*wanted, "a.txt", "wav", ".hidden.wav", ".trash/a.wav", "out/x.wav"]:
         storage.write(storage.join(out, name), b"12345")
@@ -26,7 +24,7 @@ def test_a_folder_is_searched_by_endings_without_the_output_place(out):
     assert all(each.modified for each in found)
 
 
-def test_an_id_is_new_where_the_result_may_be():
+def test_an_id_changes_with_whatever_changes_the_result():
     a, german = Recording("", "/in/a.wav", 10, 5), {"language": "de"}
     ids = [
         identify(recording, MODELS | models, parameters).id

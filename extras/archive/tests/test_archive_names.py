@@ -1,7 +1,5 @@
 """Results are named like their recordings, uniquely, and for any file system."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -39,7 +37,7 @@ def test_results_are_called_as_recordings(paths, places, expected):
     assert names(*paths, places=places) == expected
 
 
-def test_a_name_that_its_user_gave_is_the_results():
+def test_a_name_from_the_user_names_the_result():
     own = Recording("call-1-" + "0" * 20, "/in/x/a.wav", 1, 1, name="call-1")
     twice = Recording("call-1-" + "1" * 20, "/in/x/b.wav", 1, 1, name="call-1")
     assert [each.result for each in name_results([own], ["/in"])] == ["call-1"]
@@ -51,7 +49,7 @@ PARTS = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(PARTS, min_size=1, max_size=3), max_size=8, unique_by=tuple))
-def test_whatever_they_are_called_names_are_unique_visible_and_short(paths):
+def test_names_are_unique_visible_and_short(paths):
     found = names(*("/in/" + "/".join(each) for each in paths))
     assert len({name.casefold() for name in found}) == len(found)
     for part in (part for name in found for part in name.split("/")):

@@ -1,7 +1,6 @@
-"""The output place: what is found there again, and in which order it is written."""
+"""The output place: the results that are found there again, and the order of writes."""
 
-from __future__ import annotations
-
+import base64
 import json
 from dataclasses import replace
 from hashlib import sha256
@@ -14,7 +13,7 @@ from extras.archive import storage
 from extras.archive.manifest import Recording
 from extras.archive.records import Record
 from extras.archive.results import Results
-from whosaid.answer.kept import Request, for_keeping
+from whosaid.answer.kept import RunRequest, for_keeping
 
 ANSWER = {"text": " ü", "duration": 2.0}
 DONE = Record("a", "/in/talks/a.wav", duration=2.0, seconds=0.5, attempt=2, result="talks/a")
@@ -26,7 +25,7 @@ def results(out) -> Results:
     return Results(out)
 
 
-def test_what_is_written_is_found(out, results):
+def test_written_records_are_found(out, results):
     assert (results.finished(), results.errors("ab"), results.find("a")) == (set(), [], None)
     assert results.write(DONE, {**ANSWER, "output": {"srt": "1\n"}}, "talks/a") == DONE
     results.write_error(FAILED)
@@ -41,6 +40,23 @@ def test_what_is_written_is_found(out, results):
     assert (results.finished(), results.errors("ab")) == ({"a"}, [])
 
 
+def test_a_file_of_the_user_is_not_overwritten(out, results):
+    path = storage.join(out, "results", "talks", "a.srt")
+    storage.write(path, b"mine")
+    written = results.write(DONE, {**ANSWER, "output": {"srt": "1\n"}}, "talks/a")
+    assert (written.result, storage.read(path)) == ("talks/a-a", b"mine")
+    storage.write(path, b"1\n")  # as an interrupted run leaves it
+    again = replace(DONE, id="c", path="/in/talks/c.wav")
+    assert results.write(again, {**ANSWER, "output": {"srt": "1\n"}}, "talks/a").result == "talks/a"
+
+
+def test_documents_are_written_as_bytes(out, results):
+    answer = {**ANSWER, "output": {"docx": base64.b64encode(b"PK").decode()}}
+    for _ in range(2):  # the second finds its own file
+        assert results.write(DONE, answer, "talks/a").result == "talks/a"
+    assert storage.read(storage.join(out, "results", "talks", "a.docx")) == b"PK"
+
+
 def test_the_entry_of_the_index_is_written_last(out, results, monkeypatch):
     order = []
     monkeypatch.setattr(
@@ -50,10 +66,9 @@ def test_the_entry_of_the_index_is_written_last(out, results, monkeypatch):
     assert order == [*(f"results/b c.{each}" for each in ("srt", "txt", "json")), "index/a.json"]
 
 
-def test_a_new_result_of_a_recording_takes_the_place_of_the_old_one(out, results):
-    """Changed, or under other settings: what the old one had and the new one has not is gone, and
-    so is its entry, which would tell that the new one's files are its own.
-    """
+def test_a_new_result_replaces_the_old_one_and_its_entry(out, results):
+    """The recording or the settings changed: files of the old result that the new one lacks are
+    gone, and so is the old entry, which would claim the new files."""
     results.write(DONE, {**ANSWER, "output": {"srt": "old", "vtt": "old"}}, "talks/a")
     newer = Record("new", DONE.path)
     written = results.write(newer, {"text": "", "output": {"srt": "new"}}, "talks/a")
@@ -65,8 +80,8 @@ def test_a_new_result_of_a_recording_takes_the_place_of_the_old_one(out, results
 
 
 @pytest.mark.parametrize("theirs", ["a result", "no result"])
-def test_what_another_has_written_is_never_overwritten(out, results, theirs):
-    """The recording of another source, called alike, or a file of somebody's own."""
+def test_results_and_files_of_others_are_never_overwritten(out, results, theirs):
+    """Another source has a recording of the same name, or a user has a file there."""
     place, content = storage.join(out, "results", "talks", "a.json"), b'{"mine": 1}'
     if theirs == "a result":
         results.write(DONE, ANSWER, "talks/a")
@@ -80,18 +95,18 @@ def test_what_another_has_written_is_never_overwritten(out, results, theirs):
     assert results.write(other, ANSWER, "talks/a") == written
 
 
-def test_a_result_is_reused_where_the_recording_is_the_same(out, results):
-    """By its content, if it was touched; in a bucket, too."""
+def test_a_result_is_reused_if_the_recording_is_unchanged(out, results):
+    """The content decides if the file was touched, in a bucket too."""
     recorded = storage.join(out, "in", "a.wav")
     storage.write(recorded, b"sound")
     record = Record("old", recorded, size=5, modified=7, sha256=sha256(b"sound").hexdigest())
-    request = Request({}, for_keeping({"output": ["srt"]}))
+    request = RunRequest({}, for_keeping({"output": ["srt"]}))
     words = [{"word": " one", "timestamp": [0.0, 1.0], "probability": None}]
     chunks = [{"text": " one", "timestamp": [0.0, 1.0]}]
     answer = {"speakers": [], "chunks": chunks, "words": words, **ANSWER}
     results.write(record, {"made_with": request.to_json(), **answer}, "a")
     touched = Recording("new", recorded, 5, 8, result="a")
-    german = Request({}, {**request.parameters, "language": "de"})
+    german = RunRequest({}, {**request.parameters, "language": "de"})
     assert results.reuse(touched, german) == "was made with other parameters (language)"
     assert results.reuse(touched, request) is None
     assert results.finished() == {"new"}

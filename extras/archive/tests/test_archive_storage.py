@@ -1,7 +1,5 @@
 """Folders, and a bucket of an S3 server on loopback, asked through Arrow's client."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -44,7 +42,7 @@ def test_addresses_have_one_form(text, address):
         ("s3://bucket/../other/a.wav", r"without \.\."),
     ],
 )
-def test_what_is_no_address_or_holds_credentials_is_refused(text, reason):
+def test_malformed_addresses_and_credentials_are_refused(text, reason):
     with pytest.raises(ValueError, match=reason):
         locate(text)
 
@@ -70,7 +68,7 @@ def test_relative_paths_lie_beside_a_manifest():
         ("in2/a.wav", "in", False),
     ],
 )
-def test_what_lies_under_what(tmp_path, monkeypatch, address, folder, under):
+def test_an_address_lies_under_its_folder(tmp_path, monkeypatch, address, folder, under):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link.wav").symlink_to("/etc/passwd")
@@ -125,7 +123,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     assert found == {"sub/a.wav", "d.wav", "elsewhere/b.wav", "elsewhere/deep/c.wav"}
 
 
-def test_what_is_written_is_whole_or_not_there(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_file_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     storage.write(str(path), b"before")
 
@@ -148,7 +146,7 @@ def test_what_is_written_is_whole_or_not_there(tmp_path, monkeypatch):
         ([FileNotFoundError()], 1),
     ],
 )
-def test_what_passes_is_tried_again_and_what_lasts_is_raised(monkeypatch, faults, tries):
+def test_passing_faults_are_retried_and_lasting_ones_raised(monkeypatch, faults, tries):
     slept: list[float] = []
     monkeypatch.setattr(storage.time, "sleep", slept.append)
     left = list(faults)

@@ -1,6 +1,4 @@
-"""The worker without Ray: what each recording ends as."""
-
-from __future__ import annotations
+"""The worker without Ray: the record of each recording."""
 
 import json
 import os
@@ -45,7 +43,7 @@ def recordings(folder: Path, commands: dict[str, str]) -> list[Recording]:
 
 
 def run_one(folder: Path, command: str) -> tuple[Record, dict]:
-    """The record, and what was written."""
+    """Return the record and the written JSON."""
     (recording,) = recordings(folder, {"a.wav": command})
     record = loaded(task(folder)).run(recording)
     (written,) = [*folder.glob("out/results/*.json"), *folder.glob("out/errors/*.json")]
@@ -72,7 +70,7 @@ def test_a_result(tmp_path):
         ("crash", "UNEXPECTED", "KeyError in stand_ins.py, line LINE"),
     ],
 )
-def test_what_is_raised_becomes_a_record(tmp_path, command, code, detail):
+def test_an_exception_becomes_a_record(tmp_path, command, code, detail):
     record, written = run_one(tmp_path, command)
     assert (written["status"], record.code) == ("error", code)
     assert re.sub(r"line \d+", "line LINE", record.detail) == detail
@@ -80,7 +78,7 @@ def test_what_is_raised_becomes_a_record(tmp_path, command, code, detail):
     assert TEXT not in json.dumps(record.to_json())
 
 
-def test_files_that_are_gone_changed_too_large_or_may_not_be_read(tmp_path, monkeypatch):
+def test_missing_changed_large_and_unreadable_files_are_records(tmp_path, monkeypatch):
     names = ["changed.wav", "denied.wav", "gone.wav", "large.wav", "touched.wav"]
     found = recordings(tmp_path, dict.fromkeys(names, "say a"))
     (tmp_path / "in" / "changed.wav").write_text("say other")
@@ -102,7 +100,7 @@ def test_files_that_are_gone_changed_too_large_or_may_not_be_read(tmp_path, monk
     assert records[1].detail == "Permission denied"
 
 
-def test_what_is_done_is_not_computed_again(tmp_path):
+def test_a_finished_recording_is_not_computed_again(tmp_path):
     (found,) = recordings(tmp_path, {"a.wav": "say a"})
     first = loaded(task(tmp_path)).run(found)
     again = loaded(task(tmp_path))
@@ -110,7 +108,7 @@ def test_what_is_done_is_not_computed_again(tmp_path):
     assert again.handler.configs == []
 
 
-def test_own_parameters_are_laid_over_those_of_the_run(tmp_path):
+def test_parameters_of_a_recording_override_those_of_the_run(tmp_path):
     (found,) = recordings(tmp_path, {"a.wav": "say a"})
     made = loaded(task(tmp_path, {"batch_size": 1, "output": ["srt"]}))
     made.run(replace(found, parameters={"batch_size": 2}))
@@ -118,7 +116,7 @@ def test_own_parameters_are_laid_over_those_of_the_run(tmp_path):
     assert (tmp_path / "out" / "results" / "a.srt").read_text() == "srt of a\n"
 
 
-def test_a_process_that_ends_is_no_fault_of_the_recordings(tmp_path, monkeypatch):
+def test_the_end_of_a_process_fails_no_recording(tmp_path, monkeypatch):
     """If the device is lost or the engine has stopped, another process takes the recording."""
     (found,) = recordings(tmp_path, {"a.wav": "fail"})
     monkeypatch.setattr(worker, "process_ends", lambda: True)
@@ -142,7 +140,7 @@ def test_the_handler_has_the_settings_of_the_run(whisper_folder, monkeypatch):
     assert "hf_secret" not in repr(SETTINGS)
 
 
-def test_a_recording_may_take_by_its_size_at_most_a_week(tmp_path):
+def test_the_deadline_grows_with_size_up_to_a_week(tmp_path):
     sizes = (0, 8000, 2**40)
     patience = [task(tmp_path).deadline_of(Recording("", "", size, 0)) for size in sizes]
     assert patience == [600, 620, 604_800]

@@ -9,7 +9,7 @@ import torch
 from extras.conditioning.__main__ import main
 from extras.conditioning.mixtures import KINDS, LONGEST, WINDOW, cut, mix
 from extras.conditioning.training import new_parameters, rate_factor
-from tests.oracle import TINY, models_of
+from tests.helpers.oracle import TINY, models_of
 from tests.support.audio_files import wav_file
 from tests.support.tiny_whispers import hears_sound, noise
 from whosaid.asr import Checkpoint, load_whisper
@@ -40,7 +40,7 @@ def test_a_recording_is_cut_in_its_pauses():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mixture_holds_the_target_as_its_mask_says(kind, monkeypatch):
+def test_a_mixture_holds_the_target_as_masked(kind, monkeypatch):
     monkeypatch.setattr("extras.conditioning.mixtures.ROOM", 0)
     monkeypatch.setattr("extras.conditioning.mixtures.NOISE", 0)
     monkeypatch.setattr("extras.conditioning.mixtures.BOUNDS", 0)
@@ -55,7 +55,7 @@ def test_a_mixture_holds_the_target_as_its_mask_says(kind, monkeypatch):
         assert overlap.any() == (kind in ("two", "three"))
 
 
-def test_new_parameters_change_nothing_and_all_have_a_gradient(monkeypatch):
+def test_new_parameters_change_nothing_and_have_gradients(monkeypatch):
     monkeypatch.setattr("whosaid.asr.model.cpu_kernels.AVAILABLE", False)
     models = models_of(TINY, 40, torch.float32)
     parameters = new_parameters(models, 2)
@@ -106,7 +106,7 @@ def run(model_folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_encoder_is_trained_continued_and_read_by_the_endpoint(run, model_folder):
+def test_the_endpoint_reads_a_trained_and_continued_encoder(run, model_folder):
     out = run(2, 0.01)
     before = torch.load(out / "training.state")
     run(2, before["seconds"] / 60 + 0.005)
@@ -119,6 +119,9 @@ def test_an_encoder_is_trained_continued_and_read_by_the_endpoint(run, model_fol
     for name, each in after["parameters"].items():
         assert torch.equal(found[name], each.half().float())
     assert "of 2 voices" in (out / "README.md").read_text()
+    (out / "texts.json").unlink()
+    with pytest.raises(SystemExit, match="has files of others"):
+        run(2, 0.01)
 
 
 def test_one_voice_is_too_few(run):

@@ -4,15 +4,13 @@ There is silence between parts of noise, which the tests' detector hears as spee
 is downloaded and windows differ.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.real.manifest import Recording
-from tests.oracle import TINY, models_of, noise_windows
+from tests.helpers.oracle import TINY, models_of, noise_windows
 from tests.support.audio_files import wav_file
 from whosaid.asr.checkpoint.loading import WhisperModels
 
@@ -21,7 +19,7 @@ ENDING = 40
 
 
 def tiny_models() -> WhisperModels:
-    """In float64; windows are a second long, and texts end early."""
+    """Float64 models; windows are a second long, and texts end early."""
     return models_of(replace(TINY, positions=96), ENDING)
 
 

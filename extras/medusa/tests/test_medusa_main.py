@@ -56,6 +56,10 @@ def test_heads_are_trained_and_evaluated(
     assert {path: path.stat().st_mtime_ns for path in shards} == shards
     assert "epoch" not in capsys.readouterr().out
     assert (heads / "model.safetensors").read_bytes() == trained
+    before = (model_folder / "config.json").read_bytes()
+    with pytest.raises(SystemExit, match="has files that are not heads"):
+        main([*training, "--output", str(model_folder)])
+    assert (model_folder / "config.json").read_bytes() == before
     few = tmp_path / "few"
     write_recordings(few, 1)
     common[3] = str(few)
@@ -67,7 +71,7 @@ def test_heads_are_trained_and_evaluated(
     assert rows[0][3] == "1.00 (1.00-1.00)"
 
 
-def test_recordings_are_those_of_a_manifest_or_every_audio_file_of_a_folder(tmp_path):
+def test_recordings_come_from_a_manifest_or_a_folder(tmp_path):
     with pytest.raises(ValueError, match="there is no such folder"):
         find_recordings(tmp_path / "missing")
     write_recordings(tmp_path, 2)
@@ -81,7 +85,7 @@ def test_recordings_are_those_of_a_manifest_or_every_audio_file_of_a_folder(tmp_
         assert (one.name, one.language, one.text) == ("01.wav", "de", "hallo")
 
 
-def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
+def test_missing_recordings_and_heads_are_one_line(model_folder, tmp_path):
     options = ["--model", str(model_folder), "--recordings", str(tmp_path)]
     with pytest.raises(SystemExit, match=r"train: .*it holds no recordings"):
         main(["train", *options, "--output", str(tmp_path / "out")])
@@ -90,7 +94,7 @@ def test_what_is_wrong_is_said_in_a_line(model_folder, tmp_path):
         main(["evaluate", *options])
 
 
-def test_too_few_windows_are_said_before_anything_is_decoded(
+def test_too_few_windows_are_an_error_before_decoding(
     model_folder, tmp_path, monkeypatch, all_sound_is_speech
 ):
     def decode(*_):

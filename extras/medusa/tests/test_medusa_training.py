@@ -13,7 +13,7 @@ from extras.medusa.hidden_states import Teacher, Text, cache_name, cached_texts,
 from extras.medusa.options import Plan
 from extras.medusa.tests.stand_ins import tiny_models, write_recordings
 from extras.medusa.training import Training, check_shortlist, choose_shortlist, split, targets
-from tests.cuda_emulator import emulated_cuda, on_cuda
+from tests.helpers.cuda_emulator import emulated_cuda, on_cuda
 from tests.support.tiny_whispers import hears_sound
 from tests.support.transformers_models import in_transformers
 from whosaid.asr import Checkpoint, load_whisper, with_assistant
@@ -46,8 +46,8 @@ def projection(teacher) -> Projection:
 # ---- texts
 
 
-def test_states_equal_a_fresh_pass_over_the_text_in_every_style(teacher, recordings, monkeypatch):
-    """With timestamps, without them, and after previous text. The reference pass is
+def test_states_equal_a_fresh_pass_in_every_style(teacher, recordings, monkeypatch):
+    """Styles are with timestamps, without them, and after previous text. The reference pass is
     transformers'; while texts are read the engine holds no rows."""
     held = []
 
@@ -75,7 +75,7 @@ def test_states_equal_a_fresh_pass_over_the_text_in_every_style(teacher, recordi
         torch.testing.assert_close(text.hidden.double(), expected, atol=2e-3, rtol=2e-3)
 
 
-def test_a_language_that_is_not_given_is_detected_once(teacher, tmp_path, monkeypatch):
+def test_a_language_not_given_is_detected_once(teacher, tmp_path, monkeypatch):
     asked = []
     detect = teacher.engine.detect_language
     monkeypatch.setattr(
@@ -92,7 +92,7 @@ def test_a_text_that_repeats_itself_is_left_out(teacher):
     assert not teacher.loops(tuple(range(40)))
 
 
-def test_a_broken_run_goes_on_after_its_last_shard(
+def test_a_broken_run_continues_after_its_last_shard(
     teacher, recordings, texts, tmp_path, monkeypatch
 ):
     whole = cached_texts(teacher, recordings, tmp_path)
@@ -119,7 +119,7 @@ def test_another_model_or_other_recordings_have_another_cache(recordings):
 
 
 @pytest.mark.reliability
-def test_texts_are_made_and_read_on_the_engines_stream(monkeypatch, tmp_path):
+def test_texts_are_decoded_and_read_on_the_engines_stream(monkeypatch, tmp_path):
     monkeypatch.setattr(Teacher, "loops", lambda *_: False)
     with emulated_cuda(monkeypatch) as device:
         teacher = Teacher(on_cuda(tiny_models()), hears_sound)
@@ -141,7 +141,7 @@ def random_heads(count: int, layers: int, width: int) -> Heads:
     return heads
 
 
-def test_a_head_adds_silu_of_a_product_in_every_block():
+def test_a_head_adds_silu_of_each_blocks_product():
     heads, hidden = random_heads(3, 2, 8), torch.randn(5, 8)
     weights = heads.state_dict()
     for number, found in enumerate(heads(hidden)):
@@ -177,14 +177,14 @@ def test_the_endpoint_loads_what_was_saved(whisper_folder, tmp_path, listed):
 # ---- training
 
 
-def test_targets_are_the_tokens_after_each_within_its_text():
+def test_targets_are_the_next_tokens_of_the_text():
     assert targets(torch.tensor([5, 6, 7]), 2).tolist() == [[6, 7], [7, -1]]
     projection = Projection(torch.zeros(3, 4), torch.tensor([3, 7, 90]), 100)
     assert projection.index(torch.tensor([7, 3, 4, 90])).tolist() == [1, 0, -1, 2]
 
 
 @pytest.mark.parametrize("shortlist", [False, True])
-def test_trained_heads_say_more_of_the_models_own_tokens(teacher, texts, tmp_path, shortlist):
+def test_trained_heads_guess_more_of_the_models_tokens(teacher, texts, tmp_path, shortlist):
     special = teacher.special
     count = special.size - special.timestamp_begin + 30
     listed = choose_shortlist(texts, special, count) if shortlist else None
@@ -224,7 +224,7 @@ def test_training_ends_where_nothing_is_gained(texts, projection, tmp_path):
     assert [epoch.number for epoch in epochs] == [1, 2, 3]
 
 
-def test_held_out_windows_are_in_no_style_trained_on(texts):
+def test_held_out_windows_are_never_trained_on(texts):
     training, held_out = split(texts)
     assert not {text.window for text in training} & {text.window for text in held_out}
     assert len(training) + len(held_out) == len(texts)
@@ -232,7 +232,7 @@ def test_held_out_windows_are_in_no_style_trained_on(texts):
         split([text for text in texts if text.window < 3])
 
 
-def test_the_shortlist_holds_the_commonest_tokens_every_timestamp_and_the_end(teacher, texts):
+def test_the_shortlist_holds_common_tokens_timestamps_and_the_end(teacher, texts):
     special = teacher.special
     assert choose_shortlist(texts, special, special.size) is None
     times = special.size - special.timestamp_begin

@@ -1,7 +1,5 @@
 """The packages of the package index give the weights of models/diarization, bit by bit."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

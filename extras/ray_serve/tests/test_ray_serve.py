@@ -1,12 +1,9 @@
-"""extras/ray_serve without Ray: what stands around the application, and the file."""
-
-from __future__ import annotations
+"""extras/ray_serve without Ray: the middleware around the application, and the YAML file."""
 
 import asyncio
 
 import pytest
 import yaml
-from asgi import call, served
 from starlette.responses import PlainTextResponse
 
 import config
@@ -19,6 +16,7 @@ from extras.ray_serve.deployment import (
     Replica,
     proxy_middlewares,
 )
+from tests.helpers.asgi import call, served
 from whosaid.server.settings import ServerSettings
 
 TOLD = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -49,9 +47,7 @@ def environment(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("status", [404, 503])
-def test_what_a_replica_or_serve_answers_is_passed_on_else_the_client_is_to_send_again(
-    path, headers, passed, status
-):
+def test_answers_pass_and_proxy_errors_ask_for_a_retry(path, headers, passed, status):
     (middleware,) = proxy_middlewares()
     app = middleware.cls(PlainTextResponse("what was said", status, headers))
     reply = asyncio.run(call(app, path=path))
@@ -63,7 +59,7 @@ def test_what_a_replica_or_serve_answers_is_passed_on_else_the_client_is_to_send
         assert ("error" in reply.json) is (path != "/")
 
 
-def test_where_nothing_at_all_is_answered_the_client_is_told_so_too():
+def test_a_missing_answer_asks_for_a_retry():
     async def dies(scope, receive, send):
         pass
 
@@ -134,7 +130,7 @@ def test_the_file_says_what_the_settings_say():
         assert part["logging_config"] == {"log_level": "WARNING", "enable_access_log": False}
 
 
-def test_a_machine_without_room_for_a_replica_is_told_so():
+def test_a_machine_without_room_ends_the_command():
     wanted = {"num_gpus": 1, "num_cpus": 4}
     deployment._require_room({"GPU": 1.0, "CPU": 4.0}, wanted)
     with pytest.raises(SystemExit, match="num_gpus: 1 for each replica, and Ray finds 0"):
@@ -142,7 +138,7 @@ def test_a_machine_without_room_for_a_replica_is_told_so():
 
 
 @pytest.mark.parametrize("variable", ["ASR_MODEL", "PORT"])
-def test_what_every_replica_would_refuse_ends_the_command(monkeypatch, environment, variable):
+def test_a_setting_that_replicas_refuse_ends_the_command(monkeypatch, environment, variable):
     monkeypatch.setenv(variable, "not this")
     with pytest.raises(SystemExit, match=f"START_FAILED: {variable}"):
         deployment.main([])

@@ -1,7 +1,5 @@
 """`python -m extras.ray_serve` with two replicas on this machine, on the demo's Whisper."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -26,9 +24,9 @@ pytest.importorskip("grpc_reflection")
 
 from config import DEMO_MODELS, ModelSettings
 from extras.ray_serve.deployment import FILE, OF_ONE_PROCESS
-from tests.live_app import live
-from tests.servers import SAME_NUMBERS, Server, following, ours
+from tests.helpers.live_app import live
 from tests.support.audio_files import conversation, wav_file
+from tests.support.servers import SAME_NUMBERS, Server, following, ours
 from whosaid.server.serving import load_app
 from whosaid.server.settings import ServerSettings
 
@@ -39,11 +37,7 @@ SECONDS = 300
 # takes. Idle ones use them in most of a minute, so waiting for more would wait for that.
 COMPUTING = 0.3
 # One thread each, whatever Ray gives them, so that numbers are rounded alike.
-VARIABLES = {
-    "ASR_MODEL": str(DEMO_MODELS / "asr"),
-    "PAGE": "true",
-    "OMP_NUM_THREADS": "1",
-}
+VARIABLES = {"ASR_MODEL": str(DEMO_MODELS / "asr"), "PAGE": "true", "OMP_NUM_THREADS": "1"}
 Running = tuple[Server, subprocess.Popen[str]]
 REPLICA = "ray::ServeReplica"
 READY = "models ready"  # the line of each that has loaded
@@ -51,9 +45,8 @@ READY = "models ready"  # the line of each that has loaded
 
 @contextmanager
 def ray_served(tmp_path) -> Iterator[Running]:
-    """The command with two replicas on a share of the cores. Names of unix sockets may have 107
-    bytes, so Ray's folder is a short one. Every line of every replica is in the command's log.
-    """
+    """Run the command with two replicas on a share of the cores. Names of unix sockets may have 107
+    bytes, so Ray's folder is a short one. The command's log has every line of every replica."""
     told = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         told["http_options"]["port"] = free.getsockname()[1]
@@ -79,7 +72,7 @@ def recording() -> bytes:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Iterator[Running]:
-    """One cluster for all tests here, whose end is looked at, too."""
+    """Share one cluster among all tests here, and check its end."""
     with ray_served(tmp_path_factory.mktemp("ray")) as (served, command):
         yield served, command
         what_was_accepted_is_answered_before_the_end(served, command)
@@ -100,7 +93,7 @@ def seconds_used(processes: list[psutil.Process]) -> dict[psutil.Process, float]
 
 
 def wait_until_one_computes(before: dict[psutil.Process, float]) -> psutil.Process:
-    """The replica that has used more than COMPUTING since; they are idle otherwise."""
+    """Return the replica that has used more than COMPUTING since; the others are idle."""
 
     def busiest() -> psutil.Process | None:
         used = {each: now - before[each] for each, now in seconds_used([*before]).items()}
@@ -139,7 +132,7 @@ def test_answers_are_those_of_one_process(both, recording, monkeypatch):
     assert "language=" not in "".join(served.log)
 
 
-def test_the_page_comes_and_what_one_process_keeps_is_refused(both):
+def test_the_page_is_served_and_routes_with_state_are_refused(both):
     served, _ = both
     page = httpx2.get(f"{served.url}/app/")
     assert page.headers["content-type"].startswith("text/html")
@@ -172,9 +165,9 @@ def test_a_live_session_is_held_by_one_replica(both):
     assert "good morning how can i help you" in " ".join(asyncio.run(session()))
 
 
-def test_a_killed_replica_loses_nothing_that_is_asked_again(both, recording):
-    """Its clients get an error at once that asks for a retry; each retry gets one answer, the
-    same."""
+def test_retries_after_a_killed_replica_lose_nothing(both, recording):
+    """Clients of the killed replica get an error at once that asks for a retry; each retry gets one
+    answer."""
     served, command = both
     expected = ask(served.url, recording).content
     before = seconds_used(wait_until(lambda: replicas(command)))

@@ -1,1 +1,0 @@
-"""Makes the models and the conversation in `demo/`."""
